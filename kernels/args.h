@@ -24,6 +24,7 @@ enum Activation : u32 {
   ACTIVATION_GELU = 1,            // by the tanh
   ACTIVATION_CLAMPED_SWIGLU = 2,  // (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7)
   ACTIVATION_SQUARED_RELU = 3,    // max(gate, 0)^2 * up
+  ACTIVATION_GELU_ERF = 4,        // by the error function
 };
 
 // The number that a norm divides a row by.
@@ -65,6 +66,16 @@ struct EmbedArgs {
   float* out;             // [rows][cols] f32
   u32 rows, cols;
   float scale;
+};
+
+// out[r][:] += table[positions[r]][:], or without positions the first row of the table. add_rows, grid (rows, columns /
+// ADD_ROWS_COLS rounded up)
+constexpr u32 ADD_ROWS_COLS = 1024;
+struct AddRowsArgs {
+  const float* table;     // [][cols]
+  const u32* positions;   // [rows] or null
+  float* out;             // [rows][cols]
+  u32 cols;
 };
 
 // Decodes tiles into f16 (for BF16 weights bf16) rows for a vendor's matrix library. dequantize_<type>,
@@ -375,6 +386,7 @@ struct AttentionArgs {
   u32 block_size;
   u32 splits;
   u32 window;             // 0: none; else a token sees itself and the window - 1 before it, or ALL_BUT_FIRST
+  u32 ahead;              // prefill: a token sees so many behind it too, of those that are there
   u32 format_out;
   float scale;
   float softcap;          // 0: none; else cap * tanh(score / cap)

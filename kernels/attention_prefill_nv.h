@@ -131,9 +131,9 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     q_lds[d - Q_KEPT][tid_x()] = {x[0], x[1], x[2], x[3]};
   }
 
-  // This is the position of the warp's first row; a row's position is also the last key that it sees. Its sum with
-  // WARP_ROWS is 0 for a warp beyond the last row, which has nothing to do.
-  const u32 position = warp_row > last_row ? 0u - WARP_ROWS : tile.position + warp_row;
+  // This is the position of the warp's first row; a row sees keys up to its own position and `ahead` more, of those
+  // that there are. Its sum with both and WARP_ROWS is 0 for a warp beyond the last row, which has nothing to do.
+  const u32 position = warp_row > last_row ? 0u - WARP_ROWS - a.ahead : tile.position + warp_row;
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
   // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins, within 16 x 16 elements.
   const u32 k_row = shared_address(lds) + ((lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8) * 2;
@@ -154,7 +154,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     copies_wait();
     block_sync();                                                      // this tile is there, the other's place is free
     if (key + KEYS < copies.end_key) copies.copy(a, key + KEYS, stage ^ 1);
-    if (key >= position + WARP_ROWS || key + KEYS <= first_key(position, tile.window)) continue;
+    if (key >= position + WARP_ROWS + a.ahead || key + KEYS <= first_key(position, tile.window)) continue;
 
     const u32 offset = stage * (u32)sizeof(KvTile<D>);
     float score[TILES][KEYS / 8][4] = {};
@@ -181,14 +181,16 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
         float& x = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
         x = soft_cap(x * a.scale, a.softcap);
       }
-    if (key + KEYS > position + 1 || key < first_key(position + WARP_ROWS - 1, tile.window))
+    if (key + KEYS > min_(position + 1 + a.ahead, copies.end_key) ||
+        key < first_key(position + WARP_ROWS - 1, tile.window))
       #pragma unroll
       for (u32 half = 0; half < 2 * TILES; half++) {
-        const u32 last = position + 8 * half + lane / 4, from = first_key(last, tile.window);
+        const u32 row = position + 8 * half + lane / 4, from = first_key(row, tile.window);
+        const u32 to = min_(row + 1 + a.ahead, copies.end_key);
         #pragma unroll
         for (u32 i = 0; i < KEYS / 4; i++) {
           const u32 k = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-          if (k < from || k > last) score[half / 2][i / 2][half % 2 * 2 + i % 2] = MASKED;
+          if (k < from || k >= to) score[half / 2][i / 2][half % 2 * 2 + i % 2] = MASKED;
         }
       }
 

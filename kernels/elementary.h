@@ -74,6 +74,25 @@ DEV float gelu(float x) {
   return times_sigmoid(above, 1.5957691216f * above * fma_(0.044715f * above, above, 1.f));
 }
 
+// x * Phi(x) by the error function, within 1e-6 of the result where that is above 1e-3: Phi(-x) = erfc(x / sqrt 2) / 2,
+// with the approximation of erfc by erfcc of Numerical Recipes (second edition, section 6.2).
+DEV float gelu_erf(float x) {
+  const float size = x < 0.f ? -x : x, far = size < 13.f ? size : 13.f;   // the result is below 1e-36 there, or x
+  const float z = 0.707106781f * far, t = fast_rcp(fma_(0.5f, z, 1.f));
+  float y = 0.17087277f;
+  y = fma_(y, t, -0.82215223f);
+  y = fma_(y, t, 1.48851587f);
+  y = fma_(y, t, -1.13520398f);
+  y = fma_(y, t, 0.27886807f);
+  y = fma_(y, t, -0.18628806f);
+  y = fma_(y, t, 0.09678418f);
+  y = fma_(y, t, 0.37409196f);
+  y = fma_(y, t, 1.00002368f);
+  y = fma_(y, t, -1.95865941f);                        // less ln 2: half of erfc
+  const float below = t * fast_exp2((y - z * z) * LOG2E);
+  return x * (x < 0.f ? below : 1.f - below);
+}
+
 // gpt-oss: (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7).
 DEV float clamped_swiglu(float gate, float up) {
   const float below = gate > 7.f ? 7.f : gate, g = below < -51.f ? -51.f : below;    // the result is below 1e-35 there
@@ -89,6 +108,7 @@ DEV float squared_relu(float x) { return x < 0.f ? 0.f : x * x; }
 DEV float gated(u32 activation, float gate, float up) {
   if (__builtin_expect(activation == ACTIVATION_SILU, 1)) return silu(gate) * up;
   if (activation == ACTIVATION_SQUARED_RELU) return squared_relu(gate) * up;
+  if (activation == ACTIVATION_GELU_ERF) return gelu_erf(gate) * up;
   return activation == ACTIVATION_GELU ? gelu(gate) * up : clamped_swiglu(gate, up);
 }
 

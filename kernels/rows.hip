@@ -219,6 +219,7 @@ template <class Eight, u32 ACTIVATION> DEV void gate_eight(const GatedArgs& a, u
 template <class Eight> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {
   if (a.activation == ACTIVATION_SILU) gate_eight<Eight, ACTIVATION_SILU>(a, row, c, y);
   else if (a.activation == ACTIVATION_GELU) gate_eight<Eight, ACTIVATION_GELU>(a, row, c, y);
+  else if (a.activation == ACTIVATION_GELU_ERF) gate_eight<Eight, ACTIVATION_GELU_ERF>(a, row, c, y);
   else if (a.activation == ACTIVATION_SQUARED_RELU) gate_eight<Eight, ACTIVATION_SQUARED_RELU>(a, row, c, y);
   else gate_eight<Eight, ACTIVATION_CLAMPED_SWIGLU>(a, row, c, y);
 }
@@ -268,6 +269,7 @@ KERNEL(256, gated_activation, GatedArgs) {
 
 // An activation that needs no gate.
 DEV float activated(u32 activation, float x) {
+  if (activation == ACTIVATION_GELU_ERF) return gelu_erf(x);
   return activation == ACTIVATION_SILU ? silu(x) : activation == ACTIVATION_GELU ? gelu(x) : squared_relu(x);
 }
 
@@ -291,6 +293,19 @@ KERNEL(256, gate_columns, GateColumnsArgs) {
   const Four x = load_four(a.x + (u64)row * a.x_stride, c, a.cols);
   for (u32 i = 0; i < 4; i++) y.v[i] = gated(a.activation, y.v[i], x.v[i]);
   store_activations(a.out, a.format_out, row, c, a.cols, y);
+}
+
+// Grid: (rows, columns / ADD_ROWS_COLS rounded up).
+KERNEL(256, add_rows, AddRowsArgs) {
+  static_assert(ADD_ROWS_COLS == 4 * THREADS, "four columns a thread");
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= a.cols) return;
+  const u32 from = a.positions ? ld_step(a.positions + row) : 0;
+  const Four x = load_four(a.table + (u64)from * a.cols, c, a.cols);
+  Four y = load_four(a.out + (u64)row * a.cols, c, a.cols);
+  for (u32 i = 0; i < 4; i++) y.v[i] += x.v[i];
+  store_activations(a.out, FORMAT_F32, row, c, a.cols, y);
 }
 
 // Grid: (rows, columns / SCALE_COLS rounded up).

@@ -1,6 +1,8 @@
 //! The input of one engine step, as flat arrays of integers: the scheduler writes it, the model and the backends read
 //! it. Decode, prefill chunks and prefix-cache hits are all the same case.
 
+use std::ops::Range;
+
 /// Which tokens a group of layers attends to; it decides when the group's blocks may be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupKind {
@@ -9,6 +11,28 @@ pub enum GroupKind {
     Sliding {
         window: u32,
     },
+    /// A token attends to itself and to those that are at most `reach` away, before it and behind it. Its sequence is
+    /// computed in one step: what the first token sees is not there before the last one is.
+    Bidirectional {
+        reach: u32,
+    },
+}
+
+impl GroupKind {
+    pub fn is_bidirectional(self) -> bool {
+        matches!(self, Self::Bidirectional { .. })
+    }
+
+    /// Positions that the token at `position` attends to in a sequence of `context` tokens.
+    pub fn keys(self, position: u32, context: u32) -> Range<u32> {
+        match self {
+            Self::Full => 0..position + 1,
+            Self::Sliding { window } => (position + 1).saturating_sub(window)..position + 1,
+            Self::Bidirectional { reach } => {
+                position.saturating_sub(reach)..position.saturating_add(reach).saturating_add(1).min(context)
+            }
+        }
+    }
 }
 
 /// Placeholder for a token that the model itself is to guess before the step that verifies it is computed.
@@ -95,7 +119,7 @@ pub struct SeqExtras {
     pub mask: Option<u32>,
     /// Positions whose inputs are given embeddings and not those of their token ids. The prefix cache knows only the
     /// ids: a sequence with embeddings takes a `cache_salt` that tells their content.
-    pub embeddings: Option<std::ops::Range<u32>>,
+    pub embeddings: Option<Range<u32>>,
 }
 
 /// Copy the whole of block `src` to block `dst`, in all layers of `group`.
@@ -116,7 +140,7 @@ impl Batch {
     }
 
     /// Flat token range of sequence `seq`.
-    pub fn tokens_of(&self, seq: usize) -> std::ops::Range<usize> {
+    pub fn tokens_of(&self, seq: usize) -> Range<usize> {
         self.cu_seqlens_q[seq] as usize..self.cu_seqlens_q[seq + 1] as usize
     }
 

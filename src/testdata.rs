@@ -20,6 +20,9 @@ pub fn architectures() -> Vec<String> {
     names
 }
 
+/// The golden models that attend in both directions, in `embedding`: one of each architecture.
+pub const ENCODERS: [&str; 3] = ["bert", "modern_bert", "nomic_bert"];
+
 /// The decompressed bytes of `tests/data/<name>.xz`.
 pub fn bytes(name: &str) -> Vec<u8> {
     let path = folder().join(format!("{name}.xz"));

@@ -330,7 +330,7 @@ class RemoteInbox:
         """Drops all requests; those that were still running."""
 
 def inspect_gguf(model: str | os.PathLike[str]) -> FileReport:
-    """Version, metadata and tensors of a file."""
+    """Version, tasks, metadata and tensors of a file."""
 
 def device_support(model: str | os.PathLike[str]) -> SupportReport:
     """The devices that a file runs on, found without one."""

@@ -178,14 +178,17 @@ class LLM(LoadedModel):  # noqa: D101 - below
     ) -> NDArray[np.float32]:
         """Makes a vector of each prompt, all of them together: `[len(prompts), embedding_size]`, in order.
 
-        The vectors are made of the model's hidden states after its last norm. An embedding model is trained for one
+        The vectors are made of the model's hidden states after its last norm. A model that attends in both directions
+        (BERT and its relatives) does nothing else: it refuses to generate, and a prompt of it has to fit into a step
+        (`max_num_batched_tokens`). An embedding model is trained for one
         pooling, and for instructions in the prompt: its makers say which.
 
         Args:
             prompts: As for `generate`. A text is given the special tokens that the file wants at its beginning and its
                 end; token ids are taken as they are.
             pooling: `last` takes the last token's hidden state, `mean` the mean of all tokens', `cls` the first one's,
-                and `auto` does what the file says (`<architecture>.pooling_type`), or `last` where it says nothing.
+                and `auto` does what the file says (`<architecture>.pooling_type`), or, where it says nothing, `last`,
+                in a model that attends in both directions `cls`.
                 With `rank` a model that ranks gives one number, which is not normalised; see `score`.
             normalize: Whether each vector is divided by its length, so that a product of two is their cosine.
             progress: As for `generate`.

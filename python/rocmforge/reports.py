@@ -25,6 +25,8 @@ class FileReport(TypedDict):
 
     version: int
     """Version of the format."""
+    tasks: list[str]
+    """Methods of `LLM` that a model of this file serves: `generate`, `embed`, `score`; none if it cannot be run."""
     metadata: dict[str, Any]
     tensors: list[TensorReport]
 

@@ -28,6 +28,17 @@ pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
     ensure(batch.logits_indices.iter().all(|&index| (index as usize) < n), "logits of a token that is not there")
 }
 
+/// Checks that each position of a batch has a row in a table of `rows`.
+///
+/// # Errors
+/// `Error::Internal`: no sequence is longer than the model's table.
+pub(super) fn check_positions(batch: &Batch, rows: usize) -> Result<()> {
+    match batch.positions.iter().find(|&&position| position as usize >= rows) {
+        None => Ok(()),
+        Some(position) => Err(Error::internal(format!("position {position} of a table of {rows} positions"))),
+    }
+}
+
 /// Checks that the states of a batch, where it has some, are of its sequences, and that no slot is written twice or by
 /// one sequence and read by another.
 fn validate_states(batch: &Batch) -> Result<()> {

@@ -21,10 +21,10 @@ mod upload;
 
 pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
-    Activate, AddNorm, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows, GatedActivation,
-    GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts, NormGatedLinear,
-    NormLinear, NormRows, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, Rotation, ScaleLogits,
-    Scoring, ShortConvolution, Temperature,
+    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts,
+    NormGatedLinear, NormInPlace, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles,
+    RopeAttention, Rotation, ScaleLogits, Scoring, ShortConvolution, TableRow, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{OpenDevice, UseLoader, open, resolve_threads};

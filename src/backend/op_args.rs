@@ -4,6 +4,7 @@
 mod branches;
 mod delta_net;
 mod gate_rows;
+mod in_place;
 mod join_rows;
 mod latent;
 mod mamba2;
@@ -12,6 +13,7 @@ mod short_convolution;
 pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
 pub use gate_rows::GateRows;
+pub use in_place::{AddRows, NormInPlace, TableRow};
 pub use join_rows::JoinRows;
 pub use latent::{HeadProducts, RopeAndStoreLatent};
 pub use mamba2::{Mamba2, Mamba2Weights};
@@ -146,7 +148,7 @@ impl<B: Backend> Activate<'_, B> {
         check_room("the activation's input", self.x, self.rows, self.cols)?;
         check_room("the activation's output", self.out, self.rows, self.cols)?;
         match self.activation {
-            Activation::Silu | Activation::Gelu | Activation::SquaredRelu => Ok(()),
+            Activation::Silu | Activation::Gelu | Activation::GeluErf | Activation::SquaredRelu => Ok(()),
             Activation::ClampedSwiglu => Err(Error::internal("an activation of a gate, without one")),
         }
     }

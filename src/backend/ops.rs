@@ -7,9 +7,9 @@
 
 use super::Backend;
 use super::op_args::{
-    Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
-    HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows,
-    RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
+    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation,
+    GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormInPlace,
+    NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
 };
 use crate::Result;
 
@@ -32,8 +32,14 @@ pub trait Ops<B: Backend> {
     /// `out[i] = scale * table[token_ids[i]]` for the step's tokens.
     fn embed(&mut self, args: Embed<'_, B>) -> Result<()>;
 
+    /// `out[i] += table[row of token i]`, the table being one of positions, or its first row for all tokens.
+    fn add_rows(&mut self, args: AddRows<'_, B>) -> Result<()>;
+
     /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`.
     fn norm_rows(&mut self, args: NormRows<'_, B>) -> Result<()>;
+
+    /// `x = norm(x)`, the norm as in `norm_rows`.
+    fn norm_in_place(&mut self, args: NormInPlace<'_, B>) -> Result<()>;
 
     /// `out = factor * (out + norm(x))`, the norm as in `norm_rows`.
     fn add_norm(&mut self, args: AddNorm<'_, B>) -> Result<()>;
@@ -76,8 +82,9 @@ pub trait Ops<B: Backend> {
     /// `slot_mapping`. A temperature is a factor on the whole of each query.
     fn rope_and_store_latent(&mut self, args: RopeAndStoreLatent<'_, B>) -> Result<()>;
 
-    /// Causal attention of the step's q rows over the paged cache; any mix of query lengths. Where the KV layer is of a
-    /// sliding window, a token attends to the last tokens of the window alone, itself among them. The result is
+    /// Attention of the step's q rows over the paged cache; any mix of query lengths. It is causal, and where the KV
+    /// layer is of a sliding window, a token attends to the last tokens of the window alone, itself among them; or it
+    /// goes in both directions, as the layer's kind says, over the tokens that the cache has by then. The result is
     /// multiplied by the sigmoids of the rows' gates, where they have some.
     fn attention(&mut self, args: Attention<'_, B>) -> Result<()>;
 

@@ -1,5 +1,7 @@
 //! A model's demands on a device, as plain data: layouts, RoPE, shares of the KV pool, tensors to upload.
 
+use std::ops::Range;
+
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::tensor::TensorView;
@@ -150,6 +152,8 @@ pub enum Activation {
     Silu,
     /// `x * Φ(x)` in the form of the tanh (arXiv 1606.08415).
     Gelu,
+    /// `x * Φ(x)` as it is, by the error function.
+    GeluErf,
     /// gpt-oss: `(clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g)`, `g = min(gate, 7)`.
     ClampedSwiglu,
     /// `max(x, 0)^2` (arXiv 2109.08668).
@@ -159,7 +163,7 @@ pub enum Activation {
 /// One layer's share of the KV pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayerSpec {
-    /// Which tokens the layer's tokens attend to: all before them, or a window.
+    /// Which tokens the layer's tokens attend to: all before them, a window, or those on both sides.
     pub kind: GroupKind,
     /// Whether no token but the first itself attends to a sequence's first token, as in a layer whose rows are made of
     /// a token and what was before it. Such a layer has no window.
@@ -180,12 +184,10 @@ impl KvLayerSpec {
         self.latent.unwrap_or(self.head_dim)
     }
 
-    /// Position of the first token that the token at `position` attends to.
-    pub fn first_key(&self, position: u32) -> u32 {
-        match self.kind {
-            GroupKind::Full => u32::from(self.skips_first && position > 0),
-            GroupKind::Sliding { window } => (position + 1).saturating_sub(window),
-        }
+    /// Positions of the tokens that the token at `position` attends to, `context` tokens being in the cache.
+    pub fn keys(&self, position: u32, context: u32) -> Range<u32> {
+        let keys = self.kind.keys(position, context);
+        keys.start.max(u32::from(self.skips_first && position > 0))..keys.end
     }
 
     /// # Errors
@@ -197,10 +199,10 @@ impl KvLayerSpec {
         }
         match self.kind {
             GroupKind::Sliding { window: 0 } => Err(Error::internal("a KV layer with a window of no tokens")),
-            GroupKind::Sliding { .. } if self.skips_first => {
+            GroupKind::Sliding { .. } | GroupKind::Bidirectional { .. } if self.skips_first => {
                 Err(Error::internal("a KV layer with a window and without the first token"))
             }
-            GroupKind::Full | GroupKind::Sliding { .. } => Ok(()),
+            GroupKind::Full | GroupKind::Sliding { .. } | GroupKind::Bidirectional { .. } => Ok(()),
         }
     }
 

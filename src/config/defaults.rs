@@ -6,6 +6,9 @@
 pub const CPU_BATCHED_TOKENS: usize = 512;
 pub const GPU_BATCHED_TOKENS: usize = 2048;
 
+/// Tokens of a step of a model that attends in both directions: as many as its longest prompt has, up to this number.
+pub const WHOLE_PROMPT_TOKENS: usize = 8192;
+
 /// Rows of logits of a step beyond one per sequence: prompt log-probabilities come in pieces of this size.
 pub const MAX_PROMPT_LOGITS: usize = 64;
 

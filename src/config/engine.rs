@@ -182,6 +182,11 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// Whether the model attends in both directions: it makes vectors and no texts.
+    pub fn is_bidirectional(&self) -> bool {
+        self.kv_groups.iter().any(|group| group.kind.is_bidirectional())
+    }
+
     /// The most drafts of one sequence in a step. Each keeps a recurrent state, where the model has such: as many as
     /// are guessed at most, so that long forced texts push no snapshots out of their slots.
     pub fn most_drafts(&self) -> usize {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::events::with_warnings;
 use crate::Error;
+use crate::config::Pooling;
 use crate::engine::{LoadProgress, load_tokenizer, sampling_defaults};
 use crate::gguf::GgufFile;
 use crate::model::{ModelSpec, ModelTensors};
@@ -59,6 +60,15 @@ fn architecture(file: &GgufFile) -> crate::Result<String> {
     let spec = ModelSpec::from_gguf(file, None)?;
     ModelTensors::collect(file, &spec)?.rank_head()?;
     Ok(format!("{}, every tensor is there and fits", spec.architecture))
+}
+
+/// The things that a model of this file can be asked for, by the names of the methods of `LLM`; none where this version
+/// does not run it.
+pub fn tasks(file: &GgufFile) -> Vec<&'static str> {
+    let Ok(spec) = ModelSpec::from_gguf(file, None) else { return Vec::new() };
+    let (generates, ranks) = (!spec.is_bidirectional(), spec.pooling == Pooling::Rank);
+    let all = [("generate", generates), ("embed", true), ("score", ranks)];
+    all.into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
 }
 
 fn tokenizer(file: &GgufFile) -> crate::Result<String> {

@@ -230,7 +230,10 @@ impl Engine {
             RequestParams::Pooling(_) => None,
         };
         match params {
-            RequestParams::Sampling(params) => self.limits().check_params(params)?,
+            RequestParams::Sampling(params) => {
+                self.limits().check_generates()?;
+                self.limits().check_params(params)?;
+            }
             RequestParams::Pooling(params) => self.limits().check_pooling(params)?,
         }
         let prompt = match prompt {
@@ -342,6 +345,7 @@ impl Engine {
     /// The errors of `add_request`.
     pub fn start_prompt_logits(&self, token_ids: Vec<u32>) -> Result<PendingLogits> {
         self.check_process()?;
+        self.limits().check_generates()?;
         let shared = &self.inner.shared;
         self.check_prompt(&token_ids, 0)?;
         let (reply, answer) = bounded(1);

@@ -107,20 +107,35 @@ impl PoolWish {
                 format!("at most the model's context length, {}", spec.context_length),
             ));
         }
+        if let Some(len) = args.max_model_len.filter(|len| spec.is_bidirectional() && *len > max_num_batched_tokens) {
+            let expected = format!(
+                "at most max_num_batched_tokens, which is {max_num_batched_tokens}: the model attends in both \
+                 directions, so that a prompt is computed in one step"
+            );
+            return Err(Error::invalid("max_model_len", len, expected));
+        }
         let group = |group: &KvGroupSpec| -> Result<Group> {
             Ok(Group { kind: group.kind, block_bytes: group.block_bytes(args.block_size, args.kv_cache_dtype)? })
         };
         let max_model_len = args.max_model_len.unwrap_or(spec.context_length);
+        let max_model_len =
+            if spec.is_bidirectional() { max_model_len.min(max_num_batched_tokens) } else { max_model_len };
         let longest = max_model_len.div_ceil(args.block_size) as u64;
         let groups: Vec<Group> = spec.kv_groups.iter().map(group).collect::<Result<_>>()?;
+        let max_num_seqs = args.max_num_seqs as u64;
+        let useful = match spec.is_bidirectional() {
+            false => longest.saturating_mul(max_num_seqs),
+            // Blocks are held for a step: the one that runs, and the one that is scheduled meanwhile.
+            true => ((max_num_batched_tokens / args.block_size) as u64).saturating_add(max_num_seqs).saturating_mul(2),
+        };
         Ok(Self {
             states: States::new(args, spec.state_bytes(), &groups, can_stop),
             groups,
             block_size: args.block_size as u64,
-            max_num_seqs: args.max_num_seqs as u64,
+            max_num_seqs,
             max_num_batched_tokens: max_num_batched_tokens as u64,
             max_model_len,
-            useful: longest.saturating_mul(args.max_num_seqs as u64),
+            useful,
             needed: if args.max_model_len.is_some() { longest } else { 1 },
             memory: args.kv_cache_memory,
         })
@@ -130,7 +145,7 @@ impl PoolWish {
     /// holds the blocks that its next token sees, which begin and end anywhere, and all together those of the step.
     fn blocks(&self, kind: GroupKind, blocks: u64, seqs: u64) -> u64 {
         match kind {
-            GroupKind::Full => blocks,
+            GroupKind::Full | GroupKind::Bidirectional { .. } => blocks,
             GroupKind::Sliding { window } => {
                 let of_window = u64::from(window.saturating_sub(1)) / self.block_size + 2;
                 let of_step = self.max_num_batched_tokens.div_ceil(self.block_size);

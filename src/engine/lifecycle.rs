@@ -36,7 +36,8 @@ impl Core {
                 let pooling = pooling.unwrap_or(self.config.pooling);
                 let head = self.rank_head.clone().filter(|_| pooling == Pooling::Rank);
                 let pooled = Pooled::new(pooling, normalize, head, sink);
-                let all = pooled.wants_all();
+                // Where the prompt comes in one step, its hidden states come with it.
+                let all = pooled.wants_all() || self.config.is_bidirectional();
                 (Work::Pool(pooled), all)
             }
             RequestKind::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),

@@ -50,7 +50,7 @@ pub(super) fn load_on(
         tracing::warn!("{error} (all but chat works without it)");
     }
     let device = open()?;
-    let limits = resolve_limits(args, device.default_batched_tokens());
+    let limits = resolve_limits(args, &spec, device.default_batched_tokens());
     let longest = args.max_model_len.unwrap_or(usize::MAX).min(spec.context_length);
     let step = StepLimits {
         tokens: limits.max_num_batched_tokens,
@@ -119,18 +119,19 @@ fn load_onto<L: Loader>(
     let weights = tensors.upload(&mut loader, wish.spare(room), &mut tell)?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
     let pool = wish.resolve(available, default_pool(available))?;
+    let is_bidirectional = spec.is_bidirectional();
     let config = EngineConfig {
         num_threads: resolve_threads(args)?,
         context_length: spec.context_length,
         max_model_len: pool.max_model_len,
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,
-        max_prompt_logits: defaults::MAX_PROMPT_LOGITS,
+        max_prompt_logits: if is_bidirectional { limits.max_logits_rows } else { defaults::MAX_PROMPT_LOGITS },
         block_size: args.block_size,
         kv_groups: pool.groups,
         states: pool.states,
         kv_cache_dtype: args.kv_cache_dtype,
-        enable_prefix_caching: args.enable_prefix_caching,
+        enable_prefix_caching: args.enable_prefix_caching && !is_bidirectional,
         max_queue_size: args.max_queue_size,
         max_num_partial_prefills: args.max_num_partial_prefills,
         max_long_partial_prefills: args.max_long_partial_prefills,
@@ -160,8 +161,15 @@ pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     }
 }
 
-fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
-    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(args.max_num_seqs));
+fn resolve_limits(args: &EngineArgs, spec: &ModelSpec, default_tokens: usize) -> DecoderLimits {
+    let default_tokens = default_tokens.max(args.max_num_seqs);
+    if spec.is_bidirectional() {
+        // A step has whole prompts, of each of whose tokens the hidden state is wanted.
+        let longest = args.max_model_len.unwrap_or(spec.context_length.min(defaults::WHOLE_PROMPT_TOKENS));
+        let tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(longest));
+        return DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: tokens };
+    }
+    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens);
     let max_logits_rows = args.max_num_seqs.saturating_add(defaults::MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }

@@ -38,12 +38,17 @@ impl Pooled {
     /// `StepFailed` where hidden states were no numbers.
     pub(super) fn read(&mut self, scheduled: &ScheduledSeq, rows: &Selection<'_>) -> Result<bool> {
         let first = scheduled.start + scheduled.num_tokens - scheduled.logits.len();
+        let is_done = !scheduled.samples.is_empty();
         for (position, row) in (first..).zip(scheduled.logits.clone()) {
-            if self.pooling != Pooling::Cls || position == 0 {
+            let is_wanted = match self.pooling {
+                Pooling::Mean => true,
+                Pooling::Cls => position == 0,
+                Pooling::Last | Pooling::Rank => is_done && row + 1 == scheduled.logits.end,
+            };
+            if is_wanted {
                 self.add(rows.hidden(row)?);
             }
         }
-        let is_done = !scheduled.samples.is_empty();
         if is_done {
             self.vector = self.pooled()?;
         }

@@ -31,7 +31,10 @@ pub(super) fn scheduler_config(config: &EngineConfig, can_stop: bool) -> Schedul
         max_num_partial_prefills: config.max_num_partial_prefills,
         max_long_partial_prefills: config.max_long_partial_prefills,
         long_prefill_token_threshold: config.long_prefill_token_threshold,
-        max_prefill_beside_newcomers: if can_stop { config.max_num_batched_tokens } else { PREFILL_BESIDE_NEWCOMERS },
+        max_prefill_beside_newcomers: match can_stop || config.is_bidirectional() {
+            true => config.max_num_batched_tokens,
+            false => PREFILL_BESIDE_NEWCOMERS,
+        },
     }
 }
 
@@ -48,6 +51,17 @@ impl Limits<'_> {
         match token_ids.find(|&token| token as usize >= self.vocab_size) {
             Some(bad) => Err(Error::invalid(what, bad, format!("less than {}", self.vocab_size))),
             None => Ok(()),
+        }
+    }
+
+    /// A model that attends in both directions cannot say what comes next: what is behind a token is part of it.
+    pub(super) fn check_generates(&self) -> Result<()> {
+        match self.config.is_bidirectional() {
+            false => Ok(()),
+            true => {
+                let got = "one that only embeds, since it attends in both directions";
+                Err(Error::invalid("model", got, "one that generates; of this one ask for vectors (embed)"))
+            }
         }
     }
 

@@ -18,15 +18,24 @@ pub struct KvCacheConfig {
 }
 
 impl KvCacheConfig {
+    /// Whether tokens attend to those behind them: then a sequence is computed in one step, and no part of it is that
+    /// of another one's.
+    pub fn is_bidirectional(&self) -> bool {
+        self.groups.iter().any(|group| group.kind.is_bidirectional())
+    }
+
     /// # Errors
     /// `InvalidRequest` for a size of zero, no groups, so many tokens that a slot does not fit in 32 bits, or too few
-    /// slots of states.
+    /// slots of states; `Internal` for a prefix cache of blocks that depend on what follows them.
     pub(super) fn validate(&self) -> Result<()> {
         if self.block_size == 0 {
             return Err(Error::invalid("block_size", 0, "at least 1 token per block"));
         }
         if self.groups.is_empty() {
             return Err(Error::invalid("KV cache groups", 0, "at least one group of layers"));
+        }
+        if self.is_bidirectional() && self.enable_prefix_caching {
+            return Err(Error::internal("a prefix cache of a model that attends in both directions"));
         }
         self.groups.iter().try_for_each(|group| self.validate_group(*group))?;
         self.states.iter().try_for_each(|states| self.validate_states(*states))

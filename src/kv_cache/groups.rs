@@ -19,7 +19,7 @@ impl Group {
     /// Index of the first block that the token at `position` or any later one reads.
     pub(super) fn first_needed_block(&self, position: usize, block_size: usize) -> usize {
         match self.kind {
-            GroupKind::Full => 0,
+            GroupKind::Full | GroupKind::Bidirectional { .. } => 0,
             GroupKind::Sliding { window } => position.saturating_add(1).saturating_sub(window as usize) / block_size,
         }
     }
@@ -29,7 +29,7 @@ impl Group {
     pub(super) fn max_blocks(&self, num_tokens: usize, max_step: usize, block_size: usize) -> usize {
         let whole = num_tokens.div_ceil(block_size);
         match self.kind {
-            GroupKind::Full => whole,
+            GroupKind::Full | GroupKind::Bidirectional { .. } => whole,
             GroupKind::Sliding { window } => {
                 let span = (window as usize - 1).saturating_add(max_step);
                 whole.min(span.div_ceil(block_size).saturating_add(1))

@@ -132,7 +132,7 @@ impl KvCache {
             let table = &seq.tables[g];
             let hit_table = hit.tables.get(g).map_or(&[][..], Vec::as_slice);
             let end = match group.kind {
-                GroupKind::Full => demand.reserve.max(demand.write.end),
+                GroupKind::Full | GroupKind::Bidirectional { .. } => demand.reserve.max(demand.write.end),
                 GroupKind::Sliding { .. } => demand.write.end,
             };
             let append = end.div_ceil(block_size).saturating_sub(table.len().max(hit_table.len()));

@@ -35,7 +35,8 @@ pub(super) struct Buffers<M: Memory> {
     /// The rows whose logits are wanted: all that matters after the last attention.
     pub(super) last: Stream<M>,
     pub(super) work: Work<M>,
-    pub(super) logits: M::Buffer,
+    /// `None` for a model without an output projection.
+    pub(super) logits: Option<M::Buffer>,
     /// In models with a block that guesses tokens.
     pub(super) drafts: Option<Drafts<M>>,
 }
@@ -184,7 +185,7 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
             mixture: has_norm_behind.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
             branches: has_branches.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
         },
-        logits: memory.buffer(logits, spec.vocab_size)?,
+        logits: (!spec.is_bidirectional()).then(|| memory.buffer(logits, spec.vocab_size)).transpose()?,
         drafts: match spec.drafter {
             Some(_) => Some(Drafts {
                 hidden: memory.buffer(tokens, spec.hidden_size)?,

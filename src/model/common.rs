@@ -3,7 +3,7 @@
 
 use super::keys::Keys;
 use super::rope::LayerRope;
-use super::spec::{AttentionSpec, LogitsSpec, ModelSpec, NormSpec, Presence};
+use super::spec::{AttentionSpec, EmbeddingSpec, LogitsSpec, ModelSpec, NormSpec, Presence};
 use crate::Result;
 use crate::backend::{NormKind, QkvLayout, Scoring, Temperature};
 use crate::batch::GroupKind;
@@ -46,14 +46,24 @@ impl Keys<'_> {
 
     /// The model without its layers.
     pub(super) fn model_with(&self, norm: NormSpec) -> Result<ModelSpec> {
+        if self.opt_bool("attention.causal")? == Some(false) {
+            let problem = "is false: attention in both directions is not supported in this architecture";
+            return Err(self.error("attention.causal", problem));
+        }
+        self.model_that_pools(norm, self.pooling(Pooling::Last)?)
+    }
+
+    /// The model without its layers and with this pooling.
+    pub(super) fn model_that_pools(&self, norm: NormSpec, pooling: Pooling) -> Result<ModelSpec> {
         Ok(ModelSpec {
             architecture: self.architecture,
             hidden_size: self.size("embedding_length")?,
             vocab_size: self.vocab_size()?,
             context_length: self.size("context_length")?,
             norm,
-            output_norm: "output_norm",
+            output_norm: Some("output_norm"),
             embedding_scale: 1.0,
+            embedding: EmbeddingSpec::PLAIN,
             logits: LogitsSpec::PLAIN,
             layer_inputs: None,
             layers: Vec::new(),
@@ -61,19 +71,18 @@ impl Keys<'_> {
             drafter: None,
             ropes: Vec::new(),
             kv_groups: Vec::new(),
-            pooling: self.pooling()?,
+            pooling,
             tied_output: self.gguf.tensor("output.weight").is_none(),
         })
     }
 
     /// The key is one of llama.cpp, whose numbers these are. A file without it, or one that says 0 (no pooling), is of
-    /// a model that was made to generate: only its last token has seen the whole text.
-    fn pooling(&self) -> Result<Pooling> {
-        if self.opt_bool("attention.causal")? == Some(false) {
-            return Err(self.error("attention.causal", "is false: attention in both directions is not supported"));
-        }
+    /// a model that was made for something else: to generate, where only the last token has seen the whole text, or to
+    /// fill gaps, where all have, and the first one has nothing else to do.
+    pub(super) fn pooling(&self, otherwise: Pooling) -> Result<Pooling> {
         match self.opt_u32("pooling_type")? {
-            None | Some(0 | 3) => Ok(Pooling::Last),
+            None | Some(0) => Ok(otherwise),
+            Some(3) => Ok(Pooling::Last),
             Some(1) => Ok(Pooling::Mean),
             Some(2) => Ok(Pooling::Cls),
             // The heads of others differ in what becomes of their values.
@@ -113,8 +122,20 @@ impl Keys<'_> {
         window: Option<u32>,
         rope: LayerRope,
     ) -> Result<AttentionSpec> {
-        let qkv = self.heads(keys, layer, model.hidden_size)?;
         let kind = window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window });
+        self.attention_of_kind(keys, model, layer, kind, rope)
+    }
+
+    /// Reads attention as `attention_by` does, over the tokens that `kind` says.
+    pub(super) fn attention_of_kind(
+        &self,
+        keys: HeadKeys,
+        model: &mut ModelSpec,
+        layer: usize,
+        kind: GroupKind,
+        rope: LayerRope,
+    ) -> Result<AttentionSpec> {
+        let qkv = self.heads(keys, layer, model.hidden_size)?;
         let rope = self.rope(keys.rope_dims, model, rope, qkv.head_dim)?;
         Ok(AttentionSpec {
             qkv,

@@ -9,7 +9,7 @@ use super::layers::{
 use super::rank::RankHead;
 use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
 use crate::backend::{
-    Activate, Backend, CopyBlocks, Embed, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader,
+    Activate, Backend, CopyBlocks, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader,
     MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore,
     RopeAngles, RopeAttention, Rotation, ScaleLogits, StateLayerSpec, StepOps, WorkShape,
 };
@@ -19,6 +19,7 @@ use crate::{Error, Result};
 
 mod branches;
 mod draft;
+mod embedding;
 mod guesses;
 mod inputs;
 mod latent;
@@ -120,10 +121,10 @@ impl<B: Backend> Decoder<B> {
         if rows != wishes.len() {
             return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
         }
-        if rows == 0 || !self.needs.logits {
-            return Ok(());
+        match &self.model.buffers.logits {
+            Some(logits) if rows > 0 && self.needs.logits => backend.select(logits, self.model.spec.vocab_size, wishes),
+            _ => Ok(()),
         }
-        backend.select(&self.model.buffers.logits, self.model.spec.vocab_size, wishes)
     }
 
     /// Lets the device see the steps that it asks for before the first one is launched.
@@ -132,6 +133,10 @@ impl<B: Backend> Decoder<B> {
     /// Errors of a step that would also fail later.
     pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
         let model = &mut self.model;
+        // Steps of single tokens are what a device asks for, and whole prompts are seldom so short.
+        if model.spec.is_bidirectional() {
+            return Ok(());
+        }
         let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| model.forward(step, true);
         backend.rehearse(ops)
     }
@@ -142,12 +147,16 @@ impl<B: Backend> Decoder<B> {
         let rows = self.num_rows;
         self.hidden.clear();
         if rows > 0 && self.needs.hidden {
-            let (x, norm, out) = (&last.residual, weights.output_norm.norm(), &mut work.normed);
-            self.hidden.extend_from_slice(backend.normed_rows(NormRows { x, norm, rows, out })?);
+            let (x, out) = (&last.residual, &mut work.normed);
+            let hidden = match &weights.output_norm {
+                Some(norm) => backend.normed_rows(NormRows { x, norm: norm.norm(), rows, out })?,
+                None => backend.to_host(x, rows, spec.hidden_size)?,
+            };
+            self.hidden.extend_from_slice(hidden);
         }
-        let selection = match rows > 0 && self.needs.logits {
-            true => backend.collect(logits, rows, spec.vocab_size)?,
-            false => Selection::without_logits(rows, spec.vocab_size),
+        let selection = match logits {
+            Some(logits) if rows > 0 && self.needs.logits => backend.collect(logits, rows, spec.vocab_size)?,
+            _ => Selection::without_logits(rows, spec.vocab_size),
         };
         Ok(selection.with_hidden(&self.hidden, spec.hidden_size))
     }
@@ -155,12 +164,13 @@ impl<B: Backend> Decoder<B> {
 
 impl<B: Backend> Model<B> {
     /// Computes the step's logits from its tokens; without logits it ends with the residuals that they are made of.
+    /// A model without an output projection has none to compute.
     fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
         let Self { spec, weights, kv_layers, state_layers, buffers } = self;
         let Buffers { angles, all, last, work, logits, drafts } = buffers;
         let (tokens, rows) = (step.num_tokens(), step.num_logits());
         let ropes = Ropes::of_step(step, &weights.ropes, angles)?;
-        step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut all.residual })?;
+        embedding::embed(step, spec, weights, &mut all.residual)?;
         if let Some(makers) = &weights.inputs {
             inputs::make(step, makers, all, work)?;
         }
@@ -232,9 +242,14 @@ impl<B: Backend> Model<B> {
         if !wants_logits || rows == 0 {
             return Ok(());
         }
-        let (x, norm) = (&last.residual, Some(&weights.output_norm));
+        let logits = logits.as_mut().ok_or_else(no_logits)?;
+        let (x, norm) = (&last.residual, weights.output_norm.as_ref());
         logits_of(step, Input { x, norm, rows }, weights, spec, &mut work.normed, logits)
     }
+}
+
+fn no_logits() -> Error {
+    Error::internal("logits of a model without an output projection")
 }
 
 /// The logits of rows of hidden states.
@@ -351,8 +366,8 @@ impl<B: Backend> Attend<'_, B> {
     }
 }
 
-/// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or,
-/// where both are of the same residual, the second before the first.
+/// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, each with
+/// the norm of the sum where there is one; or, where both are of the same residual, the second before the first.
 fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
     layer: &LayerWeights<B>,
@@ -372,9 +387,14 @@ fn finish_layer<B: Backend>(
         feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
         return add_mixed(step, residual, &mut work.normed);
     }
+    let norm_sum = |step: &mut B::Step<'_>, norm: &Option<NormWeights<B>>, residual: &mut B::Buffer| {
+        norm.as_ref().map_or(Ok(()), |norm| norm.apply(step, residual, rows))
+    };
     add_mixed(step, residual, &mut work.normed)?;
+    norm_sum(step, &layer.mixer_norms.of_sum, residual)?;
     let norms = [&layer.ffn_norms.before, &layer.ffn_norms.after];
     feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
+    norm_sum(step, &layer.ffn_norms.of_sum, residual)?;
     match (&layer.input, inputs) {
         (Some(weights), Some(inputs)) => inputs::add(step, weights, inputs, rows, residual, work),
         _ => Ok(()),

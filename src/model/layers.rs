@@ -14,15 +14,17 @@ pub(super) use short_convolution::ShortConvolutionWeights;
 use super::spec::{
     AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
 };
-use crate::backend::{self, AddNorm, Backend, ExpertSpec, Ops, RopeSpec};
+use crate::backend::{self, AddNorm, Backend, ExpertSpec, NormInPlace, Ops, RopeSpec};
 use crate::{Error, Result};
 
 mod branches;
 mod drafter;
+mod embedding;
 mod inputs;
 
 pub(super) use branches::BranchNorms;
 pub(super) use drafter::DrafterWeights;
+pub(super) use embedding::EmbeddingWeights;
 pub(super) use inputs::{InputWeights, InputsWeights};
 
 /// Types that stand for the weights of each kind: a device's own, or nothing where tensors are only looked for.
@@ -92,9 +94,11 @@ pub(super) trait Visitor {
 /// The weights of a model.
 pub struct Weights<T: Tensors> {
     pub(super) token_embd: T::Matrix,
-    /// `None`: the embedding table serves as output projection too.
+    /// Tables and norm that make the first layer's input of the embeddings of tokens.
+    pub(super) embedding: EmbeddingWeights<T>,
+    /// `None`: the embedding table serves as output projection too, or there is none.
     pub(super) output: Option<T::Matrix>,
-    pub(super) output_norm: NormWeights<T>,
+    pub(super) output_norm: Option<NormWeights<T>>,
     pub(super) ropes: Vec<T::Rope>,
     /// Makers of the inputs that layers have of their own.
     pub(super) inputs: Option<InputsWeights<T>>,
@@ -127,6 +131,7 @@ pub(super) struct NormWeights<T: Tensors> {
 pub(super) struct NormsWeights<T: Tensors> {
     pub(super) before: Option<NormWeights<T>>,
     pub(super) after: Option<NormWeights<T>>,
+    pub(super) of_sum: Option<NormWeights<T>>,
 }
 
 pub(super) enum MixerWeights<T: Tensors> {
@@ -204,15 +209,17 @@ impl<T: Tensors> Weights<T> {
     pub(super) fn visit<V: Visitor<Made = T>>(spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
         let table = |name: &str| [part(name.to_owned(), spec.vocab_size, spec.hidden_size, Presence::Absent)];
         let token_embd = visitor.matrix(&table("token_embd"))?;
-        let output = if spec.tied_output { None } else { Some(visitor.matrix(&table("output"))?) };
-        let output_norm = NormWeights::visit(spec.output_norm, spec, visitor)?;
+        let embedding = EmbeddingWeights::visit(spec, visitor)?;
+        let has_output = !spec.tied_output && !spec.is_bidirectional();
+        let output = if has_output { Some(visitor.matrix(&table("output"))?) } else { None };
+        let output_norm = spec.output_norm.map(|name| NormWeights::visit(name, spec, visitor)).transpose()?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
         let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
         let layers = spec.layers.iter().enumerate();
         let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec, visitor));
         let layers = layers.collect::<Result<_>>()?;
         let drafter = spec.drafter.as_ref().map(|layer| DrafterWeights::visit(layer, spec, visitor)).transpose()?;
-        Ok(Self { token_embd, output, output_norm, ropes, inputs, layers, drafter })
+        Ok(Self { token_embd, embedding, output, output_norm, ropes, inputs, layers, drafter })
     }
 }
 
@@ -245,7 +252,7 @@ impl<T: Tensors> NormsWeights<T> {
     fn visit<V: Visitor<Made = T>>(index: usize, norms: Norms, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
         let mut visit =
             |name: Option<&str>| name.map(|name| NormWeights::visit(&of_layer(index, name), spec, visitor)).transpose();
-        Ok(Self { before: visit(norms.before)?, after: visit(norms.after)? })
+        Ok(Self { before: visit(norms.before)?, after: visit(norms.after)?, of_sum: visit(norms.of_sum)? })
     }
 }
 
@@ -269,6 +276,11 @@ impl<B: Backend> NormWeights<B> {
     pub(super) fn norm(&self) -> backend::Norm<'_, B> {
         let NormSpec { kind, eps, .. } = self.spec;
         backend::Norm { kind, weight: &self.weight, bias: self.bias.as_ref(), eps }
+    }
+
+    /// `x = norm(x)`.
+    pub(super) fn apply(&self, step: &mut B::Step<'_>, x: &mut B::Buffer, rows: usize) -> Result<()> {
+        step.norm_in_place(NormInPlace { x, norm: self.norm(), rows })
     }
 
     /// `out = sum_factor * (out + norm(x))`.

@@ -33,10 +33,11 @@ pub struct ModelSpec {
     pub context_length: usize,
     /// Kind and epsilon of every norm of rows.
     pub norm: NormSpec,
-    /// Name of the tensors of the norm ahead of the output projection.
-    pub output_norm: &'static str,
+    /// Name of the tensors of the norm ahead of the output projection; `None` where the last layer ends with a norm.
+    pub output_norm: Option<&'static str>,
     /// Factor on the embeddings of tokens.
     pub embedding_scale: f32,
+    pub embedding: EmbeddingSpec,
     pub logits: LogitsSpec,
     /// Inputs that each layer has of its own, beside the layer before it.
     pub layer_inputs: Option<LayerInputsSpec>,
@@ -61,6 +62,21 @@ pub struct NormSpec {
     pub eps: f32,
     /// Whether norms have biases beside their weights.
     pub bias: bool,
+}
+
+/// Changes of the embeddings of tokens before the first layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddingSpec {
+    /// Rows of the table of positions, `position_embd`, whose rows are added.
+    pub positions: Option<usize>,
+    /// Rows of the table of token types, `token_types`, whose first row is added to each: all tokens are of one text.
+    pub token_types: Option<usize>,
+    /// Name of the tensors of the norm of the sum.
+    pub norm: Option<&'static str>,
+}
+
+impl EmbeddingSpec {
+    pub const PLAIN: Self = Self { positions: None, token_types: None, norm: None };
 }
 
 /// How the output projection's products become logits: `cap(scale * logits)`.
@@ -103,26 +119,31 @@ pub struct LayerSpec {
 }
 
 /// Names of the norms' tensors around a mixer or a feed-forward: one of its input, one of its output before that is
-/// added to the residual.
+/// added to the residual, one of the residual once it is added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Norms {
     pub before: Option<&'static str>,
     pub after: Option<&'static str>,
+    pub of_sum: Option<&'static str>,
 }
 
 impl Norms {
-    pub const NONE: Self = Self { before: None, after: None };
+    pub const NONE: Self = Self { before: None, after: None, of_sum: None };
 
     pub const fn before(name: &'static str) -> Self {
-        Self { before: Some(name), after: None }
+        Self { before: Some(name), ..Self::NONE }
     }
 
     pub const fn after(name: &'static str) -> Self {
-        Self { before: None, after: Some(name) }
+        Self { after: Some(name), ..Self::NONE }
     }
 
     pub const fn around(before: &'static str, after: &'static str) -> Self {
-        Self { before: Some(before), after: Some(after) }
+        Self { before: Some(before), after: Some(after), ..Self::NONE }
+    }
+
+    pub const fn of_sum(name: &'static str) -> Self {
+        Self { of_sum: Some(name), ..Self::NONE }
     }
 }
 
@@ -352,6 +373,12 @@ impl KvGroupSpec {
 }
 
 impl ModelSpec {
+    /// Whether tokens attend to those behind them: such a model has no output projection, and makes hidden states
+    /// alone.
+    pub fn is_bidirectional(&self) -> bool {
+        self.kv_groups.iter().any(|group| group.kind.is_bidirectional())
+    }
+
     /// Columns of a token's inputs for all layers.
     pub(super) fn input_cols(&self) -> usize {
         self.layer_inputs.map_or(0, |inputs| inputs.size.saturating_mul(self.layers.len()))

@@ -18,7 +18,7 @@ pub(super) fn tuples(events: Vec<KvEvent>) -> Vec<Option<EventTuple>> {
         KvEvent::Stored { group, block } => Some(EventTuple::Stored(
             group,
             match block.kind {
-                GroupKind::Full => None,
+                GroupKind::Full | GroupKind::Bidirectional { .. } => None,
                 GroupKind::Sliding { window } => Some(window),
             },
             block.hash.short(),

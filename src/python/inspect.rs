@@ -7,7 +7,8 @@ use pyo3::types::PyDict;
 
 use super::engine::with_progress;
 use super::logging::prepare;
-use crate::diagnose::check::check_file;
+use crate::Error;
+use crate::diagnose::check::{check_file, tasks};
 use crate::diagnose::support::{Support, support};
 use crate::gguf::{Array, GgufFile, Value};
 
@@ -15,6 +16,7 @@ use crate::gguf::{Array, GgufFile, Value};
 #[derive(IntoPyObject)]
 pub(super) struct FileReport<'py> {
     version: u32,
+    tasks: Vec<&'static str>,
     metadata: Bound<'py, PyDict>,
     tensors: Vec<TensorReport>,
 }
@@ -36,10 +38,14 @@ struct TensorReport {
     bytes: usize,
 }
 
-/// Version, metadata and tensors of a file that passes the structural checks.
+/// Version, tasks, metadata and tensors of a file that passes the structural checks.
 #[pyfunction]
 pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<FileReport<'_>> {
-    let file = py.detach(|| GgufFile::open(&model))?;
+    let (file, tasks) = py.detach(|| {
+        let file = GgufFile::open(&model)?;
+        let tasks = tasks(&file);
+        Ok::<_, Error>((file, tasks))
+    })?;
     let metadata = PyDict::new(py);
     for (key, value) in file.metadata().iter() {
         metadata.set_item(key, to_python(py, value)?)?;
@@ -50,7 +56,7 @@ pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<FileRepor
         tensor_type: info.ggml_type.name(),
         bytes: info.num_bytes,
     });
-    Ok(FileReport { version: file.version(), metadata, tensors: tensors.collect() })
+    Ok(FileReport { version: file.version(), tasks, metadata, tensors: tensors.collect() })
 }
 
 /// The devices that a file runs on, found without one.

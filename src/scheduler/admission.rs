@@ -9,13 +9,21 @@ impl SchedulerConfig {
     /// The most tokens that a sequence can come to.
     ///
     /// # Errors
-    /// `InvalidRequest` for an empty prompt, one that leaves no room for a token to generate where any are wanted, or a
-    /// sequence that the whole KV pool cannot hold.
+    /// `InvalidRequest` for an empty prompt, one that leaves no room for a token to generate where any are wanted, one
+    /// that does not fit into the step that it has to be computed in, or a sequence that the whole KV pool cannot hold.
     pub fn check_length(&self, prompt_len: usize, max_tokens: usize, kv: &KvCache) -> Result<usize> {
         if prompt_len == 0 {
             return Err(Error::invalid("prompt", "no tokens", "at least one token"));
         }
-        let Self { max_model_len, context_length, .. } = *self;
+        let Self { max_model_len, context_length, max_num_batched_tokens, .. } = *self;
+        if kv.config().is_bidirectional() && (max_num_batched_tokens + 1..=context_length).contains(&prompt_len) {
+            let expected = format!(
+                "at most {max_num_batched_tokens} (max_num_batched_tokens), since the model attends in both directions \
+                 and a prompt is computed in one step; shorten it, or load with larger max_num_batched_tokens and \
+                 max_model_len (the model's limit is {context_length})"
+            );
+            return Err(Error::invalid("prompt length in tokens", prompt_len, expected));
+        }
         let longest = max_model_len.saturating_sub(max_tokens.min(1));
         if prompt_len > longest {
             let advice = match max_model_len < context_length {
@@ -30,8 +38,8 @@ impl SchedulerConfig {
         let max_len = prompt_len.saturating_add(max_tokens).min(max_model_len);
         // The last token is sampled and never computed.
         let max_computed = prompt_len.max(max_len.saturating_sub(1));
-        if !kv.can_ever_hold(max_computed, self.max_num_batched_tokens) {
-            let tokens = kv.longest_sequence(self.max_num_batched_tokens);
+        if !kv.can_ever_hold(max_computed, max_num_batched_tokens) {
+            let tokens = kv.longest_sequence(max_num_batched_tokens);
             let expected =
                 format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory");
             return Err(Error::invalid("prompt length + max_tokens", max_len, expected));

@@ -145,6 +145,10 @@ impl Scheduler {
         if u32::try_from(config.max_model_len).is_err() {
             return Err(Error::invalid("max_model_len", config.max_model_len, "less than 2^32"));
         }
+        if kv_cache.read().config().is_bidirectional() && config.max_prompt_logits < config.max_num_batched_tokens {
+            let expected = format!("at least max_num_batched_tokens, which is {}", config.max_num_batched_tokens);
+            return Err(Error::invalid("max_prompt_logits", config.max_prompt_logits, expected));
+        }
         let watermark = kv_cache.read().config().groups.iter().map(|group| group.num_blocks.div_ceil(100)).collect();
         let credit = CREDIT_STEPS.saturating_mul(config.max_num_batched_tokens as u64);
         Ok(Self {

@@ -13,6 +13,8 @@
 //! - A waiting sequence whose prompt is being computed right now by another lets those behind it pass, and finds it in
 //!   the prefix cache a step later. It does so only while that spares it at least half of what it would compute itself:
 //!   a step's delay for a small part of a prompt is no gain.
+//! - A prompt of a model that attends in both directions is computed as a whole. One that does not fit into what is
+//!   left of a step lets those behind it pass; it is the first of its client in a later one, which has room for any.
 //!
 //! Whoever lacks a place among `max_num_seqs`, or blocks, lets nobody pass: what comes free is for the first in the
 //! order.
@@ -195,6 +197,9 @@ impl Scheduler {
     ) -> usize {
         let is_long = pending > self.config.long_prefill_token_threshold;
         let mut num_tokens = pending.min(picks.room_for(&self.sequences[slot]));
+        if kv.config().is_bidirectional() {
+            return if num_tokens < pending { 0 } else { num_tokens };
+        }
         // A prompt whose logits are wanted is held back by these, and leaves most of a step to others.
         let may_be_partial = self.sequences[slot].wants_prompt_logits() || self.has_room_for_partial(is_long, picks);
         if num_tokens < pending && !may_be_partial {
@@ -294,7 +299,11 @@ impl Scheduler {
         let num_tokens = if is_computed { 0 } else { self.share(key, slot, len - start, kv, picks, true) };
         if num_tokens == 0 {
             picks.looks_left -= usize::from(len > threshold && picks.looks_left > 0);
-            let reason = if is_computed { WaitingReason::SharedPrefix } else { WaitingReason::PartialPrefills };
+            let reason = match (is_computed, kv.config().is_bidirectional()) {
+                (true, _) => WaitingReason::SharedPrefix,
+                (false, true) => WaitingReason::StepTokens,
+                (false, false) => WaitingReason::PartialPrefills,
+            };
             self.sequences[slot].passed = Some((self.last_step + 1, reason));
             return Ok(Admission::Passed);
         }

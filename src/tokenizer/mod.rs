@@ -11,6 +11,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod vocab;
+mod wordpiece;
 
 use std::ops::Range;
 
@@ -25,6 +26,7 @@ use self::pretokenizer::{Bos, Class};
 use self::spm::Spm;
 use self::stream::Cursor;
 use self::vocab::{Kind, Spelling, Vocab};
+use self::wordpiece::WordPiece;
 use crate::gguf::Metadata;
 use crate::{Error, Result};
 
@@ -53,34 +55,55 @@ pub struct Tokenizer {
 enum Model {
     Bpe(Bpe),
     Spm(Spm),
+    WordPiece(WordPiece),
+}
+
+/// The kinds of tokenizers, by `tokenizer.ggml.model`.
+#[derive(Debug, Clone, Copy)]
+enum Family {
+    Bpe(Class),
+    Spm,
+    WordPiece,
 }
 
 impl Tokenizer {
     /// Reads `tokenizer.ggml.*`. Errors are `ModelFile` and name the key: a kind of tokenizer or a pre-tokenizer that
     /// is not known, lists that do not fit together, ids outside the vocabulary, a file without a tokenizer.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
-        let class = match metadata.str(MODEL)? {
-            "gpt2" => Some(bpe::pre_tokenizer_class(metadata)?),
-            "gemma4" => Some(Class::GEMMA4),
-            "llama" => None,
+        let family = match metadata.str(MODEL)? {
+            "gpt2" => Family::Bpe(bpe::pre_tokenizer_class(metadata)?),
+            "gemma4" => Family::Bpe(Class::GEMMA4),
+            "llama" => Family::Spm,
+            "bert" => Family::WordPiece,
             name @ ("none" | "no_vocab") => {
                 return Err(metadata.error(MODEL, format!("'{name}': the file has no tokenizer; use token ids")));
             }
             name => {
-                let known = "known are 'gpt2' and 'gemma4' (BPE) and 'llama' (SPM)";
+                let known = "known are 'gpt2' and 'gemma4' (BPE), 'llama' (SPM) and 'bert' (WordPiece)";
                 return Err(metadata.error(MODEL, format!("unknown kind of tokenizer '{name}'; {known}")));
             }
         };
         let mut vocab = Vocab::new(metadata)?;
         let eos_ids = special::end_of_generation(metadata, &mut vocab)?;
-        vocab.spell(metadata, class.map_or(Spelling::SentencePiece, |class| class.spelling))?;
-        let id = |key| special::id(metadata, key, vocab.len());
-        let (bos, eos) = (id("tokenizer.ggml.bos_token_id")?, id("tokenizer.ggml.eos_token_id")?);
-        let unknown = id("tokenizer.ggml.unknown_token_id")?;
-        let (model, adds_bos) = match class {
-            Some(class) => (Model::Bpe(Bpe::new(metadata, &vocab, class)?), class.bos),
-            None => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), Bos::ByDefault),
+        let spelling = match family {
+            Family::Bpe(class) => class.spelling,
+            Family::Spm | Family::WordPiece => Spelling::SentencePiece,
         };
+        vocab.spell(metadata, spelling)?;
+        let id = |key| special::id(metadata, key, vocab.len());
+        let (mut bos, mut eos) = (id("tokenizer.ggml.bos_token_id")?, id("tokenizer.ggml.eos_token_id")?);
+        let unknown = id("tokenizer.ggml.unknown_token_id")?;
+        let (model, adds_bos) = match family {
+            Family::Bpe(class) => (Model::Bpe(Bpe::new(metadata, &vocab, class)?), class.bos),
+            Family::Spm => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), Bos::ByDefault),
+            Family::WordPiece => {
+                // [CLS] and [SEP], by the names that files have had for them.
+                bos = bos.or(id("tokenizer.ggml.cls_token_id")?);
+                eos = id("tokenizer.ggml.seperator_token_id")?.or(eos);
+                (Model::WordPiece(WordPiece::new(metadata, &vocab, unknown)?), Bos::ByDefault)
+            }
+        };
+        let is_wordpiece = matches!(family, Family::WordPiece);
         let flag = |key, default| Ok::<_, Error>(metadata.opt_bool(key)?.unwrap_or(default));
         let tokenizer = Self {
             always: TokenFinder::new(&vocab, |kind| kind == Kind::UserDefined)?,
@@ -91,9 +114,14 @@ impl Tokenizer {
             bos,
             eos,
             add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos != Bos::OnRequest)? || adds_bos == Bos::Always,
-            add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
-            // A vocabulary that lists merges has spaces as part of its words: the key means nothing there.
-            add_space: class.is_none() && flag("tokenizer.ggml.add_space_prefix", true)?,
+            add_eos: flag("tokenizer.ggml.add_eos_token", is_wordpiece)?,
+            // A vocabulary that lists merges has spaces as part of its words: the key means nothing there. In WordPiece
+            // each word has the space before it, the first one too.
+            add_space: match family {
+                Family::Bpe(_) => false,
+                Family::Spm => flag("tokenizer.ggml.add_space_prefix", true)?,
+                Family::WordPiece => true,
+            },
             eos_ids,
             stripping_ids: special::stripping_ids(metadata, &vocab)?,
             vocab,
@@ -143,6 +171,10 @@ impl Tokenizer {
             Model::Bpe(bpe) => bpe.encode(&self.vocab, text, &mut scratch, out),
             Model::Spm(spm) => {
                 spm.encode(&self.vocab, text, add_space, out);
+                Ok(())
+            }
+            Model::WordPiece(wordpiece) => {
+                wordpiece.encode(&self.vocab, text, out);
                 Ok(())
             }
         };

@@ -32,7 +32,8 @@ pub(super) enum Kind {
 pub(super) enum Spelling {
     /// Each byte is one printable character (see [`byte_level`]).
     ByteLevel,
-    /// UTF-8, with `▁` for a space.
+    /// UTF-8, with `▁` for a space. WordPiece in GGUF files is spelled so too: words begin with it, and the parts
+    /// behind their first have no `##`.
     SentencePiece,
 }
 

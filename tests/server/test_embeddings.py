@@ -191,3 +191,22 @@ def test_ollamas_earlier_way(theirs, llm):
     got = theirs.embeddings("small", TEXTS[0]).embedding
     assert np.array_equal(np.float32(got), llm.embed(TEXTS[0], normalize=False, progress=False)[0])
     assert theirs.embeddings("small").embedding == []
+
+
+def test_an_encoder_serves_vectors_alone(tiny_model, tmp_path):
+    """Embeddings by both clients; text is refused as a request that the model cannot serve."""
+    path = tiny_model("embedding/nomic_bert")
+    with LLM(path, num_threads=1) as llm:
+        expected = [llm.embed(text, progress=False)[0] for text in TEXTS]
+    with serving(tmp_path, path, "--num-threads", 1, "--served-model-name", "small") as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            assert np.array_equal(vectors(client.embeddings.create(model="small", input=TEXTS)), expected)
+            with pytest.raises(openai.BadRequestError, match="only embeds"):
+                client.completions.create(model="small", prompt="hello")
+            too_long = [7] * 2049
+            with pytest.raises(openai.BadRequestError, match="2048"):
+                client.embeddings.create(model="small", input=too_long)
+        with ollama.Client(server.url) as theirs:
+            assert np.array_equal(np.float32(theirs.embed("small", TEXTS).embeddings), expected)
+            assert theirs.show("small").capabilities == ["embedding"]
+        assert httpx.get(f"{server.url}/health").status_code == 200

@@ -18,6 +18,8 @@ class ModelSummary:
 
     name: str
     architecture: str
+    tasks: tuple[str, ...]
+    """Methods of `LLM` that the model serves; none for one that cannot be run."""
     parameters: int
     tensor_bytes: int
     bytes_by_type: dict[str, int]
@@ -41,6 +43,7 @@ class ModelSummary:
         rows = [
             ("name", self.name),
             ("architecture", self.architecture),
+            ("serves", ", ".join(self.tasks) or "nothing: this version does not run it"),
             ("parameters", short(self.parameters)),
             ("weights", size(self.tensor_bytes)),
             ("tensor types", types),
@@ -75,6 +78,7 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
     return ModelSummary(
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
+        tasks=tuple(report["tasks"]),
         parameters=sum(math.prod(tensor["shape"]) for tensor in tensors),
         tensor_bytes=total,
         bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),

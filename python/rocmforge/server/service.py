@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge._rocmforge import SamplingParams
+from rocmforge._rocmforge import SamplingParams, inspect_gguf
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.embedding import PoolingName
 from rocmforge.errors import EngineDeadError, RocmForgeError
@@ -68,6 +68,7 @@ class Service:
         self.replies = ReplyFormat.of(engine, self.chat_template)
         self.metrics = metrics
         self.draining = False
+        self._generates = "generate" in inspect_gguf(engine.model)["tasks"]
         self._tracer = tracer
         self._running: dict[str, Generation | Embedding] = {}
         self._idle = asyncio.Event()
@@ -227,9 +228,9 @@ class Service:
         return max(1, min(MAX_RETRY_AFTER, round(waiting / 2 / rate))) if rate > 0 else RETRY_AFTER
 
     async def ready(self) -> str | None:
-        """Why no token can be generated now; `None` if one can.
+        """Why no token can be generated now, by a model that only embeds no vector; `None` if one can.
 
-        An engine that works proves it by its steps, an idle one by a token of its own.
+        An engine that works proves it by its steps, an idle one by a token or a vector of its own.
         """
         if self.engine.is_closed:
             return "the engine is dead"
@@ -250,13 +251,18 @@ class Service:
 
     async def _prove(self) -> str | None:
         params = SamplingParams(max_tokens=1, temperature=0.0, output_kind="final_only")
+        salt = uuid.uuid4().hex
         try:
-            stream = await self.engine.add_request([0], params, timeout=STEP_SECONDS, cache_salt=uuid.uuid4().hex)
+            if not self._generates:
+                await self.engine.embed([0], timeout=STEP_SECONDS, cache_salt=salt)
+                self._proof = time.monotonic()
+                return None
+            stream = await self.engine.add_request([0], params, timeout=STEP_SECONDS, cache_salt=salt)
             async with stream:
                 async for output in stream:
                     if output.outputs[0].finish_reason not in ("length", "stop"):
                         return f"a test token ended with {output.outputs[0].finish_reason}"
-        except RocmForgeError as error:
+        except (RocmForgeError, TimeoutError) as error:
             return str(error)
         self._proof = time.monotonic()
         return None

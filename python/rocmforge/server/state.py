@@ -39,7 +39,7 @@ async def live() -> dict[str, str]:
 
 @router.get("/health")
 async def health(models: AllModels) -> Response:
-    """Whether a token can be generated: 200 or 503."""
+    """Whether a token can be generated, or a vector made by a model that only embeds: 200 or 503."""
     if (reason := await models.ready()) is not None:
         return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "5"})
     return JSONResponse({"status": "ok" if models.services else "sleeping"})

@@ -4,10 +4,10 @@ mod latent;
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
-    Activation, AddNorm, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns, GateRows,
+    Activation, AddNorm, AddRows, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns, GateRows,
     GatedActivation, GatherRows, Gating, KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear,
-    NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
-    RopeSpec, Rotation, Scoring,
+    NormInPlace, NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention,
+    RopeKind, RopeSpec, Rotation, Scoring, TableRow,
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
@@ -136,6 +136,22 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.norm_rows(NormRows { x: &small, norm, rows, out: &mut out }),
         step.norm_rows(NormRows { x: &x, norm, rows, out: &mut small }),
         step.norm_rows(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out }),
+    );
+    let (cols, row) = (COLS, TableRow::First);
+    refused!(
+        "add_rows",
+        step,
+        step.add_rows(AddRows { table: &norms[0], cols, row, out: &mut out }),
+        step.add_rows(AddRows { table: &norms[0], cols, row, out: &mut small }),
+        step.add_rows(AddRows { table: &norms[1], cols, row, out: &mut out }),
+        step.add_rows(AddRows { table: &norms[0], cols: COLS - 1, row, out: &mut out }),
+        step.add_rows(AddRows { table: &norms[0], cols, row: TableRow::OfPosition, out: &mut out }),
+    );
+    refused!(
+        "norm_in_place",
+        step,
+        step.norm_in_place(NormInPlace { x: &mut out, norm, rows }),
+        step.norm_in_place(NormInPlace { x: &mut small, norm, rows }),
     );
     let factor = 0.5;
     refused!(

@@ -15,6 +15,8 @@ pub(super) struct Case {
     pub(super) head_dim: usize,
     pub(super) block_size: usize,
     pub(super) window: Option<u32>,
+    /// Tokens to each side that a token sees, where it sees both sides.
+    pub(super) reach: Option<u32>,
     pub(super) softcap: Option<f32>,
     pub(super) sinks: bool,
     pub(super) gated: bool,
@@ -31,9 +33,22 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    let (window, softcap, sinks, gated, skips_first) = (None, None, false, false, false);
+    let (window, reach, softcap, sinks, gated, skips_first) = (None, None, None, false, false, false);
     let dtype = KvCacheDtype::F16;
-    Case { num_heads, num_kv_heads, head_dim, block_size, window, softcap, sinks, gated, skips_first, dtype, seqs }
+    Case {
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        block_size,
+        window,
+        reach,
+        softcap,
+        sinks,
+        gated,
+        skips_first,
+        dtype,
+        seqs,
+    }
 }
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
@@ -81,6 +96,30 @@ pub(super) const CASES: [Case; 38] = [
     Case { skips_first: true, dtype: KvCacheDtype::F32, ..case([3, 1], 17, 16, &[(0, 1), (0, 19), (1, 1), (40, 1)]) },
 ];
 
+/// Whole prompts, of one token and of several tiles of rows.
+const WHOLE: &[(usize, usize)] = &[(0, 150), (0, 1), (0, 33), (0, 64)];
+const ALL: Option<u32> = Some(u32::MAX);
+
+/// Attention in both directions: to all tokens, then to those within reach, then over a cache in f32; odd heads first.
+/// Tokens of an earlier step are seen like all others.
+pub(super) const BIDIRECTIONAL: [Case; 15] = [
+    Case { reach: ALL, ..case([1, 1], 1, 16, &[(0, 1)]) },
+    Case { reach: ALL, ..case([2, 1], 3, 16, &[(0, 5), (20, 1), (7, 3)]) },
+    Case { reach: ALL, ..case([7, 1], 80, 16, MIX) },
+    Case { reach: ALL, ..case([4, 4], 16, 16, WHOLE) },
+    Case { reach: ALL, ..case([2, 2], 32, 16, WHOLE) },
+    Case { reach: ALL, ..case([3, 3], 64, 32, WHOLE) },
+    Case { reach: ALL, softcap: Some(2.0), ..case([4, 2], 128, 16, &[(37, 150), (0, 64)]) },
+    Case { reach: ALL, ..case([1, 1], 256, 16, &[(0, 70), (130, 2)]) },
+    Case { reach: Some(0), ..case([2, 1], 16, 16, MIX) },
+    Case { reach: Some(5), ..case([4, 2], 20, 16, MIX) },
+    Case { reach: Some(8), ..case([2, 2], 32, 16, WHOLE) },
+    Case { reach: Some(64), ..case([2, 1], 64, 32, &[(0, 300), (0, 1), (70, 9)]) },
+    Case { reach: Some(40), sinks: true, gated: true, ..case([2, 1], 96, 16, &[(0, 140), (0, 66)]) },
+    Case { reach: ALL, dtype: KvCacheDtype::F32, ..case([3, 3], 32, 16, WHOLE) },
+    Case { reach: Some(8), dtype: KvCacheDtype::F32, ..case([2, 2], 64, 16, WHOLE) },
+];
+
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
         let &Self { num_heads, num_kv_heads, head_dim, gated, .. } = self;
@@ -93,7 +132,11 @@ impl Case {
     }
 
     pub(super) fn kind(&self) -> GroupKind {
-        self.window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window })
+        match (self.window, self.reach) {
+            (None, None) => GroupKind::Full,
+            (Some(window), _) => GroupKind::Sliding { window },
+            (None, Some(reach)) => GroupKind::Bidirectional { reach },
+        }
     }
 
     /// Sinks of about the size of a key's score, one for each head, where the case has them.
@@ -163,8 +206,10 @@ pub(crate) fn check<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     tally.group("attention");
-    for (seed, case) in tally.part(&CASES) {
-        check_case(&loader, accuracy, seed, case, tally)?;
+    for cases in [&CASES[..], &BIDIRECTIONAL] {
+        for (seed, case) in tally.part(cases) {
+            check_case(&loader, accuracy, seed, case, tally)?;
+        }
     }
     if tally.is_full() {
         check_case(&loader, accuracy, CASES.len(), &LONG, tally)?;
@@ -179,7 +224,7 @@ fn check_case<L: Loader>(
     case: &Case,
     tally: &mut Tally<'_>,
 ) -> Result<()> {
-    let what = format!("attention {seed}: {:?} window {:?} {:?}", case.layout(), case.window, case.dtype);
+    let what = format!("attention {seed}: {:?} {:?} {:?}", case.layout(), case.kind(), case.dtype);
     tally.begin(&what)?;
     let mut random = Random(seed as u64);
     let rows = case.rows(&mut random);
@@ -195,7 +240,7 @@ pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> 
     let of_piece = |piece: &Piece| {
         let rows = &rows[piece.first_row * case.layout().cols()..];
         (piece.cached..piece.cached + piece.new)
-            .flat_map(|position| reference(case, rows, position))
+            .flat_map(|position| reference(case, rows, position, piece.cached + piece.new))
             .collect::<Vec<_>>()
     };
     pieces.iter().flat_map(of_piece).collect()
@@ -215,15 +260,16 @@ fn nothing_to_attend_to<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Resu
     Ok(())
 }
 
-/// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows.
-pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
+/// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows; there are `context` of them.
+fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<f64> {
     let layout = case.layout();
     let (Scoring { scale, softcap }, sinks) = (case.scoring(), case.sinks());
-    let first = match case.window {
-        Some(window) => (position + 1).saturating_sub(window as usize),
-        None if case.skips_first => position.min(1),
-        None => 0,
+    let sees = |token: &usize| match (case.window, case.reach) {
+        (None, None) => *token <= position && (*token > 0 || position == 0 || !case.skips_first),
+        (Some(window), _) => *token <= position && position - token < window as usize,
+        (None, Some(reach)) => token.abs_diff(position) <= reach as usize,
     };
+    let seen: Vec<usize> = (0..context).filter(sees).collect();
     let d = layout.head_dim;
     let cached = |token: usize, column: usize| {
         let stored = |x: f32| match case.dtype {
@@ -236,8 +282,9 @@ pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> 
     for head in 0..layout.num_heads {
         let q = &rows[position * layout.cols() + layout.gate_cols() + head * d..][..d];
         let kv_head = head * layout.num_kv_heads / layout.num_heads;
-        let scores: Vec<f64> = (first..=position)
-            .map(|token| {
+        let scores: Vec<f64> = seen
+            .iter()
+            .map(|&token| {
                 let k = cached(token, layout.q_cols() + kv_head * d);
                 let dot: f64 = q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum();
                 let score = dot * f64::from(scale);
@@ -249,7 +296,7 @@ pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> 
         let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
         let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - top).exp());
         let mut sums = vec![0.0; d];
-        for (token, weight) in (first..=position).zip(&weights) {
+        for (&token, weight) in seen.iter().zip(&weights) {
             let v = cached(token, layout.q_cols() + layout.kv_cols() + kv_head * d);
             sums.iter_mut().zip(&v).for_each(|(sum, v)| *sum += weight / total * v);
         }

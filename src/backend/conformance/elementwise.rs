@@ -4,8 +4,8 @@ use super::reference::{self, HostNorm};
 use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{
-    Activate, Activation, AddNorm, Backend, Embed, GateColumns, GateRows, GatedActivation, GatherRows, Loader, Norm,
-    NormKind, NormRows, Ops, RopeAngles, RopeKind, RopeSpec, ScaleLogits,
+    Activate, Activation, AddNorm, AddRows, Backend, Embed, GateColumns, GateRows, GatedActivation, GatherRows, Loader,
+    Norm, NormInPlace, NormKind, NormRows, Ops, RopeAngles, RopeKind, RopeSpec, ScaleLogits, TableRow,
 };
 use crate::batch::Batch;
 
@@ -14,9 +14,9 @@ const SHAPES: [(usize, usize); 11] =
     [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000), (2, 5001), (1, 12_301)];
 
 /// All activations that a gate may have, and those of them that need none.
-const ACTIVATIONS: [Activation; 4] =
-    [Activation::Silu, Activation::Gelu, Activation::SquaredRelu, Activation::ClampedSwiglu];
-const PLAIN: [Activation; 3] = [Activation::Silu, Activation::Gelu, Activation::SquaredRelu];
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::ClampedSwiglu];
+const PLAIN: [Activation; 4] = [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("norm, activation, logits, gather");
@@ -28,6 +28,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         plain(loader(rows)?, rows, cols, seed as u64, tally)?;
         gate_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
         gather(loader(rows)?, rows, cols, seed as u64, tally)?;
+        add_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
     }
     tally.begin("RoPE angles")?;
     angles(loader(8)?, tally)
@@ -76,6 +77,9 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         if factor.is_none() {
             let behind = backend.normed_rows(NormRows { x: &input, norm, rows, out: &mut out })?;
             tally.same(&format!("{what}, behind a step"), behind, &got);
+            fill(&mut backend, &table, rows, &mut out)?;
+            within(&mut backend, rows, |step| step.norm_in_place(NormInPlace { x: &mut out, norm, rows }))?;
+            tally.same(&format!("{what}, in place"), backend.to_host(&out, rows, cols)?, &got);
         }
     }
     Ok(())
@@ -231,6 +235,38 @@ fn gather<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: 
     });
     let refused = embedded.is_err();
     tally.judge("an unknown token", 1, if refused { Ok(0.0) } else { Err("embedded as if it were known".to_owned()) });
+    Ok(())
+}
+
+/// Rows of a table by the tokens' positions, or its first one for all, added to what is there.
+fn add_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
+    let mut random = Random(seed);
+    let first = 3;
+    let (x, added) = (random.values(rows * cols), random.values((first + rows) * cols));
+    let (table, added_rows) = (matrix(&mut loader, &x, cols)?, vector(&mut loader, &added)?);
+    let mut out = loader.alloc_buffer(rows, cols)?;
+    let mut backend = loader.finish()?;
+    let at = |first: usize| -> Batch {
+        let end = (first + rows) as u32;
+        let positions = (first as u32..end).collect();
+        Batch { positions, context_lens: vec![end], ..rows_batch((0..rows as u32).collect()) }
+    };
+    for (row, from) in [(TableRow::OfPosition, first * cols), (TableRow::First, 0)] {
+        fill(&mut backend, &table, rows, &mut out)?;
+        backend.step(&at(first), &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+            step.add_rows(AddRows { table: &added_rows, cols, row, out: &mut out })
+        })?;
+        let step = if row == TableRow::OfPosition { cols } else { 0 };
+        let sum = |i: usize, x: &f32| x + added[from + i / cols * step + i % cols];
+        let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| sum(i, x)).collect();
+        let what = format!("rows of a table, {row:?}, added to {rows} rows of {cols}");
+        tally.same(&what, backend.to_host(&out, rows, cols)?, &expected);
+    }
+    let beyond = backend.step(&at(first + 1), &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.add_rows(AddRows { table: &added_rows, cols, row: TableRow::OfPosition, out: &mut out })
+    });
+    let verdict = if beyond.is_err() { Ok(0.0) } else { Err("has a row in a table without it".to_owned()) };
+    tally.judge("a position beyond a table", 1, verdict);
     Ok(())
 }
 

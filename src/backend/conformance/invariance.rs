@@ -1,7 +1,7 @@
 //! Batch invariance, bit for bit: attention of a token alone, in a chunk, and in a mixed batch; the other ops row by
 //! row.
 
-use super::attention::CASES;
+use super::attention::{BIDIRECTIONAL, CASES};
 use super::{Piece, Random, Tally, experts, fill, latent, matrix, states, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
@@ -9,6 +9,7 @@ use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRow
 pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("bits alone and together");
     attention(&loader, tally)?;
+    whole_prompts(&loader, tally)?;
     experts::check_invariance(&loader, tally)?;
     latent::check_invariance(&loader, tally)?;
     states::check_invariance(&loader, tally)?;
@@ -37,6 +38,27 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
             }
             tally.same(&format!("attention {seed} in chunks of {chunk}"), &alone, &together);
         }
+    }
+    Ok(())
+}
+
+/// Prompts that tokens see on both sides are computed as a whole: each alone is as it is with the others.
+fn whole_prompts<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    for (seed, case) in tally.part(&BIDIRECTIONAL) {
+        if case.seqs.iter().any(|&(cached, _)| cached > 0) {
+            continue;
+        }
+        tally.begin(&format!("attention in both directions {seed}, of prompts alone and together"))?;
+        let mut random = Random(seed as u64);
+        let rows = case.rows(&mut random);
+        let (pieces, spec) = case.pieces(&mut random);
+        let together = case.rig(loader(512)?, spec, &rows)?.step(case.scoring(), &pieces)?;
+        let mut alone = Vec::new();
+        for piece in &pieces {
+            let mut rig = case.rig(loader(512)?, spec, &rows)?;
+            alone.extend(rig.step(case.scoring(), std::slice::from_ref(piece))?);
+        }
+        tally.same(&format!("attention in both directions {seed}"), &alone, &together);
     }
     Ok(())
 }

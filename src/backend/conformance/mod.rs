@@ -226,7 +226,7 @@ pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, kind: GroupKind) -> 
         batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
         batch.context_lens.push(end as u32);
         let first_key = match kind {
-            GroupKind::Full => 0,
+            GroupKind::Full | GroupKind::Bidirectional { .. } => 0,
             GroupKind::Sliding { window } => (piece.cached + 1).saturating_sub(window as usize),
         };
         for (i, &block) in piece.blocks[..end.div_ceil(block_size)].iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The activations of feed-forward layers, with and without a gate, and the scale and cap of the logits.
 
 use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, LANES, Simd, clamped_swiglu, gelu, silu, squared_relu, tanh};
+use super::simd::{Isa, Kernel, LANES, Simd, clamped_swiglu, gelu, gelu_erf, silu, squared_relu, tanh};
 use super::split::for_rows;
 use crate::backend::Activation;
 
@@ -19,6 +19,7 @@ fn gate_row(isa: Isa, act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]
     match act {
         Activation::Silu => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
         Activation::Gelu => isa.run(Pairs { function: GeluGate, x: gate, y: up, out }),
+        Activation::GeluErf => isa.run(Pairs { function: GeluErfGate, x: gate, y: up, out }),
         Activation::ClampedSwiglu => isa.run(Pairs { function: ClampedSwiglu, x: gate, y: up, out }),
         Activation::SquaredRelu => isa.run(Pairs { function: SquaredReluGate, x: gate, y: up, out }),
     }
@@ -57,6 +58,7 @@ pub(super) fn plain(pool: &ThreadPool, isa: Isa, x: &[f32], act: Activation, col
         match act {
             Activation::Silu => isa.run(Pairs { function: Silu, x, y: x, out }),
             Activation::Gelu | Activation::ClampedSwiglu => isa.run(Pairs { function: Gelu, x, y: x, out }),
+            Activation::GeluErf => isa.run(Pairs { function: GeluErf, x, y: x, out }),
             Activation::SquaredRelu => isa.run(Pairs { function: SquaredRelu, x, y: x, out }),
         }
     });
@@ -122,8 +124,10 @@ macro_rules! functions {
 functions! {
     Silu: |s, x, _y| silu(s, x);
     Gelu: |s, x, _y| gelu(s, x);
+    GeluErf: |s, x, _y| gelu_erf(s, x);
     SiluGate: |s, gate, up| s.mul(silu(s, gate), up);
     GeluGate: |s, gate, up| s.mul(gelu(s, gate), up);
+    GeluErfGate: |s, gate, up| s.mul(gelu_erf(s, gate), up);
     ClampedSwiglu: |s, gate, up| clamped_swiglu(s, gate, up);
     SquaredRelu: |s, x, _y| squared_relu(s, x);
     SquaredReluGate: |s, gate, up| s.mul(squared_relu(s, gate), up);

@@ -1,4 +1,4 @@
-//! Paged causal attention with online softmax, for any mix of query lengths.
+//! Paged attention with online softmax, for any mix of query lengths: causal, within a window, or in both directions.
 //!
 //! A *row* is one query head of one token; rows that share a kv head are computed together, so that a tile of K or V is
 //! read and widened to f32 once for up to [`MAX_ROWS`] of them. The next chunk is asked for meanwhile.
@@ -68,16 +68,16 @@ impl<E: KvElement> Attention<'_, E> {
         Ok(())
     }
 
-    /// Keys that the token at flat index `token` attends to.
-    fn keys_of(&self, token: usize) -> Range<usize> {
-        let position = self.batch.positions[token];
-        self.kv.spec.first_key(position) as usize..position as usize + 1
+    /// Keys that the token at flat index `token`, of sequence `seq`, attends to.
+    fn keys_of(&self, seq: usize, token: usize) -> Range<usize> {
+        let keys = self.kv.spec.keys(self.batch.positions[token], self.batch.context_lens[seq]);
+        keys.start as usize..keys.end as usize
     }
 
     fn check_block_table(&self, seq: usize) -> Result<()> {
         let tokens = self.batch.tokens_of(seq);
         let Some(last) = tokens.clone().last() else { return Ok(()) };
-        let (first_key, end) = (self.keys_of(tokens.start).start, self.keys_of(last).end);
+        let (first_key, end) = (self.keys_of(seq, tokens.start).start, self.keys_of(seq, last).end);
         let table = self.batch.block_table(self.group, seq);
         let block_size = self.kv.spec.block_size;
         let blocks = first_key / block_size..end.div_ceil(block_size);
@@ -106,7 +106,7 @@ impl<E: KvElement> Attention<'_, E> {
             }
         }
         units.sort_unstable_by_key(|unit| {
-            std::cmp::Reverse(unit.tokens.len() * self.keys_of(unit.tokens.end - 1).len())
+            std::cmp::Reverse(unit.tokens.len() * self.keys_of(unit.seq, unit.tokens.end - 1).len())
         });
     }
 }
@@ -174,7 +174,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             // SAFETY: units have disjoint tokens or kv heads, rows of a unit differ in token or head, and row tiles
             // follow one another.
             rows.out[i] = unsafe { self.out.part(start..start + value_dim) };
-            rows.keys[i] = self.attention.keys_of(token);
+            rows.keys[i] = self.attention.keys_of(self.unit.seq, token);
         }
         rows
     }

@@ -23,6 +23,11 @@ pub(super) fn norm(
     });
 }
 
+/// `rows = norm(rows)`; rows are as long as the norm's weights.
+pub(super) fn norm_in_place(pool: &ThreadPool, isa: Isa, rows: &mut [f32], norm: Norm<'_, CpuBackend>) {
+    for_rows(pool, rows, norm.weight.len(), |_, rows| isa.run(NormInPlace { rows, norm }));
+}
+
 /// The norm of columns `from..` of each row, in place.
 pub(super) fn norm_columns(
     pool: &ThreadPool,
@@ -48,21 +53,48 @@ impl Kernel for NormRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Norm { kind, weight, bias, eps } = self.norm;
+        let Norm { weight, bias, .. } = self.norm;
         let cols = weight.len();
         for (x, out) in self.x.chunks_exact(cols).zip(self.out.chunks_exact_mut(cols)) {
-            let (mean, squares) = match kind {
-                NormKind::Rms => (0.0, sum_of_squares(s, x, 0.0)),
-                NormKind::Layer => {
-                    let mean = sum(s, x) / cols as f32;
-                    (mean, sum_of_squares(s, x, mean))
-                }
-            };
-            let scale = 1.0 / (squares / cols as f32 + eps).sqrt();
+            let (mean, scale) = mean_and_scale(s, x, self.norm);
             let values = x.iter().zip(weight.iter()).map(|(x, weight)| (x - mean) * scale * weight);
             match bias {
                 None => put(values, self.sum, out),
                 Some(bias) => put(values.zip(bias.iter()).map(|(value, bias)| value + bias), self.sum, out),
+            }
+        }
+    }
+}
+
+/// The numbers that a norm subtracts from a row and multiplies the rest by.
+#[inline(always)]
+fn mean_and_scale<S: Simd>(s: S, x: &[f32], norm: Norm<'_, CpuBackend>) -> (f32, f32) {
+    let (mean, squares) = match norm.kind {
+        NormKind::Rms => (0.0, sum_of_squares(s, x, 0.0)),
+        NormKind::Layer => {
+            let mean = sum(s, x) / x.len() as f32;
+            (mean, sum_of_squares(s, x, mean))
+        }
+    };
+    (mean, 1.0 / (squares / x.len() as f32 + norm.eps).sqrt())
+}
+
+struct NormInPlace<'a> {
+    rows: &'a mut [f32],
+    norm: Norm<'a, CpuBackend>,
+}
+
+impl Kernel for NormInPlace<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Norm { weight, bias, .. } = self.norm;
+        for row in self.rows.chunks_exact_mut(weight.len()) {
+            let (mean, scale) = mean_and_scale(s, row, self.norm);
+            row.iter_mut().zip(weight.iter()).for_each(|(x, weight)| *x = (*x - mean) * scale * weight);
+            if let Some(bias) = bias {
+                row.iter_mut().zip(bias.iter()).for_each(|(x, bias)| *x += bias);
             }
         }
     }

@@ -8,12 +8,12 @@ use super::split::for_rows;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
 use super::{activation, attention, gate_rows, latent, norm, rope, states};
-use crate::backend::check_batch::validate_batch;
+use crate::backend::check_batch::{check_positions, validate_batch};
 use crate::backend::{
-    Activate, AddNorm, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
+    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
     GateColumns, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights,
-    MemoryLedger, MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape,
-    RopeSpec, Rotation, ScaleLogits, ShortConvolution, StepOps,
+    MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles,
+    RopeShape, RopeSpec, Rotation, ScaleLogits, ShortConvolution, StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -114,6 +114,28 @@ impl Ops<CpuBackend> for CpuStep<'_> {
                 }
             }
         });
+        Ok(())
+    }
+
+    fn add_rows(&mut self, args: AddRows<'_, CpuBackend>) -> Result<()> {
+        let tokens = self.num_tokens();
+        args.validate(tokens)?;
+        let rows = args.table_rows();
+        let AddRows { table, cols, row, out } = args;
+        check_positions(self.batch, if row == TableRow::OfPosition { rows } else { usize::MAX })?;
+        for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
+            for (out, &position) in out.chunks_exact_mut(cols).zip(&self.batch.positions[first..]) {
+                let index = if row == TableRow::OfPosition { position as usize } else { 0 };
+                out.iter_mut().zip(&table[index * cols..]).for_each(|(out, x)| *out += x);
+            }
+        });
+        Ok(())
+    }
+
+    fn norm_in_place(&mut self, args: NormInPlace<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let n = args.rows * args.cols();
+        norm::norm_in_place(&self.cpu.pool, self.cpu.isa, &mut args.x[..n], args.norm);
         Ok(())
     }
 

@@ -36,6 +36,7 @@ constants! {
     ACTIVATION_GELU = 1;
     ACTIVATION_CLAMPED_SWIGLU = 2;
     ACTIVATION_SQUARED_RELU = 3;
+    ACTIVATION_GELU_ERF = 4;
     /// `NormKind`.
     NORM_RMS = 0;
     NORM_LAYER = 1;
@@ -48,6 +49,8 @@ constants! {
     /// Blocks of a link of the test of recorded steps. They read what another one has stored.
     LINK_BLOCKS = 4;
     LINK_THREADS = 64;
+    /// Columns that a block of `add_rows` adds.
+    ADD_ROWS_COLS = 1024;
     /// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
     DEQUANTIZE_TILES = 4;
     GEMV_THREADS = 512;
@@ -185,6 +188,7 @@ kernel_args! {
     LinkStepsArgs { step: DevicePtr, before: DevicePtr, out: DevicePtr }
     RepackArgs { raw: DevicePtr, out: DevicePtr, out_rows: u32, cols: u32 }
     EmbedArgs { table: DevicePtr, token_ids: DevicePtr, out: DevicePtr, rows: u32, cols: u32, scale: f32 }
+    AddRowsArgs { table: DevicePtr, positions: DevicePtr, out: DevicePtr, cols: u32 }
     DequantizeArgs { weights: DevicePtr, out: DevicePtr, num_tiles: u32, cols: u32 }
     GemvArgs {
         weights: DevicePtr,
@@ -374,6 +378,7 @@ kernel_args! {
         block_size: u32,
         splits: u32,
         window: u32,
+        ahead: u32,
         format_out: Format,
         scale: f32,
         softcap: f32,

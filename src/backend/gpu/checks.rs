@@ -1,5 +1,6 @@
 //! Checks of a batch's integers before kernels index by them: the kernels do not check again.
 
+use crate::backend::check_batch::check_positions;
 use crate::backend::{KvLayerSpec, StateLayerSpec};
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::{Error, Result};
@@ -9,6 +10,8 @@ use crate::{Error, Result};
 pub enum Check {
     /// Token ids are rows of an embedding table.
     TokenIds { rows: usize },
+    /// Positions are rows of a table of so many.
+    Positions { rows: usize },
     /// Slots are in the cache.
     Slots { group: usize, spec: KvLayerSpec },
     /// Blocks that attention reads are in the cache.
@@ -27,6 +30,7 @@ impl Check {
                 Some(id) => Err(Error::invalid("token id", id, format!("less than the vocabulary's {rows}"))),
                 None => Ok(()),
             },
+            Self::Positions { rows } => check_positions(batch, rows),
             Self::Slots { group, spec } => {
                 let num_slots = spec.num_blocks * spec.block_size;
                 match tables(batch, group)?.slot_mapping.iter().find(|&&slot| slot as usize >= num_slots) {
@@ -50,7 +54,8 @@ fn check_table(batch: &Batch, group: usize, seq: usize, spec: KvLayerSpec) -> Re
     let (num_blocks, size) = (spec.num_blocks, spec.block_size);
     let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { return Ok(()) };
     let table = batch.block_table(group, seq);
-    let needed = spec.first_key(first) as usize / size..(batch.context_lens[seq] as usize).div_ceil(size);
+    let context = batch.context_lens[seq];
+    let needed = spec.kind.keys(first, context).start as usize / size..(context as usize).div_ceil(size);
     let Some(blocks) = table.get(needed.clone()) else {
         return Err(Error::internal(format!("a block table of {} for blocks {needed:?}", table.len())));
     };

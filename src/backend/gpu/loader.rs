@@ -414,7 +414,11 @@ impl Loader for GpuLoader {
         let parts = functions::Parts { experts, latent, states };
         let functions = Functions::load(&self.kernels, &types, &self.cache, parts)?;
         let stream = Stream::new(&self.device)?;
-        let inputs = StepInputs::new(&self.device, self.limits, self.tuning)?;
+        let mut of_steps = self.tuning;
+        // Prompts that are computed as a whole have the same tiles whatever they come with. Token by token they would
+        // lose what is behind each token.
+        of_steps.attention.by_token &= !self.cache.iter().any(|spec| spec.kind.is_bidirectional());
+        let inputs = StepInputs::new(&self.device, self.limits, of_steps)?;
 
         let [partial, counters, conversion] = self.workspace_sizes(self.uploaded_types(), self.max_cols);
         let advice = "lower max_num_batched_tokens or max_num_seqs";

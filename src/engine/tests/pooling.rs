@@ -3,8 +3,9 @@ use std::sync::atomic::Ordering;
 use super::fake::{Fault, Rule, hashed};
 use super::support::{Rig, VOCAB, alone, assert_nothing_left, blocks, config, greedy, request, submit};
 use crate::Error;
-use crate::config::{EngineConfig, Pooling, PoolingParams, RequestParams};
-use crate::engine::{ChannelSink, FinishReason, NewRequest, SequenceOutput};
+use crate::batch::GroupKind;
+use crate::config::{EngineConfig, GroupConfig, Pooling, PoolingParams, RequestParams};
+use crate::engine::{ChannelSink, FinishReason, NewRequest, Prompt, SequenceOutput};
 
 fn wanted(pooling: Option<Pooling>, normalize: bool) -> RequestParams {
     RequestParams::Pooling(PoolingParams { pooling, normalize })
@@ -102,5 +103,54 @@ fn vectors_that_never_come() {
     client.wait();
     let end = outputs.recv_timeout(super::support::HANG).unwrap().remove(0);
     assert_eq!((end.finish_reason, end.embedding), (Some(FinishReason::Abort), None));
+    assert_nothing_left(&rig.engine);
+}
+
+/// A model that attends in both directions, as it is configured.
+fn encoder() -> EngineConfig {
+    let kind = GroupKind::Bidirectional { reach: u32::MAX };
+    let kv_groups = vec![GroupConfig { kind, num_blocks: 20 }];
+    EngineConfig { kv_groups, max_prompt_logits: 24, max_model_len: 24, enable_prefix_caching: false, ..config() }
+}
+
+/// S12: whole prompts, more than a step has room for, on devices of both kinds; nothing of them stays.
+#[test]
+fn vectors_of_an_encoder() {
+    for synchronous in [false, true] {
+        let rig = Rig::with(encoder(), hashed(VOCAB), None);
+        rig.script.synchronous.store(synchronous, Ordering::SeqCst);
+        let lengths = [1u32, 24, 3, 5, 23, 1, 8, 8, 8, 24, 2];
+        let prompts: Vec<Vec<u32>> = lengths.iter().map(|&n| (0..n).map(|i| (i * 7 + n) % 61).collect()).collect();
+        for pooling in [Pooling::Last, Pooling::Mean, Pooling::Cls] {
+            for (prompt, output) in prompts.iter().zip(embed(&rig, &prompts, &wanted(Some(pooling), false))) {
+                let (vector, expected) = (output.embedding.unwrap(), expected(&rig.rule, prompt, pooling));
+                let close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+                assert!(vector.iter().zip(&expected).all(close), "{pooling:?} of {}", prompt.len());
+            }
+        }
+        let stats = rig.engine.stats();
+        assert_eq!((stats.num_preemptions, stats.kv_cache.blocks_cached), (0, 0));
+        let computed = rig.script.tokens_computed.load(Ordering::SeqCst);
+        assert_eq!(computed, 3 * u64::from(lengths.iter().sum::<u32>()), "no prompt was computed in parts");
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// It is asked for vectors alone.
+#[test]
+fn an_encoder_generates_nothing() {
+    let rig = Rig::with(encoder(), hashed(VOCAB), None);
+    let refused = |error: Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::InvalidRequest { what: "model", .. }) && text.contains("only embeds"), "{text}");
+    };
+    refused(submit(&rig.engine, request(&[1, 2], greedy(1))).err().unwrap());
+    refused(rig.engine.prepare(Prompt::TokenIds(vec![1]), &greedy(1).into()).err().unwrap());
+    refused(rig.engine.start_prompt_logits(vec![1, 2]).err().unwrap());
+    let too_long =
+        NewRequest { params: wanted(None, true), ..request(&[1; 25], greedy(1)).with_sink(ChannelSink::new().0) };
+    let error = rig.engine.add_request(too_long, |_| {}).err().unwrap().to_string();
+    assert!(error.contains("at most 24 (max_num_batched_tokens)"), "{error}");
+    assert_eq!(rig.engine.stats().engine_steps, 0);
     assert_nothing_left(&rig.engine);
 }

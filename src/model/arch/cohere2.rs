@@ -23,7 +23,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
         };
         let attention = keys.attention_over(&mut model, layer, window, rope)?;
         let ffn = keys.dense(layer, Activation::Silu)?;
-        let ffn_norms = Norms { before: None, after: None };
+        let ffn_norms = Norms::NONE;
         model.layers.push(LayerSpec { ffn_norms, parallel: true, ..LayerSpec::new(attention, ffn) });
     }
     Ok(model)

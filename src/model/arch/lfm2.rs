@@ -14,7 +14,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
 
 /// The model with the feed-forward that `ffn` gives each layer.
 pub(super) fn spec_with(keys: &Keys<'_>, ffn: impl Fn(&ModelSpec, usize) -> Result<Ffn>) -> Result<ModelSpec> {
-    let mut model = ModelSpec { output_norm: "token_embd_norm", ..keys.model()? };
+    let mut model = ModelSpec { output_norm: Some("token_embd_norm"), ..keys.model()? };
     let convolution = keys.short_convolution(model.hidden_size)?;
     for (layer, kv_heads) in keys.counts("attention.head_count_kv")?.into_iter().enumerate() {
         let mixer = match kv_heads {

@@ -1,6 +1,7 @@
 //! The architectures: one file each, whose `spec` makes a `ModelSpec` of the file's keys. To add one, add its file and
 //! its entry in `ALL`. Anything that a `ModelSpec` cannot express belongs into it first.
 
+mod bert;
 mod cohere2;
 mod deepseek2;
 mod ernie4_5;
@@ -20,8 +21,10 @@ mod lfm2moe;
 mod llama;
 mod minimax_m2;
 mod mistral3;
+mod modern_bert;
 mod nemotron_h;
 mod nemotron_h_moe;
+mod nomic_bert;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -48,6 +51,7 @@ struct Architecture {
 }
 
 const ALL: &[Architecture] = &[
+    Architecture { name: "bert", spec: bert::spec },
     Architecture { name: "cohere2", spec: cohere2::spec },
     Architecture { name: "deepseek2", spec: deepseek2::spec },
     Architecture { name: "ernie4_5", spec: ernie4_5::spec },
@@ -67,8 +71,10 @@ const ALL: &[Architecture] = &[
     Architecture { name: "llama", spec: llama::spec },
     Architecture { name: "minimax-m2", spec: minimax_m2::spec },
     Architecture { name: "mistral3", spec: mistral3::spec },
+    Architecture { name: "modern-bert", spec: modern_bert::spec },
     Architecture { name: "nemotron_h", spec: nemotron_h::spec },
     Architecture { name: "nemotron_h_moe", spec: nemotron_h_moe::spec },
+    Architecture { name: "nomic-bert", spec: nomic_bert::spec },
     Architecture { name: "olmo2", spec: olmo2::spec },
     Architecture { name: "phi3", spec: phi3::spec },
     Architecture { name: "qwen2", spec: qwen2::spec },
@@ -143,10 +149,12 @@ mod tests {
     #[test]
     fn every_architecture_has_golden_data() {
         let of_file = |name: String| {
-            let file = testdata::file(&format!("arch/{name}.gguf"));
+            let file = testdata::file(&format!("{name}.gguf"));
             GgufFile::open(&file.0).unwrap().metadata().str("general.architecture").unwrap().to_owned()
         };
-        let mut golden: Vec<String> = testdata::architectures().into_iter().map(of_file).collect();
+        let files = testdata::architectures().into_iter().map(|name| format!("arch/{name}"));
+        let encoders = testdata::ENCODERS.map(|name| format!("embedding/{name}"));
+        let mut golden: Vec<String> = files.chain(encoders).map(of_file).collect();
         golden.extend(MADE_OF_ANOTHER.map(str::to_owned));
         golden.sort();
         golden.dedup();

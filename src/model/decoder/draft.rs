@@ -4,7 +4,7 @@
 use super::{Attend, Input, Ropes, Stream, Work, finish_layer, logits_of};
 use crate::backend::{Backend, Embed, JoinRows, Linear, NormRows, Ops};
 use crate::model::buffers::Drafts;
-use crate::model::layers::{DrafterWeights, MixerWeights, Weights};
+use crate::model::layers::{DrafterWeights, MixerWeights, NormWeights, Weights};
 use crate::model::spec::ModelSpec;
 use crate::{Error, Result};
 
@@ -12,6 +12,8 @@ pub(super) struct Drafter<'a, B: Backend> {
     block: &'a DrafterWeights<B>,
     attend: Attend<'a, B>,
     weights: &'a Weights<B>,
+    /// The norm of the model's hidden states.
+    model_norm: &'a NormWeights<B>,
     spec: &'a ModelSpec,
 }
 
@@ -26,7 +28,9 @@ impl<'a, B: Backend> Drafter<'a, B> {
             return Err(Error::internal("a drafter without attention"));
         };
         let attend = Attend { attention, norm: block.layer.mixer_norms.before.as_ref(), ropes };
-        Ok(Self { block, attend, weights, spec })
+        let model_norm = weights.output_norm.as_ref();
+        let model_norm = model_norm.ok_or_else(|| Error::internal("a drafter of a model without an output norm"))?;
+        Ok(Self { block, attend, weights, model_norm, spec })
     }
 
     pub(super) fn kv_layer<'k>(&self, kv_layers: &'k mut [B::KvLayer]) -> Result<&'k mut B::KvLayer> {
@@ -46,7 +50,7 @@ impl<'a, B: Backend> Drafter<'a, B> {
         drafts: Option<&mut Drafts<B>>,
     ) -> Result<()> {
         let drafts = drafts.ok_or_else(no_buffers)?;
-        let (rows, norm) = (step.num_tokens(), self.weights.output_norm.norm());
+        let (rows, norm) = (step.num_tokens(), self.model_norm.norm());
         step.check_interrupt()?;
         step.norm_rows(NormRows { x: &all.residual, norm, rows, out: &mut drafts.hidden })?;
         self.norm_hidden(step, drafts)?;

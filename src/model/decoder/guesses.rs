@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Decoder, Drafter, Model, Ropes};
+use super::{Decoder, Drafter, Model, Ropes, no_logits};
 use crate::backend::Backend;
 use crate::batch::{Batch, GroupTables, StateTables, TO_GUESS};
 use crate::selection::{Selected, Selection, Wanted, Wish};
@@ -59,7 +59,8 @@ impl<B: Backend> Decoder<B> {
         self.num_rows = 0;
         let model = &mut self.model;
         backend.step_apart(batch, &mut |step: &mut B::Step<'_>| model.guess(step, begins))?;
-        let (logits, cols) = (&self.model.buffers.logits, self.model.spec.vocab_size);
+        let (logits, cols) = (self.model.buffers.logits.as_ref(), self.model.spec.vocab_size);
+        let logits = logits.ok_or_else(no_logits)?;
         let wishes: Vec<Wish<'_>> = (0..rows).map(|_| Wanted::Argmax.into()).collect();
         backend.select(logits, cols, &wishes)?;
         backend.collect(logits, rows, cols)
@@ -73,7 +74,8 @@ impl<B: Backend> Model<B> {
         let drafter = Drafter::new(block, &self.weights, &self.spec, &ropes)?;
         let kv = drafter.kv_layer(&mut self.kv_layers)?;
         let state = self.state_layers.last_mut().filter(|_| begins);
-        let (drafts, logits) = (self.buffers.drafts.as_mut(), &mut self.buffers.logits);
+        let (drafts, logits) = (self.buffers.drafts.as_mut(), self.buffers.logits.as_mut());
+        let logits = logits.ok_or_else(no_logits)?;
         drafter.guess(step, kv, state, &mut self.buffers.all, &mut self.buffers.work, (drafts, logits))
     }
 }

@@ -150,7 +150,7 @@ fn the_golden_models_have_all_places() {
     let places = GOLDEN.map(|name| {
         let gguf = GgufFile::open(&testdata::file(&format!("arch/{name}.gguf")).0).unwrap();
         let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
-        let LayerSpec { ffn_norms: Norms { before, after }, parallel, .. } = spec.layers[0];
+        let LayerSpec { ffn_norms: Norms { before, after, .. }, parallel, .. } = spec.layers[0];
         assert!(spec.layers.len() > 1, "{name}: experts of one kind only");
         (before.is_some(), after.is_some(), parallel)
     });

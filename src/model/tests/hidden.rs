@@ -6,7 +6,7 @@ use crate::config::KvCacheDtype;
 use crate::selection::Wanted;
 use crate::testdata;
 
-fn unit(vector: &[f32]) -> Vec<f32> {
+pub(super) fn unit(vector: &[f32]) -> Vec<f32> {
     let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     vector.iter().map(|&x| (f64::from(x) / length) as f32).collect()
 }

@@ -1,6 +1,7 @@
 //! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
 
 mod drafter;
+mod encoders;
 mod experts;
 mod gemma4;
 mod gpu;
@@ -214,7 +215,8 @@ fn the_budget_is_what_is_taken() {
     ];
     let others =
         ["arch/qwen2.gguf", "arch/qwen3.gguf", "arch/gemma4_e.gguf", "arch/deepseek2.gguf", "quant_models/Q4_K_M.gguf"];
-    for name in others.into_iter().chain(of_experts) {
+    let encoders = ["embedding/bert.gguf", "embedding/modern_bert.gguf"];
+    for name in others.into_iter().chain(of_experts).chain(encoders) {
         let loader = CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0);
         check_budget(loader, name, 1 << 30, |_| {});
     }

@@ -78,7 +78,7 @@ impl Harness {
         Self::with_cache(KvCacheConfig { states: Some(states), ..kv_config(vec![full(num_blocks)]) }, limits)
     }
 
-    fn with_cache(config: KvCacheConfig, limits: SchedulerConfig) -> Self {
+    pub(crate) fn with_cache(config: KvCacheConfig, limits: SchedulerConfig) -> Self {
         let kv_cache = Arc::new(RwLock::new(KvCache::new(config).unwrap()));
         Self { scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(), kv_cache, now: 0 }
     }

@@ -12,4 +12,5 @@ mod sim;
 mod simulator;
 mod states;
 mod together;
+mod whole;
 mod yields;

@@ -183,13 +183,13 @@ const DEFAULT: Class =
 const SARVAM: Class = Class { spelling: Spelling::SentencePiece, ..class(&[(r"\n+", Plain)]) };
 pub(super) const GEMMA4: Class = Class { whole_words: WholeWords::Newlines, bos: Bos::Always, ..SARVAM };
 
-/// Every known value of `tokenizer.ggml.pre`, and `gemma4`, which is also one of `tokenizer.ggml.model`. Encoders
-/// (jina, modern-bert, roberta, granite-embed) are left out: they put a separator at the end, which no decoder has a
-/// use for.
+/// Every known value of `tokenizer.ggml.pre`, and `gemma4`, which is also one of `tokenizer.ggml.model`. Encoders that
+/// are not supported (jina, roberta, granite-embed) are left out: they put a separator at the end, which no decoder has
+/// a use for.
 pub(super) const CLASSES: &[(Class, &[&str])] = &[
     (DEFAULT, &["default"]),
     (GPT2_CLASS, &["gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4"]),
-    (GPT2_CLASS, &["mpt", "olmo", "jais", "trillion", "granite-docling"]),
+    (GPT2_CLASS, &["mpt", "olmo", "jais", "trillion", "granite-docling", "modern-bert"]),
     (STARCODER, &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"]),
     (CHAMELEON, &["chameleon"]),
     (bos(whole(LLAMA3)), &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"]),

@@ -8,7 +8,7 @@ use super::{GgufFile, Tokenizer, streamed, testdata, tokenizer};
 
 const VOCABULARIES: [&str; 5] = ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3"];
 
-fn ids(value: &Value) -> Vec<u32> {
+pub(super) fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 

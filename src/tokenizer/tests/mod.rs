@@ -7,6 +7,7 @@ mod golden;
 mod limits;
 mod prop;
 mod special;
+mod wordpiece;
 
 use std::path::Path;
 use std::sync::Arc;

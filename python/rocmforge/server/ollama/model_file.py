@@ -34,6 +34,8 @@ class ModelFile:
     details: dict[str, Any]
     info: dict[str, Any]
     """The metadata, without lists."""
+    tasks: tuple[str, ...]
+    """Methods of `LLM` that the model serves."""
 
 
 @lru_cache(maxsize=16)
@@ -60,6 +62,7 @@ def model_file(path: Path) -> ModelFile:
             "quantization_level": max(bytes_of, key=bytes_of.__getitem__, default=""),
         },
         info={"general.parameter_count": num_parameters} | plain_metadata(report["metadata"], lists=False),
+        tasks=tuple(report["tasks"]),
     )
 
 
@@ -72,6 +75,7 @@ def awaited_file(name: str, created: float) -> ModelFile:
         modified_at=timestamp(created),
         details=nothing | {"quantization_level": ""},
         info={},
+        tasks=(),
     )
 
 

@@ -109,13 +109,15 @@ def _show(model: Model, *, verbose: bool) -> Response:
             "template": template,
             "details": file.details,
             "model_info": file.info | lists,
-            "capabilities": _capabilities(template),
+            "capabilities": _capabilities(file, template),
             "modified_at": file.modified_at,
         }
     )
 
 
-def _capabilities(template: str) -> list[str]:
+def _capabilities(file: ModelFile, template: str) -> list[str]:
+    if file.tasks and "generate" not in file.tasks:
+        return ["embedding"]
     replies = ReplyFormat(template, find_format(template), control_tokens=False)
     extra = {"tools": replies.chat.calls is not None, "thinking": replies.thinks}
     return ["completion", *(name for name, there in extra.items() if there)]

@@ -17,7 +17,7 @@ mod x86;
 use half::f16;
 
 use crate::{Error, Result};
-pub(crate) use math::{clamped_swiglu, exp, gelu, sigmoid, silu, squared_relu, tanh};
+pub(crate) use math::{clamped_swiglu, exp, gelu, gelu_erf, sigmoid, silu, squared_relu, tanh};
 
 /// Lanes of every vector.
 pub(crate) const LANES: usize = 16;

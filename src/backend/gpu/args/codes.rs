@@ -1,8 +1,9 @@
 //! Numbers of `kernels/args.h` that tell kernels what a model asks for, and how activations lie.
 
 use super::{
-    ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_SILU, ACTIVATION_SQUARED_RELU, FORMAT_BF16,
-    FORMAT_BF16_TILED, FORMAT_F16, FORMAT_F16_TILED, FORMAT_F32, GATING_SIGMOID, GATING_SOFTMAX, NORM_LAYER, NORM_RMS,
+    ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_GELU_ERF, ACTIVATION_SILU, ACTIVATION_SQUARED_RELU,
+    FORMAT_BF16, FORMAT_BF16_TILED, FORMAT_F16, FORMAT_F16_TILED, FORMAT_F32, GATING_SIGMOID, GATING_SOFTMAX,
+    NORM_LAYER, NORM_RMS,
 };
 use crate::backend::{Activation, Gating, NormKind};
 
@@ -25,6 +26,7 @@ pub(in crate::backend::gpu) enum ActivationCode {
     Gelu = ACTIVATION_GELU,
     ClampedSwiglu = ACTIVATION_CLAMPED_SWIGLU,
     SquaredRelu = ACTIVATION_SQUARED_RELU,
+    GeluErf = ACTIVATION_GELU_ERF,
 }
 
 impl From<Activation> for ActivationCode {
@@ -32,6 +34,7 @@ impl From<Activation> for ActivationCode {
         match activation {
             Activation::Silu => Self::Silu,
             Activation::Gelu => Self::Gelu,
+            Activation::GeluErf => Self::GeluErf,
             Activation::ClampedSwiglu => Self::ClampedSwiglu,
             Activation::SquaredRelu => Self::SquaredRelu,
         }

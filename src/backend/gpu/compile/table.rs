@@ -54,6 +54,7 @@ macro_rules! with_kernels {
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 GATE_COLUMNS: GateColumnsArgs, Once, One(256), "activation";
+                ADD_ROWS: AddRowsArgs, Once, One(256), "embedding rows";
                 SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";
                 GATE_ROWS: GateRowsArgs, Once, One(256), "gate of rows";
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";

@@ -22,6 +22,9 @@ use crate::backend::{
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
+/// More tokens than a context has. Added to a position they stay within 32 bits.
+const MOST_AHEAD: u32 = 1 << 30;
+
 /// No rotation: q, k and v are rotated and stored already.
 const ROTATED: RotationArgs = RotationArgs {
     slot_mapping: DevicePtr::NULL,
@@ -174,6 +177,16 @@ pub(super) fn attention(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>)
     attend(step, args, ROTATED)
 }
 
+/// The tokens that a token sees, as the kernels take them: of those before it a window, itself among them (0: all), and
+/// so many behind it.
+fn window_and_ahead(spec: &KvLayerSpec) -> (u32, u32) {
+    match spec.kind {
+        GroupKind::Full => (if spec.skips_first { ALL_BUT_FIRST } else { 0 }, 0),
+        GroupKind::Sliding { window } => (window, 0),
+        GroupKind::Bidirectional { reach } => (reach.checked_add(1).unwrap_or(0), reach.min(MOST_AHEAD)),
+    }
+}
+
 /// Queues attention. With a `rotation` other than `ROTATED`, q is as it was projected, and k and v of the same tokens
 /// are stored on the way.
 fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: RotationArgs) -> Result<()> {
@@ -204,6 +217,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     if !step.attention_shapes.contains(&heads) {
         step.attention_shapes.push(heads);
     }
+    let (window, ahead) = window_and_ahead(&kv.spec);
     let mut args = AttentionArgs {
         rotation,
         qkv: qkv.after(4 * layout.gate_cols() as u64)?.ptr(),
@@ -226,12 +240,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         value_dim,
         block_size: count(kv.spec.block_size)?,
         splits,
-        // The kernels take 0 for none.
-        window: match kv.spec.kind {
-            GroupKind::Full if kv.spec.skips_first => ALL_BUT_FIRST,
-            GroupKind::Full => 0,
-            GroupKind::Sliding { window } => window,
-        },
+        window,
+        ahead,
         format_out: format,
         scale: scoring.scale,
         softcap: scoring.softcap.unwrap_or(0.0),

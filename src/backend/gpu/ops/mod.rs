@@ -20,9 +20,10 @@ use super::args::Format;
 use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
-    Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows, GatedActivation,
-    GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows,
-    Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
+    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear,
+    NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits,
+    ShortConvolution,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -43,6 +44,15 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn embed(&mut self, args: Embed<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         rows::embed(self, args)
+    }
+
+    fn add_rows(&mut self, args: AddRows<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        rows::add_rows(self, args)
+    }
+
+    fn norm_in_place(&mut self, args: NormInPlace<'_, GpuBackend>) -> Result<()> {
+        self.compute.norm_in_place(args)
     }
 
     fn norm_rows(&mut self, args: NormRows<'_, GpuBackend>) -> Result<()> {

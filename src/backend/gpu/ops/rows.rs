@@ -1,22 +1,22 @@
 //! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
 
 use crate::backend::gpu::args::{
-    ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GateColumnsArgs, GateRowsArgs, GatedArgs,
-    GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
+    ACTIVATION_COLS, ADD_ROWS_COLS, ActivationArgs, AddRowsArgs, EmbedArgs, Format, GATED_COLS, GateColumnsArgs,
+    GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER, ONCE,
-    SCALE_LOGITS,
+    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER,
+    ONCE, SCALE_LOGITS,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceSlice, GpuBackend};
 use crate::backend::{
-    self, Activate, Activation, AddNorm, Embed, GateColumns, GateRows, GatedActivation, GatherRows, NormKind, NormRows,
-    ScaleLogits, VectorShape,
+    self, Activate, Activation, AddNorm, AddRows, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
+    NormInPlace, NormKind, NormRows, ScaleLogits, TableRow, VectorShape,
 };
 use crate::{Error, Result};
 
@@ -80,6 +80,29 @@ impl Compute {
         let cols = args.cols();
         let NormRows { x, norm, rows, out } = args;
         self.launcher().norm_rows(x, Some(norm), rows, cols, out, Format::F32)
+    }
+
+    /// See `Ops::norm_in_place`.
+    pub(super) fn norm_in_place(&self, args: NormInPlace<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        let cols = args.cols();
+        let NormInPlace { x, norm, rows } = args;
+        let at = x.read_f32("rows that are normed in place", rows, cols)?;
+        let rows = NormedRows {
+            x: at,
+            out: at,
+            rows,
+            cols,
+            x_stride: cols,
+            out_stride: cols,
+            format_in: Format::F32,
+            format_out: Format::F32,
+            flags: 0,
+            factor: 1.0,
+            places: None,
+            share: 1,
+        };
+        self.launcher().launch_norm_rows(&rows, Some(norm))
     }
 
     /// See `Ops::add_norm`.
@@ -209,6 +232,32 @@ pub(super) fn embed(step: &mut GpuStep<'_>, args: Embed<'_, GpuBackend>) -> Resu
     let grid = [count(rows)?, count(table.cols.div_ceil(TILE_COLS))?, 1];
     // SAFETY: see `ops`; ids were checked against the table.
     unsafe { launcher.launch(EMBED, segment.ty, grid, &args) }
+}
+
+pub(super) fn add_rows(step: &mut GpuStep<'_>, args: AddRows<'_, GpuBackend>) -> Result<()> {
+    let table_rows = args.table_rows();
+    let AddRows { table, cols, row, out } = args;
+    let rows = step.tokens;
+    if row == TableRow::OfPosition {
+        step.inputs.check(step.batch, Check::Positions { rows: table_rows })?;
+    }
+    let args = AddRowsArgs {
+        table: table.read(table_rows * cols)?.ptr(),
+        positions: match row {
+            TableRow::OfPosition => Some(step.inputs.positions()?),
+            TableRow::First => None,
+        }
+        .into(),
+        out: out.read_f32("what rows of a table are added to", rows, cols)?.ptr(),
+        cols: count(cols)?,
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let launcher = step.compute.launcher();
+    let grid = [count(rows)?, count(cols.div_ceil(ADD_ROWS_COLS as usize))?, 1];
+    // SAFETY: see `ops`; positions were checked against the table.
+    unsafe { launcher.launch(ADD_ROWS, ONCE, grid, &args) }
 }
 
 pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBackend>) -> Result<()> {

@@ -159,7 +159,7 @@ impl Sim {
 /// The first position that the token at `position` attends to.
 fn first_read(kind: GroupKind, position: usize) -> usize {
     match kind {
-        GroupKind::Full => 0,
+        GroupKind::Full | GroupKind::Bidirectional { .. } => 0,
         GroupKind::Sliding { window } => (position + 1).saturating_sub(window as usize),
     }
 }

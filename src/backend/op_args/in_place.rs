@@ -1,0 +1,56 @@
+//! Arguments of the ops that change rows where they are.
+
+use super::{Norm, check_room};
+use crate::backend::Backend;
+use crate::backend::shapes::VectorShape;
+use crate::{Error, Result};
+
+/// See `Ops::norm_in_place`.
+pub struct NormInPlace<'a, B: Backend> {
+    pub x: &'a mut B::Buffer,
+    pub norm: Norm<'a, B>,
+    pub rows: usize,
+}
+
+impl<B: Backend> NormInPlace<'_, B> {
+    pub fn cols(&self) -> usize {
+        self.norm.weight.elements()
+    }
+
+    pub fn validate(&self) -> Result<()> {
+        self.norm.check(self.cols())?;
+        check_room("rows that are normed in place", self.x, self.rows, self.cols())
+    }
+}
+
+/// The row of a table that a token takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableRow {
+    /// That of its position.
+    OfPosition,
+    First,
+}
+
+/// See `Ops::add_rows`.
+pub struct AddRows<'a, B: Backend> {
+    /// Rows of `cols`, one behind the other.
+    pub table: &'a B::Vector,
+    pub cols: usize,
+    pub row: TableRow,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> AddRows<'_, B> {
+    /// Rows of the table.
+    pub fn table_rows(&self) -> usize {
+        self.table.elements() / self.cols.max(1)
+    }
+
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        let elements = self.table.elements();
+        if self.table_rows() == 0 || !elements.is_multiple_of(self.cols) {
+            return Err(Error::internal(format!("a table of {elements} elements for rows of {}", self.cols)));
+        }
+        check_room("what rows of a table are added to", self.out, tokens, self.cols)
+    }
+}

@@ -1,0 +1,32 @@
+//! `bert`: BERT (arXiv 1810.04805): learned positions and token types, norms behind each sum, every matrix with a bias.
+
+use crate::Result;
+use crate::backend::Activation;
+use crate::model::encoder::BERT_NORMS;
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, DenseSpec, EmbeddingSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = keys.encoder(true)?;
+    let positions = Some(model.context_length);
+    model.embedding = EmbeddingSpec { positions, token_types: keys.token_types()?, ..model.embedding };
+    let [mixer_norms, ffn_norms] = BERT_NORMS;
+    for layer in 0..keys.layers()? {
+        let attention = AttentionSpec {
+            qkv_bias: Presence::Required,
+            output_bias: Presence::Required,
+            ..keys.attention_in_both_directions(&mut model, layer, u32::MAX, LayerRope::None)?
+        };
+        let ffn = Ffn::Dense(DenseSpec {
+            size: keys.size_of(layer, "feed_forward_length")?,
+            activation: Activation::GeluErf,
+            gate: Gate::None,
+            bias: Presence::Required,
+            row_gate: false,
+        });
+        model.layers.push(LayerSpec { mixer_norms, ffn_norms, ..LayerSpec::new(attention, ffn) });
+    }
+    Ok(model)
+}

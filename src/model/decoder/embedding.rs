@@ -1,0 +1,25 @@
+//! The first layer's input, made of the embeddings of tokens.
+
+use crate::Result;
+use crate::backend::{AddRows, Backend, Embed, Ops, TableRow};
+use crate::model::layers::Weights;
+use crate::model::spec::ModelSpec;
+
+/// `residual = norm(scale * token + position + token type)`, of these what the model has.
+pub(super) fn embed<B: Backend>(
+    step: &mut B::Step<'_>,
+    spec: &ModelSpec,
+    weights: &Weights<B>,
+    residual: &mut B::Buffer,
+) -> Result<()> {
+    step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut *residual })?;
+    let (cols, embedding) = (spec.hidden_size, &weights.embedding);
+    let tables = [(&embedding.positions, TableRow::OfPosition), (&embedding.token_types, TableRow::First)];
+    for (table, row) in tables {
+        if let Some(table) = table {
+            step.add_rows(AddRows { table, cols, row, out: &mut *residual })?;
+        }
+    }
+    let tokens = step.num_tokens();
+    embedding.norm.as_ref().map_or(Ok(()), |norm| norm.apply(step, residual, tokens))
+}

@@ -1,0 +1,104 @@
+//! Vectors of models that attend in both directions, against those of transformers.
+
+use super::hidden::unit;
+use super::{CpuLoader, MAX_TOKENS, Model, distance, load_on};
+use crate::backend::cpu::Isa;
+use crate::backend::{Backend, Loader};
+use crate::config::{KvCacheDtype, Pooling};
+use crate::selection::Wanted;
+use crate::testdata;
+
+/// Hidden states of prompts that are computed together.
+fn hidden<B: Backend>(model: &mut Model<B>, prompts: &[&[u32]]) -> Vec<Vec<Vec<f32>>> {
+    let seqs: Vec<_> = prompts.iter().map(|prompt| (*prompt, 0)).collect();
+    let mut rows = model.rows(&seqs, |_| Wanted::Hidden).unwrap().into_iter();
+    prompts.iter().map(|prompt| rows.by_ref().take(prompt.len()).collect()).collect()
+}
+
+/// The vector of a prompt, of length 1.
+fn pooled(pooling: Pooling, states: &[Vec<f32>]) -> Vec<f32> {
+    let mean = |i: usize| states.iter().map(|state| f64::from(state[i])).sum::<f64>() / states.len() as f64;
+    match pooling {
+        Pooling::Cls => unit(&states[0]),
+        Pooling::Mean => unit(&(0..states[0].len()).map(|i| mean(i) as f32).collect::<Vec<_>>()),
+        Pooling::Last | Pooling::Rank => panic!("{pooling:?} of an encoder"),
+    }
+}
+
+/// Compares the vectors of a golden model's sequences with those of transformers: each alone, and several in a step,
+/// where each has the same bits if `exact`.
+pub(super) fn check_encoder<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, exact: bool) {
+    let name = format!("embedding/{name}");
+    let z = testdata::npz(&name);
+    let (tokens, vectors) = (z.i32("tokens"), z.f32("embeddings"));
+    let tokens: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
+    let ends = z.i32("offsets");
+    let prompts: Vec<&[u32]> = ends.windows(2).map(|ends| &tokens[ends[0] as usize..ends[1] as usize]).collect();
+    let mut model = load_on(loader, &format!("{name}.gguf"), dtype);
+    let pooling = model.decoder.spec().pooling;
+    let (mut worst, mut alone) = (0.0f32, Vec::new());
+    for (prompt, expected) in prompts.iter().zip(vectors.chunks(z.shape("embeddings")[1])) {
+        let states = hidden(&mut model, &[prompt]).remove(0);
+        worst = worst.max(distance(&pooled(pooling, &states), expected).0);
+        alone.push(states);
+    }
+    println!("{name}, {dtype:?} cache: {worst:.2e}");
+    assert!(worst < bound, "{name}, {dtype:?} cache: {worst:.2e}");
+    // The first two and the last but one; then as many as a step has room for, the other way round.
+    for chosen in [vec![0, 1, 4], (0..prompts.len()).rev().collect::<Vec<usize>>()] {
+        let mut room = MAX_TOKENS;
+        let fits = |&i: &usize| room.checked_sub(prompts[i].len()).map(|left| room = left).is_some();
+        let chosen: Vec<usize> = chosen.into_iter().filter(fits).collect();
+        assert!(chosen.len() > 1);
+        let together = hidden(&mut model, &chosen.iter().map(|&i| prompts[i]).collect::<Vec<_>>());
+        for (&i, states) in chosen.iter().zip(&together) {
+            let error = distance(&states.concat(), &alone[i].concat()).0;
+            assert!(
+                if exact { error == 0.0 } else { error < bound },
+                "{name}: sequence {i} of {chosen:?}: {error:.2e}"
+            );
+        }
+    }
+}
+
+/// M1: each architecture, each way of pooling that one has, float weights. Keys and values that are rounded to f16 move
+/// the vectors of `modern_bert` by up to 2.4e-3.
+#[test]
+fn vectors_are_those_of_transformers() {
+    for name in testdata::ENCODERS {
+        for (dtype, bound) in [(KvCacheDtype::F32, 2e-5), (KvCacheDtype::F16, 3e-3)] {
+            for isa in Isa::available() {
+                let loader = CpuLoader::new(2, MAX_TOKENS).unwrap().with_isa(isa);
+                check_encoder(loader, name, dtype, bound, true);
+            }
+        }
+    }
+}
+
+/// The last token that another sees on either side counts: with one more or one less the vectors are others.
+#[test]
+fn windows_end_where_they_should() {
+    use crate::batch::GroupKind;
+    let name = "embedding/modern_bert";
+    let (file, z) = (testdata::file(&format!("{name}.gguf")), testdata::npz(name));
+    let ends = z.i32("offsets");
+    let tokens: Vec<u32> = z.i32("tokens")[..ends[1] as usize].iter().map(|&id| id as u32).collect();
+    let expected = &z.f32("embeddings")[..z.shape("embeddings")[1]];
+    for (wrong, is_near) in [(0i32, true), (1, false), (-1, false)] {
+        let loader = CpuLoader::new(1, MAX_TOKENS).unwrap();
+        let mut model = super::try_load_with(loader, &file, KvCacheDtype::F32, None, |spec| {
+            for group in &mut spec.kv_groups {
+                if let GroupKind::Bidirectional { reach } = &mut group.kind
+                    && *reach < u32::MAX
+                {
+                    assert_eq!(*reach, 8);
+                    *reach = reach.checked_add_signed(wrong).unwrap();
+                }
+            }
+        })
+        .unwrap();
+        let states = hidden(&mut model, &[&tokens]).remove(0);
+        let error = distance(&pooled(Pooling::Cls, &states), expected).0;
+        assert_eq!(error < 2e-4, is_near, "{wrong}: {error:.2e}");
+    }
+}
