@@ -484,7 +484,6 @@ pub struct RopeAttention<'a, B: Backend> {
     pub layout: QkvLayout,
     pub rotation: Rotation<'a, B>,
     pub scoring: Scoring,
-    /// See `Attention::sinks`.
     pub sinks: Option<&'a B::Vector>,
     pub group: usize,
     pub kv: &'a mut B::KvLayer,

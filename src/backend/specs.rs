@@ -191,8 +191,8 @@ impl KvLayerSpec {
     }
 
     /// # Errors
-    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it; for a window that leaves out
-    /// the first token besides; and for latent rows of several heads, or that are shorter than the values in them.
+    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it; for a window that leaves
+    /// out the first token besides; and for latent rows of several heads, or shorter than the values in them.
     pub fn validate(&self) -> Result<()> {
         if self.latent.is_some_and(|values| values == 0 || values > self.head_dim || self.num_kv_heads != 1) {
             return Err(Error::internal(format!("a KV layer with latent rows of {self:?}")));

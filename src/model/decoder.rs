@@ -7,11 +7,11 @@ use super::layers::{
     AttentionWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, QkNormWeights, Weights,
 };
 use super::rank::RankHead;
-use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
+use super::spec::{AttentionSpec, DenseSpec, Gate, ModelSpec, QkNorm};
 use crate::backend::{
     Activate, Backend, CopyBlocks, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader,
     MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore,
-    RopeAngles, RopeAttention, Rotation, ScaleLogits, StateLayerSpec, StepOps, WorkShape,
+    RopeAngles, RopeAttention, Rotation, StateLayerSpec, StepOps, WorkShape,
 };
 use crate::batch::Batch;
 use crate::selection::{Needs, Selection, Wish};
@@ -23,10 +23,12 @@ mod embedding;
 mod guesses;
 mod inputs;
 mod latent;
+mod logits;
 mod states;
 
 use branches::Branches;
 use draft::Drafter;
+use logits::{logits_of, no_logits};
 
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
@@ -245,29 +247,6 @@ impl<B: Backend> Model<B> {
         let logits = logits.as_mut().ok_or_else(no_logits)?;
         let (x, norm) = (&last.residual, weights.output_norm.as_ref());
         logits_of(step, Input { x, norm, rows }, weights, spec, &mut work.normed, logits)
-    }
-}
-
-fn no_logits() -> Error {
-    Error::internal("logits of a model without an output projection")
-}
-
-/// The logits of rows of hidden states.
-fn logits_of<B: Backend>(
-    step: &mut B::Step<'_>,
-    input: Input<'_, B>,
-    weights: &Weights<B>,
-    spec: &ModelSpec,
-    normed: &mut B::Buffer,
-    logits: &mut B::Buffer,
-) -> Result<()> {
-    let (matrix, rows) = (weights.output.as_ref().unwrap_or(&weights.token_embd), input.rows);
-    linear_of(step, input, matrix, normed, logits)?;
-    match spec.logits {
-        LogitsSpec::PLAIN => Ok(()),
-        LogitsSpec { scale, softcap } => {
-            step.scale_logits(ScaleLogits { logits, rows, cols: spec.vocab_size, scale, softcap })
-        }
     }
 }
 

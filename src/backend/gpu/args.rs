@@ -100,9 +100,7 @@ constants! {
     ROPE_STORE_HEADS = 8;
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
-    /// A window with which no token but the first itself sees the first token.
     ALL_BUT_FIRST = u32::MAX;
-    /// Elements of a latent row and of the values in it at most, and heads of a block.
     LATENT_ROW = 576;
     LATENT_VALUES = 512;
     ATTENTION_LATENT_HEADS = 8;

@@ -1,5 +1,5 @@
-//! `deepseek2`: DeepSeek V2 Lite, V3 and R1, Kimi K2, GLM-4.7-Flash: multi-head latent attention, and experts in groups,
-//! by the sigmoid of their logits with a bias for the choice or by softmax, beside shared ones.
+//! `deepseek2`: DeepSeek V2 Lite, V3 and R1, Kimi K2, GLM-4.7-Flash: multi-head latent attention, and experts in
+//! groups, by the sigmoid of their logits with a bias for the choice or by softmax, beside shared ones.
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, Gating, LatentShape, RopeKind};

@@ -5,6 +5,7 @@ mod encoders;
 mod experts;
 mod gemma4;
 mod gpu;
+mod gpu_encoders;
 mod hidden;
 mod instruction_sets;
 mod latent;

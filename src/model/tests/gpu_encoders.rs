@@ -1,0 +1,52 @@
+//! Vectors of encoders through the GPU backend, on the devices of its tests.
+
+use super::MAX_TOKENS;
+use super::encoders::check_encoder;
+use crate::backend::gpu::Device;
+use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::config::{GpuOptions, KvCacheDtype};
+use crate::testdata;
+
+type Opened = (Device, GpuOptions);
+
+/// Vectors of all encoders. Activations are rounded to 16 bits: llama.cpp's move the vectors by up to 3.1e-3.
+fn check_vectors(device: Option<Opened>) {
+    let Some(device) = device else { return };
+    for (name, dtype) in
+        testdata::ENCODERS.iter().flat_map(|name| [(name, KvCacheDtype::F16), (name, KvCacheDtype::F32)])
+    {
+        check_encoder(devices::loader(&device, MAX_TOKENS), name, dtype, 5e-3, false);
+    }
+    assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// In that mode prompts of encoders have the same bits alone and together.
+#[test]
+fn batch_invariant_vectors_are_exact() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
+    let device = (device, GpuOptions { batch_invariant: true, ..options });
+    for name in testdata::ENCODERS {
+        check_encoder(devices::loader(&device, MAX_TOKENS), name, KvCacheDtype::F16, 5e-3, true);
+    }
+}
+
+#[test]
+fn golden_vectors_on_the_cpu() {
+    check_vectors(devices::open(CPU_TARGETS[0]));
+    check_vectors(devices::open(CPU_TARGETS[3]));
+}
+
+#[test]
+fn golden_vectors_gfx1100() {
+    check_vectors(devices::open("gfx1100"));
+}
+
+#[test]
+fn golden_vectors_gfx942() {
+    check_vectors(devices::open("gfx942"));
+}
+
+#[test]
+fn golden_vectors_on_this_machines_gpu() {
+    check_vectors(devices::open_real());
+}
