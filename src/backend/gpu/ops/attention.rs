@@ -85,20 +85,7 @@ fn norm_rows(
     let of_k = norms.k.map(|weight| (weight, k, layout.kv_cols()));
     for (weight, first, cols) in [(norms.q, q, layout.q_cols())].into_iter().chain(of_k) {
         let at = start.after(4 * first as u64)?;
-        let rows = NormedRows {
-            x: at,
-            out: at,
-            rows: step.tokens,
-            cols,
-            x_stride: layout.cols(),
-            out_stride: layout.cols(),
-            format_in: Format::F32,
-            format_out: Format::F32,
-            flags: 0,
-            factor: 1.0,
-            places: None,
-            share: 1,
-        };
+        let rows = NormedRows::in_place(at, step.tokens, cols, layout.cols());
         step.compute.launcher().launch_norm_rows(&rows, Some(Norm::rms(weight, norms.eps)))?;
     }
     Ok(())

@@ -60,6 +60,26 @@ pub(super) struct NormedRows<'b> {
     pub share: usize,
 }
 
+impl<'b> NormedRows<'b> {
+    /// Rows of `cols` f32 columns that stay where they are, `stride` columns from one to the next.
+    pub(super) fn in_place(at: DeviceSlice<'b>, rows: usize, cols: usize, stride: usize) -> Self {
+        Self {
+            x: at,
+            out: at,
+            rows,
+            cols,
+            x_stride: stride,
+            out_stride: stride,
+            format_in: Format::F32,
+            format_out: Format::F32,
+            flags: 0,
+            factor: 1.0,
+            places: None,
+            share: 1,
+        }
+    }
+}
+
 /// Products of gate and up, or of up alone, and where what the activation makes of them goes.
 pub(super) struct Gated<'b> {
     pub activation: Activation,
@@ -88,21 +108,7 @@ impl Compute {
         let cols = args.cols();
         let NormInPlace { x, norm, rows } = args;
         let at = x.read_f32("rows that are normed in place", rows, cols)?;
-        let rows = NormedRows {
-            x: at,
-            out: at,
-            rows,
-            cols,
-            x_stride: cols,
-            out_stride: cols,
-            format_in: Format::F32,
-            format_out: Format::F32,
-            flags: 0,
-            factor: 1.0,
-            places: None,
-            share: 1,
-        };
-        self.launcher().launch_norm_rows(&rows, Some(norm))
+        self.launcher().launch_norm_rows(&NormedRows::in_place(at, rows, cols, cols), Some(norm))
     }
 
     /// See `Ops::add_norm`.
