@@ -1,6 +1,6 @@
 //! Which devices a model file runs on.
 
-use crate::backend::gpu::check_kv_layers;
+use crate::backend::gpu::{check_experts, check_kv_layers};
 use crate::config::KvCacheDtype;
 use crate::engine::load_tokenizer;
 use crate::gguf::GgufFile;
@@ -21,7 +21,10 @@ pub fn support(file: &GgufFile) -> Support {
         Ok(spec) => {
             // The limits are those of a layer's heads, whatever its blocks are.
             let layers = spec.kv_layers(&vec![1; spec.kv_groups.len()], 1, KvCacheDtype::F16);
-            Support { cpu: None, gpu: check_kv_layers(&layers).err() }
+            let mut experts = spec.layers.iter().filter_map(|layer| layer.ffn.experts());
+            let checked =
+                check_kv_layers(&layers).and_then(|()| experts.try_for_each(|spec| check_experts(spec, "gpu")));
+            Support { cpu: None, gpu: checked.err() }
         }
     }
 }
@@ -31,4 +34,25 @@ fn readable(file: &GgufFile) -> Result<ModelSpec> {
     ModelTensors::collect(file, &spec)?.rank_head()?;
     load_tokenizer(file.metadata())?;
     Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ExpertSpec;
+    use crate::testdata;
+
+    #[test]
+    fn mixtures_that_no_kernel_holds_are_refused() {
+        let file = testdata::file("arch/deepseek2.gguf");
+        let file = GgufFile::open(&file.0).unwrap();
+        let Support { cpu: None, gpu: None } = support(&file) else { panic!("a golden model does not run") };
+        let spec = readable(&file).unwrap();
+        let experts = *spec.layers.iter().find_map(|layer| layer.ffn.experts()).unwrap();
+        assert!(check_experts(&experts, "gpu").is_ok());
+        for beyond in [ExpertSpec { num: 1 << 20, ..experts }, ExpertSpec { used: 1 << 20, ..experts }] {
+            let problem = check_experts(&beyond, "gpu").unwrap_err().to_string();
+            assert!(problem.contains("1048576") && problem.contains("device=\"cpu\""), "{problem}");
+        }
+    }
 }

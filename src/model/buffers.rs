@@ -142,7 +142,7 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     let gated = dense.chain(spec.layer_inputs.map(|inputs| inputs.size)).max();
     let (mut kinds, mut has_norm_behind, mut has_branches) = (Vec::new(), false, false);
     for layer in spec.all_layers() {
-        if let Ffn::Experts { experts, .. } | Ffn::Branches { experts, .. } = &layer.ffn {
+        if let Some(experts) = layer.ffn.experts() {
             has_norm_behind |= layer.ffn_norms.after.is_some();
             has_branches |= matches!(layer.ffn, Ffn::Branches { .. });
             if !kinds.contains(experts) {

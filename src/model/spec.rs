@@ -319,6 +319,15 @@ pub enum Ffn {
     None,
 }
 
+impl Ffn {
+    pub fn experts(&self) -> Option<&ExpertSpec> {
+        match self {
+            Self::Experts { experts, .. } | Self::Branches { experts, .. } => Some(experts),
+            Self::Dense(_) | Self::None => None,
+        }
+    }
+}
+
 /// `down · (act(gate · x) * (up · x))`, or without a gate `down · act(up · x)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DenseSpec {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::args::*;
 use super::compile::plan::{KernelType, Operands, Per, Unit};
 use super::compile::table::{with_kernel_types, with_kernels};
-use crate::backend::KvLayerSpec;
+use crate::backend::{ExpertSpec, KvLayerSpec};
 use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
 use crate::{Error, Result};
@@ -67,6 +67,24 @@ pub fn check_kv_layers(specs: &[KvLayerSpec]) -> Result<()> {
         None => head_size(spec.head_dim).map(drop),
         Some(values) => check_latent(spec.head_dim, values),
     })
+}
+
+/// Whether the kernels of experts hold a mixture of so many.
+///
+/// # Errors
+/// `Error::Device`, which names `device`, beyond what they hold.
+pub fn check_experts(spec: &ExpertSpec, device: &str) -> Result<()> {
+    let (num, used, groups) = (spec.num, spec.used, spec.groups.map_or(0, |groups| groups.num));
+    match num <= MAX_EXPERTS as usize && used <= MAX_USED_EXPERTS as usize && groups <= MAX_EXPERT_GROUPS as usize {
+        true => Ok(()),
+        false => Err(Error::Device {
+            device: device.to_owned(),
+            problem: format!(
+                "the model has {num} experts in {groups} groups, of which {used} serve a token; the kernels take up to \
+                 {MAX_EXPERTS}, {MAX_EXPERT_GROUPS} and {MAX_USED_EXPERTS}; use device=\"cpu\""
+            ),
+        }),
+    }
 }
 
 /// # Errors

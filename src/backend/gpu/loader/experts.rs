@@ -1,15 +1,14 @@
 //! Memory of a mixture of experts: its weights, and the room that a step needs beside its residuals.
 
 use super::{GpuLoader, aligned};
-use crate::backend::gpu::args::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_USED_EXPERTS};
+use crate::Result;
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
 use crate::backend::gpu::stacks::{device_type, values_bytes};
-use crate::backend::gpu::{DeviceBuffer, EXPERT_RUNS, KernelType};
+use crate::backend::gpu::{DeviceBuffer, EXPERT_RUNS, KernelType, check_experts};
 use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
-use crate::{Error, Result};
 
 /// Bytes of one of the matrices of all experts: each expert's are whole tiles.
 fn matrix_bytes(tensors: &ExpertTensors<'_>, part: ExpertPart) -> u64 {
@@ -86,17 +85,8 @@ impl GpuLoader {
         progress: &mut Progress<'_>,
     ) -> Result<Experts> {
         tensors.validate()?;
-        let ExpertSpec { num, used, groups, hidden_size, ffn_size, .. } = tensors.spec;
-        let groups = groups.map_or(0, |groups| groups.num);
-        if num > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize || groups > MAX_EXPERT_GROUPS as usize {
-            return Err(Error::Device {
-                device: self.device.label().to_owned(),
-                problem: format!(
-                    "the model has {num} experts in {groups} groups, of which {used} serve a token; the kernels take up to \
-                     {MAX_EXPERTS}, {MAX_EXPERT_GROUPS} and {MAX_USED_EXPERTS}; use device=\"cpu\""
-                ),
-            });
-        }
+        check_experts(&tensors.spec, self.device.label())?;
+        let ExpertSpec { num, hidden_size, ffn_size, .. } = tensors.spec;
         self.has_experts = true;
         self.max_cols = self.max_cols.max(hidden_size).max(ffn_size);
         let data = tensors.router_bytes()?;
