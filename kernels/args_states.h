@@ -89,6 +89,7 @@ struct JoinRowsArgs {
   StatesArgs states;      // without matrices; windows hold one row each; null: rows are joined as they lie
   const float* left;      // [rows][cols]
   const float* right;     // [rows][cols]
-  float* out;             // [rows][2 * cols]
+  void* out;              // [rows][2 * cols] in `format_out`
   u32 cols;
+  u32 format_out;
 };

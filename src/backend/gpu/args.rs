@@ -469,7 +469,7 @@ kernel_args! {
         num_taps: u32,
         format_out: Format,
     }
-    JoinRowsArgs { states: StatesArgs, left: DevicePtr, right: DevicePtr, out: DevicePtr, cols: u32 }
+    JoinRowsArgs { states: StatesArgs, left: DevicePtr, right: DevicePtr, out: DevicePtr, cols: u32, format_out: Format }
     AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }
     AlteredToken { id: u32, bias: f32, seen: u32 }
     AlterLogitsArgs { logits: DevicePtr, rows: DevicePtr, tokens: DevicePtr, cols: u32 }

@@ -10,6 +10,7 @@ use crate::batch::{Batch, TO_GUESS};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{ModelSpec, ModelTensors};
+use crate::selection::Needs;
 use crate::testdata;
 
 const NAME: &str = "arch/qwen35_mtp";
@@ -63,6 +64,25 @@ pub(super) fn check_guesses<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f3
     assert!(of_guesses < bound && error / max_abs(&expected) < bound, "{of_guesses:.2e}, {error:.2e}");
     let tokens: Vec<i32> = got.chunks(vocab).map(|row| argmax(row) as i32).collect();
     assert_eq!(tokens, z.i32("mtp_argmax"));
+}
+
+/// Compares the guess behind a prompt, of which no logits were wanted, with the golden one.
+pub(super) fn check_guess_behind_a_prompt<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
+    let z = testdata::npz(NAME);
+    let (tokens, last) = (tokens(&z), z.f32("mtp_logits_last8"));
+    let mut model = load_on(loader, dtype);
+    let mut batch = model.batch(&[(&tokens[..tokens.len() - 1], 0)]);
+    batch.logits_indices.clear();
+    model.decoder.launch(&mut model.backend, &batch, Needs { logits: true, hidden: false }).unwrap();
+    model.decoder.collect(&mut model.backend).unwrap();
+    let guess = model.guess(&[&tokens]).concat();
+    let error = distance(&guess, &last[last.len() - guess.len()..]).0 / max_abs(&last);
+    assert!(error < bound, "{error:.2e} of the largest logit");
+}
+
+#[test]
+fn golden_guess_behind_a_prompt() {
+    check_guess_behind_a_prompt(CpuLoader::new(2, MAX_TOKENS).unwrap(), KvCacheDtype::F32, 1e-3);
 }
 
 #[test]

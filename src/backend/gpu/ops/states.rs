@@ -173,17 +173,21 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
 pub(super) fn join_rows(step: &mut GpuStep<'_>, args: JoinRows<'_, GpuBackend>) -> Result<()> {
     let JoinRows { left, right, cols, previous, out } = args;
     let rows = step.tokens;
+    // Rows are as many as those of the whole step: there is no room to convert them all for the product that follows.
+    let format = step.compute.activation_format(step.compute.common(), rows);
     let args = JoinRowsArgs {
         states: previous.map_or(Ok(NO_STATES), |state| states_of(step, state))?,
         left: left.read_f32("the left half of joined rows", rows, cols)?.ptr(),
         right: right.read_f32("the right half of joined rows", rows, cols)?.ptr(),
-        out: out.write("joined rows", rows, 2 * cols, Format::F32)?.ptr(),
+        out: out.write("joined rows", rows, 2 * cols, format)?.ptr(),
         cols: count(cols)?,
+        format_out: format,
     };
     if rows == 0 {
         return Ok(());
     }
-    let grid = [count(rows)?, args.cols.div_ceil(CONVOLUTION_THREADS), 1];
+    // Blocks of as many columns as those of the padded formats are a multiple of.
+    let grid = [count(rows)?, count(2 * cols)?.div_ceil(CONVOLUTION_THREADS), 1];
     let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the states were checked against the pool.
     unsafe { launcher.launch(JOIN_ROWS, ONCE, grid, &args) }
