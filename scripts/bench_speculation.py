@@ -5,8 +5,8 @@ Two workloads: a code edit (the prompt holds a file of some 1,500 tokens and ask
 changed), and a text that repeats itself in a circle. Each runs at one stream and at 32, on two engines that differ in
 `speculative_config` alone. Prints, for each, the medians of tokens per second, the ratio of pairs and what was guessed,
 as a Markdown table; texts that differ end it. A small model does not copy a file to the letter, so the circle shows
-what one that copies well would reach. A file whose block for multi-token prediction guesses right (`make_model.py
---mtp --tokenizer MODEL.gguf`) shows the same of that:
+what one that copies well would reach. A file whose block for multi-token prediction guesses right and whose texts go in
+circles (`make_model.py --mtp --tokenizer MODEL.gguf`) shows what both methods reach on text that repeats:
 
     .venv/bin/python scripts/bench_speculation.py MODEL.gguf
     .venv/bin/python scripts/bench_speculation.py MTP.gguf --config '{"method": "mtp"}'

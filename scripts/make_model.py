@@ -54,6 +54,8 @@ FALLBACK = {
     Type.Q6_K: Type.Q8_0,
 }
 POOL = 1 << 16
+# Tokens after which the texts of a model repeat whose output projection is made of its embeddings.
+CIRCLE = 64
 # Matrices by which a layer adds to what the layers before it have made.
 OUTPUTS = ("attn_output", "ssm_out", "ffn_down")
 
@@ -126,8 +128,18 @@ def add_tokenizer(writer: gguf.GGUFWriter, source: str, vocab: int) -> None:
             writer.add_key_value(name, value, kind, elements[-1] if elements else None)
 
 
+def previous_tokens(vocab: int) -> np.ndarray:
+    """The token before each, where tokens follow each other in circles of `CIRCLE`."""
+    tokens = np.arange(vocab)
+    start = tokens // CIRCLE * CIRCLE
+    return start + (tokens - start - 1) % np.minimum(CIRCLE, vocab - start)
+
+
 def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool) -> None:
-    """Writes the model; with `mtp` with a block that guesses right, and layers that add nothing."""
+    """Writes the model; with `mtp` with a block that guesses right, and layers that add nothing.
+
+    Texts then go in circles, and by far: the logit of the next token is that of an embedding by itself.
+    """
     weights = Weights()
     writer = gguf.GGUFWriter(path, shape.arch)
     if tokenizer is None:
@@ -156,6 +168,9 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
             writer.add_uint32(f"{shape.arch}.{key}", shape.head_dim)
         writer.add_float32(f"{shape.arch}.rope.freq_base_swa", 1e4)
         writer.add_final_logit_softcapping(SOFTCAP)
+        # This one has neither, and says so: llama.cpp wants the first of the two.
+        writer.add_embedding_length_per_layer_input(0)
+        writer.add_shared_kv_layers(0)
         pairs = shape.global_heads[1] // 2
         factors = np.where(np.arange(pairs) < pairs // 4, 1.0, NOT_ROTATED)
         writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
@@ -212,7 +227,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
         if shape.experts:
             writer.add_expert_shared_feed_forward_length(shape.expert_ffn)
 
-    def matrix(tensor: str, name: str, layer: int, rows: int, cols: int, experts: int = 0) -> None:
+    def matrix(tensor: str, name: str, layer: int, rows: int, cols: int, experts: int = 0) -> np.ndarray:
         kind = tensor_type(recipe, name, layer, shape.layers, cols)
         data = weights.matrix(max(experts, 1) * rows, cols, kind)
         data = data.reshape(experts, rows, -1) if experts else data
@@ -223,6 +238,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
         if shape.biases and name not in ("token_embd", "output"):
             bias = weights.vector(max(experts, 1) * rows, 0.0)
             writer.add_tensor(f"{tensor}.bias", bias.reshape(experts, rows) if experts else bias)
+        return data
 
     def attention(layer: str, i: int) -> None:
         kv_heads, size = shape.kv_of(i)
@@ -297,7 +313,9 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
             writer.add_tensor(f"{layer}.{name}", weights.vector(shape.hidden, 1.0))
         writer.add_tensor(f"{layer}.layer_output_scale.weight", weights.vector(1, 1.0))
 
-    matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
+    # With `mtp` the output projection is made of it, and of its type.
+    is_output = shape.tied or mtp
+    table = matrix("token_embd", "output" if is_output else "token_embd", 0, shape.vocab, shape.hidden)
     for i in range(shape.layers + mtp):
         layer = f"blk.{i}"
         writer.add_tensor(f"{layer}.attn_norm.weight", weights.vector(shape.hidden, 1.0))
@@ -364,7 +382,10 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
         for name in ("enorm", "hnorm"):
             writer.add_tensor(f"{block}.{name}.weight", np.ones(shape.hidden, np.float32))
         writer.add_tensor(f"{block}.shared_head_norm.weight", last)
-    if not shape.tied:
+    if mtp and not shape.tied:
+        kind = tensor_type(recipe, "output", 0, shape.layers, shape.hidden)
+        writer.add_tensor("output.weight", table[previous_tokens(shape.vocab)], raw_dtype=kind)
+    elif not shape.tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -384,7 +405,8 @@ def main() -> None:
     parser.add_argument(
         "--mtp",
         action="store_true",
-        help="a block for multi-token prediction whose guesses are right: layers take their time and add nothing",
+        help="a block for multi-token prediction whose guesses are right: layers take their time and add nothing, and "
+        "texts go in circles",
     )
     args = parser.parse_args()
     if args.mtp and not SHAPES[args.shape].delta_heads:
