@@ -10,8 +10,8 @@
 #endif
 
 template <u32 D> DEV void attention_prefill_f16(const AttentionArgs& a) {
-  // Outputs of so many columns would fill all registers of the matrix units' way.
-  if constexpr (D > 256) attention_prefill_few<f16, D, 2, true>(a);
+  // Outputs of so many columns would fill all registers of the matrix units' way; on NVIDIA warps share them.
+  if constexpr (D > 256 && !GPU_NV) attention_prefill_few<f16, D, 2, true>(a);
   else if (a.head_dim % 8 == 0) attention_prefill_mma<D>(a);
   else attention_prefill_few<f16, D, 1, false>(a);  // one row: no more registers than the other way
 }

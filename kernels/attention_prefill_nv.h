@@ -2,6 +2,11 @@
 // memory. Two tiles of K and V take turns: asynchronous copies fill one while the other is multiplied, one barrier a
 // tile. Up to heads of 128, a warp has two times 16 rows, which share every fragment of K and V that is read: with 16
 // rows alone, shared memory would be slower than the matrix units.
+//
+// Outputs of a wide head, of more than 256 columns, would fill all registers of a warp. Two warps share its rows: each
+// multiplies half of the columns of q and K, they exchange what they have of the scores, and each makes half of the
+// outputs. There is room for one tile then: V is on its way while q . k is computed, and the next K during the rest.
+// Latent rows are wide too, and K and V in one, so that two tiles of them take turns again.
 #pragma once
 #include "attention_prefill.h"
 
@@ -34,10 +39,18 @@ DEV u32 pack(float low, float high) {
 }
 
 // ------------------------------------------------------------------------------------------------ tiles
+template <u32 D> constexpr bool WIDE = D > 256;
+// Elements of V: of latent rows, which hold K too, the first ones of a row.
+template <u32 D> constexpr u32 VALUES = D == LATENT_ROW ? LATENT_VALUES : D;
+template <u32 D> constexpr bool LATENT = VALUES<D> < D;
 template <u32 D> struct KvTile {
-  static constexpr u32 KEYS = 4096 / D, STRIDE = D + 8;   // rows 16 bytes apart in the banks: no conflicts
-  f16 k[KEYS][STRIDE], v[KEYS][STRIDE];
+  static constexpr u32 KEYS = WIDE<D> ? 16 : 4096 / D;
+  static constexpr u32 STRIDE = D + 8;                    // rows 16 bytes apart in the banks: no conflicts
+  static constexpr u32 V_ROW = LATENT<D> ? 0 : KEYS;      // the first row of V
+  f16 rows[V_ROW + KEYS][STRIDE];                         // of K, then of V
 };
+// Tiles that there is room for.
+template <u32 D> constexpr u32 PLACES = WIDE<D> && !LATENT<D> ? 1 : 2;
 
 // Brings tiles of K and V into shared memory, one after the other. It stores zeros outside of the keys and of the head,
 // since 0 * NaN is NaN.
@@ -92,6 +105,46 @@ template <u32 D> struct TileCopies {
   }
 };
 
+// The same for tiles of 16 keys, a run, of whose K and V one is brought at a time.
+template <u32 D> struct RunCopies {
+  static constexpr u32 STRIDE = KvTile<D>::STRIDE, CHUNKS = D / 8, COUNT = 16 * CHUNKS / ATTENTION_THREADS;
+  static_assert(COUNT * ATTENTION_THREADS == 16 * CHUNKS, "whole turns of the block");
+  u32 first_key, end_key;
+  u32 page;                // block of the run
+  const u32* entry;        // of the table, and the slot in its block
+  u32 slot;
+  u32 head, to;            // of the kv head in a block (elements), of the tiles in shared memory (bytes)
+
+  MEMBER void start(const AttentionArgs& a, const RowTile& tile, u32 key, const KvTile<D>* tiles) {
+    head = tile.kv_head * a.block_size * a.head_dim;
+    to = shared_address(tiles);
+    entry = a.block_tables + ld_step(a.block_start + tile.sequence) + key / a.block_size;
+    slot = key % a.block_size;
+    ask(key);
+  }
+  // A run outside of the keys has no block to ask for.
+  MEMBER void ask(u32 key) { page = key < end_key && key + 16 > first_key ? ld_step(entry) : 0; }
+  // Goes on to the run from `key` on, the next one.
+  MEMBER void go_on(const AttentionArgs& a, u32 key) {
+    slot += 16;
+    if (slot == a.block_size) { slot = 0; entry++; }
+    ask(key);
+  }
+  // Copies the run's rows, which begin with `key`, to `distance` bytes behind where tiles begin.
+  MEMBER void copy(const AttentionArgs& a, const void* cache, u32 key, u32 distance) const {
+    const u64 block = (u64)page * (a.num_kv_heads * a.block_size * a.head_dim);
+    const f16* rows = (const f16*)cache + block + (head + slot * a.head_dim);
+    #pragma unroll 1                                                   // registers are few
+    for (u32 i = 0; i < COUNT; i++) {
+      const u32 index = (u32)tid_x() + i * ATTENTION_THREADS, row = index / CHUNKS, column = index % CHUNKS * 8;
+      const bool valid = key + row >= first_key && key + row < end_key && column < a.head_dim;
+      copy_async(to + distance + (row * STRIDE + column) * 2, rows + row * a.head_dim + column, valid);
+    }
+  }
+};
+template <u32 D, bool = WIDE<D>> struct CopiesOf { using Type = TileCopies<D>; };
+template <u32 D> struct CopiesOf<D, true> { using Type = RunCopies<D>; };
+
 // ------------------------------------------------------------------------------------------------ the kernel
 // A weight is 2^(score - top), where `top` stays the largest score of earlier tiles until one is above it by more than
 // this: weights stay far below the largest half, and most tiles leave the sums as they are.
@@ -101,14 +154,31 @@ constexpr float RISE = 8.f;
 // of q in registers, too few were left to read K ahead of its products.
 template <u32 D> constexpr u32 q_steps_shared() { return D == 128 ? 6 : 0; }
 
+// Warps that share rows, and how many columns of q and K, and of V, each of them has.
+template <u32 D> constexpr u32 SHARERS = WIDE<D> ? 2 : 1;
+template <u32 D> constexpr u32 COLUMNS = D / SHARERS<D>;
+template <u32 D> constexpr u32 VALUE_COLUMNS = VALUES<D> / SHARERS<D>;
+
+template <u32 D, bool = WIDE<D>> struct PrefillLds {
+  KvTile<D> tiles[PLACES<D>];
+  v4 q[q_steps_shared<D>() ? q_steps_shared<D>() : 1][ATTENTION_THREADS];
+};
+template <u32 D> struct PrefillLds<D, true> {
+  KvTile<D> tiles[PLACES<D>];
+  float scores[ATTENTION_THREADS / 32][8][32];                          // what each warp has of them, by lane
+};
+
 // Computes rows first_row .. of the tile. A warp has 16 * TILES of them; its lane l has rows l / 4 and l / 4 + 8 of
 // every 16 ("halves") and two columns of every 8.
 template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32 first_row,
-                                                            KvTile<D>* lds, v4 (*q_lds)[ATTENTION_THREADS]) {
+                                                            PrefillLds<D>& shared) {
   constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, WARP_ROWS = 16 * TILES;
-  const u32 lane = (u32)lane_id(), warp_row = first_row + (u32)tid_x() / 32 * WARP_ROWS;
-  const u32 last_row = min_(tile.rows, first_row + ATTENTION_THREADS / 32 * WARP_ROWS) - 1;
-  constexpr u32 Q_STEPS = D / 16, Q_KEPT = Q_STEPS - q_steps_shared<D>();
+  KvTile<D>* lds = shared.tiles;
+  const u32 lane = (u32)lane_id(), warp = (u32)tid_x() / 32, warp_row = first_row + warp / SHARERS<D> * WARP_ROWS;
+  const u32 last_row = min_(tile.rows, first_row + ATTENTION_THREADS / 32 / SHARERS<D> * WARP_ROWS) - 1;
+  // The warp's first columns.
+  const u32 first_column = warp % SHARERS<D> * COLUMNS<D>, first_value = warp % SHARERS<D> * VALUE_COLUMNS<D>;
+  constexpr u32 Q_STEPS = COLUMNS<D> / 16, Q_KEPT = Q_STEPS - q_steps_shared<D>();
 
   u32 q[TILES][Q_STEPS][4];                                             // the last tile's last steps go to q_lds
   #pragma unroll
@@ -119,51 +189,64 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
       const float* row = a.qkv + (u64)(tile.row + r) * a.row_heads * a.head_dim +
                          tile.head * a.head_dim;
       #pragma unroll
-      for (u32 i = 0; i < D / 8; i++) {
-        const u32 column = 8 * i + lane % 4 * 2;                       // of heads of whole eights
+      for (u32 i = 0; i < COLUMNS<D> / 8; i++) {
+        const u32 column = first_column + 8 * i + lane % 4 * 2;        // of heads of whole eights
         const v2 x = column < a.head_dim ? ld8(row + column) : v2{0, 0};
         q[t][i / 2][i % 2 * 2 + half] = pack(clamp_half(bits_f32(x.x)), clamp_half(bits_f32(x.y)));
       }
     }
-  #pragma unroll
-  for (u32 d = Q_KEPT; d < Q_STEPS; d++) {
-    const u32* x = q[TILES - 1][d];
-    q_lds[d - Q_KEPT][tid_x()] = {x[0], x[1], x[2], x[3]};
-  }
+  if constexpr (Q_KEPT < Q_STEPS)
+    #pragma unroll
+    for (u32 d = Q_KEPT; d < Q_STEPS; d++) {
+      const u32* x = q[TILES - 1][d];
+      shared.q[d - Q_KEPT][tid_x()] = {x[0], x[1], x[2], x[3]};
+    }
 
   // This is the position of the warp's first row; a row sees keys up to its own position and `ahead` more, of those
   // that there are. Its sum with both and WARP_ROWS is 0 for a warp beyond the last row, which has nothing to do.
   const u32 position = warp_row > last_row ? 0u - WARP_ROWS - a.ahead : tile.position + warp_row;
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
   // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins, within 16 x 16 elements.
-  const u32 k_row = shared_address(lds) + ((lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8) * 2;
-  const u32 v_row = shared_address(lds) + ((KEYS + lane % 16) * STRIDE + lane / 16 * 8) * 2;
-  float values[TILES][D / 8][4] = {}, top[TILES][2], sum[TILES][2];
+  const u32 k_row = shared_address(lds) + ((lane / 16 * 8 + lane % 8) * STRIDE + first_column + lane / 8 % 2 * 8) * 2;
+  const u32 v_row = shared_address(lds) + ((KvTile<D>::V_ROW + lane % 16) * STRIDE + first_value + lane / 16 * 8) * 2;
+  float values[TILES][VALUE_COLUMNS<D> / 8][4] = {}, top[TILES][2], sum[TILES][2];
   #pragma unroll
   for (u32 i = 0; i < 2 * TILES; i++) { top[i / 2][i % 2] = NOTHING; sum[i / 2][i % 2] = 0.f; }
 
-  TileCopies<D> copies;
+  typename CopiesOf<D>::Type copies;
   copies.first_key = tile.first_key(first_row);
   copies.end_key = tile.end_key(last_row);
   u32 key = copies.first_key / KEYS * KEYS, stage = 0;
   if (key < copies.end_key) {
     copies.start(a, tile, key, lds);
-    copies.copy(a, key, 0);
+    if constexpr (WIDE<D>) copies.copy(a, a.k_cache, key, 0);
+    else copies.copy(a, key, 0);
   }
   for (; key < copies.end_key; key += KEYS, stage ^= 1) {
     copies_wait();
     block_sync();                                                      // this tile is there, the other's place is free
-    if (key + KEYS < copies.end_key) copies.copy(a, key + KEYS, stage ^ 1);
-    if (key >= position + WARP_ROWS + a.ahead || key + KEYS <= first_key(position, tile.window)) continue;
+    const bool is_seen = key < position + WARP_ROWS + a.ahead && key + KEYS > first_key(position, tile.window);
+    const bool is_last = key + KEYS >= copies.end_key;
+    constexpr u32 TILE = (u32)sizeof(KvTile<D>);
+    if constexpr (LATENT<D>) {
+      copies.go_on(a, key + KEYS);
+      if (!is_last) copies.copy(a, a.k_cache, key + KEYS, (stage ^ 1) * TILE);
+    } else if constexpr (WIDE<D>) {
+      copies.copy(a, a.v_cache, key, KvTile<D>::V_ROW * STRIDE * 2);
+    } else {
+      if (!is_last) copies.copy(a, key + KEYS, stage ^ 1);
+      if (!is_seen) continue;
+    }
 
-    const u32 offset = stage * (u32)sizeof(KvTile<D>);
+    const u32 offset = PLACES<D> == 1 ? 0 : stage * TILE;
     float score[TILES][KEYS / 8][4] = {};
     #pragma unroll
     for (u32 d = 0; d < Q_STEPS; d++) {
-      if (d >= Q_KEPT) {
-        const v4 x = q_lds[d - Q_KEPT][tid_x()];
-        q[TILES - 1][d][0] = x.x; q[TILES - 1][d][1] = x.y; q[TILES - 1][d][2] = x.z; q[TILES - 1][d][3] = x.w;
-      }
+      if constexpr (Q_KEPT < Q_STEPS)
+        if (d >= Q_KEPT) {
+          const v4 x = shared.q[d - Q_KEPT][tid_x()];
+          q[TILES - 1][d][0] = x.x; q[TILES - 1][d][1] = x.y; q[TILES - 1][d][2] = x.z; q[TILES - 1][d][3] = x.w;
+        }
       #pragma unroll
       for (u32 n = 0; n < KEYS / 16; n++) {
         u32 k[4];
@@ -174,6 +257,19 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
           mma_16x8x16(score[t][2 * n + 1], q[t][d], k[2], k[3]);
         }
       }
+    }
+    if constexpr (WIDE<D>) {
+      #pragma unroll
+      for (u32 i = 0; i < 8; i++) shared.scores[warp][i][lane] = score[0][i / 4][i % 4];
+      if constexpr (!LATENT<D>) copies_wait();
+      block_sync();                                                    // the other half and V are there, K was read
+      if constexpr (!LATENT<D>) {
+        copies.go_on(a, key + KEYS);
+        if (!is_last) copies.copy(a, a.k_cache, key + KEYS, 0);
+      }
+      if (!is_seen) continue;
+      #pragma unroll
+      for (u32 i = 0; i < 8; i++) score[0][i / 4][i % 4] += shared.scores[warp ^ 1][i][lane];
     }
     if (a.softcap != 0.f)
       #pragma unroll
@@ -215,7 +311,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
         const float by = factor[half / 2][half % 2];
         sum[half / 2][half % 2] *= by;
         #pragma unroll
-        for (u32 i = 0; i < D / 4; i++) values[half / 2][i / 2][half % 2 * 2 + i % 2] *= by;
+        for (u32 i = 0; i < VALUE_COLUMNS<D> / 4; i++) values[half / 2][i / 2][half % 2 * 2 + i % 2] *= by;
       }
     #pragma unroll
     for (u32 half = 0; half < 2 * TILES; half++) {
@@ -240,7 +336,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
           weights[t][i] = pack(x[0], x[1]);
         }
       #pragma unroll
-      for (u32 d = 0; d < D / 16; d++) {
+      for (u32 d = 0; d < VALUE_COLUMNS<D> / 16; d++) {
         u32 v[4];
         load_matrices_transposed(v, v_row + offset + (16 * n * STRIDE + 16 * d) * 2);
         #pragma unroll
@@ -253,9 +349,10 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
   }
 
   // The outputs go through shared memory, eight rows at a time, so that a lane stores eight neighbours.
+  constexpr u32 OUT_STRIDE = VALUE_COLUMNS<D> + 8, EIGHTS = VALUE_COLUMNS<D> / 8;
   const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop
-  float* rows = (float*)lds + (u32)tid_x() / 32 * 8 * STRIDE;          // the warp's
-  static_assert(ATTENTION_THREADS / 32 * 8 * STRIDE * sizeof(float) <= 2 * sizeof(KvTile<D>), "rows of all warps");
+  float* rows = (float*)&shared + warp * 8 * OUT_STRIDE;               // the warp's
+  static_assert(ATTENTION_THREADS / 32 * 8 * OUT_STRIDE * sizeof(float) <= sizeof(shared), "rows of all warps");
   block_sync();                                                        // the last tile was read
   #pragma unroll
   for (u32 half = 0; half < 2 * TILES; half++) {
@@ -264,31 +361,30 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     total += shfl_xor(total, 2);
     const float factor = softmax_factor(a, out.head, top[half / 2][half % 2] * to_log2, total);
     #pragma unroll
-    for (u32 i = 0; i < D / 8; i++) {
+    for (u32 i = 0; i < EIGHTS; i++) {
       const float* x = &values[half / 2][i][half % 2 * 2];
-      *(v2*)&rows[lane / 4 * STRIDE + 8 * i + lane % 4 * 2] = {f32_bits(x[0] * factor), f32_bits(x[1] * factor)};
+      *(v2*)&rows[lane / 4 * OUT_STRIDE + 8 * i + lane % 4 * 2] = {f32_bits(x[0] * factor), f32_bits(x[1] * factor)};
     }
     warp_sync();
     #pragma unroll 1
-    for (u32 i = lane; i < D; i += 32) {
-      const u32 row = i / (D / 8), column = i % (D / 8) * 8, r = warp_row + 8 * half + row;
-      const float* x = &rows[row * STRIDE + column];
+    for (u32 i = lane; i < 8 * EIGHTS; i += 32) {
+      const u32 row = i / EIGHTS, column = i % EIGHTS * 8, r = warp_row + 8 * half + row;
+      const float* x = &rows[row * OUT_STRIDE + column];
       const v4 low = ld16(x), high = ld16(x + 4);
       const float eight[8] = {bits_f32(low.x), bits_f32(low.y), bits_f32(low.z), bits_f32(low.w),
                               bits_f32(high.x), bits_f32(high.y), bits_f32(high.z), bits_f32(high.w)};
-      if (r < out.rows) store_eight(a, out.row + r, out.head, column, eight);
+      if (r < out.rows) store_eight(a, out.row + r, out.head, first_value + column, eight);
     }
     warp_sync();
   }
 }
 
 template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
-  constexpr u32 TILES = D == 256 ? 1 : 2, ROWS = ATTENTION_THREADS / 2 * TILES, STEPS = q_steps_shared<D>();
-  SHARED __align__(16) KvTile<D> lds[2];
-  SHARED v4 q_lds[STEPS ? STEPS : 1][ATTENTION_THREADS];
+  constexpr u32 TILES = D >= 256 ? 1 : 2, ROWS = ATTENTION_THREADS / 2 * TILES / SHARERS<D>;
+  SHARED __align__(16) PrefillLds<D> shared;
   const RowTile tile = row_tile(a);
   for (u32 first = 0; first < tile.rows; first += ROWS) {
     if (first) block_sync();                                           // the last tiles were read
-    attention_prefill_rows<D, TILES>(a, tile, first, lds, q_lds);
+    attention_prefill_rows<D, TILES>(a, tile, first, shared);
   }
 }
