@@ -265,6 +265,14 @@ DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" :
 DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
 DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
 DEV u32 ld_step(const u32* p) { return *p; }
+DEV v4 ld16_once(const void* p) {
+  v4 r;
+  asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  return r;
+}
+DEV void st16_once(void* p, v4 v) {
+  asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};" :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 DEV u64 ld_host(const u64* p) { u64 r; asm volatile("ld.global.u64 %0, [%1];" : "=l"(r) : "l"(p)); return r; }
 DEV void st_step(u64* p, u64 v) { *p = v; }
 DEV void loads_first() { asm volatile("" ::: "memory"); }
@@ -333,6 +341,8 @@ DEV void prefetch(const void*) {}
 //   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
 //   dot4               c + four products of signed bytes
 //   ld16s .. ld1s      streaming: weights, which are read once
+//   ld16_once          of what is read once in a step, and written: not to be kept in L2 on NVIDIA, while AMD's last
+//   st16_once          cache may have room for it until the next step
 //   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never
 //                      by AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
 //                      atomic load goes to L2
@@ -354,6 +364,10 @@ DEV void prefetch(const void*) {}
 //   pdl_launch         from here on the next kernel may start
 //   prefetch           asks for a line of L2, whoever may be writing it: worth while ahead of pdl_wait alone
 DEV v4 ld16(const void* p) { return *(const v4*)p; }
+#if !GPU_NV
+DEV v4 ld16_once(const void* p) { return ld16(p); }
+DEV void st16_once(void* p, v4 v) { *(v4*)p = v; }
+#endif
 DEV v2 ld8(const void* p) { return *(const v2*)p; }
 
 DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }     // to a power of two

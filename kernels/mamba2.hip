@@ -34,6 +34,7 @@ template <u32 D> struct Recurrence {
     alignas(16) float c[TOKENS][D];
     float x[TOKENS][STATE_COLUMNS];
     float time_step[TOKENS], decay[TOKENS];
+    RowSums<1> sums;
   };
   const Mamba2Args& a;
   u32 group;
@@ -59,39 +60,29 @@ template <u32 D> struct Recurrence {
     return a.convolved + (u64)row * channels(a) + columns.head * a.head_size + columns.first;
   }
 
-  MEM void step(u32 row, u32 token, const Staged& staged) {
+  MEM void step(u32 row, u32 token, Staged& staged) {
     constexpr u32 ROWS = Columns<D>::ROWS;
-    float (&s)[ROWS][2] = columns.s;
+    float (&s)[ROWS][4] = columns.s;
     const float time_step = staged.time_step[token], decay = staged.decay[token];
-    float change[2], of_c[2] = {};
+    float b[ROWS], c[ROWS], change[4], of_c[1][4] = {};
+    columns.of_rows(staged.b[token], b);
+    columns.of_rows(staged.c[token], c);
     #pragma unroll
-    for (u32 i = 0; i < 2; i++) change[i] = time_step * staged.x[token][columns.column + i];
+    for (u32 j = 0; j < 4; j++) change[j] = time_step * staged.x[token][columns.column + j];
     #pragma unroll
-    for (u32 four = 0; four < ROWS / 4; four++) {
-      const u32 at = (four * 8 + columns.lane) * 4;
-      float b[4], c[4];
-      four_of(&staged.b[token][at], b);
-      four_of(&staged.c[token][at], c);
+    for (u32 i = 0; i < ROWS; i++)
       #pragma unroll
       for (u32 j = 0; j < 4; j++) {
-        #pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-          float& value = s[4 * four + j][i];
-          value = fma_(b[j], change[i], decay * value);
-          of_c[i] = fma_(c[j], value, of_c[i]);
-        }
+        s[i][j] = fma_(b[i], change[j], decay * s[i][j]);
+        of_c[0][j] = fma_(c[i], s[i][j], of_c[0][j]);
       }
-    }
+    staged.sums.add_up(of_c, token & 1, columns.column);
+    if (columns.row != 0) return;
     #pragma unroll
-    for (int m = 1; m < 8; m <<= 1)
-      #pragma unroll
-      for (u32 i = 0; i < 2; i++) of_c[i] += shfl_xor(of_c[i], m);
-    if (columns.lane != 0) return;
-    #pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-      const u32 column = columns.column + i;
+    for (u32 j = 0; j < 4; j++) {
+      const u32 column = columns.column + j;
       if (column < columns.count)
-        value_of(row)[column] = fma_(a.skip[columns.head], staged.x[token][column], of_c[i]);
+        value_of(row)[column] = fma_(a.skip[columns.head], staged.x[token][column], of_c[0][j]);
     }
   }
 };

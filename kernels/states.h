@@ -63,43 +63,46 @@ constexpr u32 TOKENS = 8;
 // Where a layer's matrices lie: [slots][heads][key_size][value_size].
 struct Matrices { float* values; u32 heads, key_size, value_size; };
 
-// Some columns of the matrix of one head in the registers of a block. Eight lanes share two columns; each has D / 8
-// rows of them, in fours.
+// Groups of 32 lanes of a block.
+constexpr u32 STATE_GROUPS = STATE_WALK_THREADS / 32;
+
+// Some columns of the matrix of one head in the registers of a block. A lane has four columns, so that eight lanes have
+// a whole row of them, which is read and written at once; of the rows it has D / 16, which follow each other.
 template <u32 D> struct Columns {
-  static constexpr u32 ROWS = D / 8;
-  u32 head, first, count, lane, column;
-  float s[ROWS][2];
+  static constexpr u32 ROWS = D / 16, COLS = 4;
+  u32 head, first, count, column, row;
+  float s[ROWS][COLS];
 
   MEM void start(const Matrices& m) {
     head = (u32)bid_y();
     first = (u32)bid_x() * STATE_COLUMNS;
     count = min_(STATE_COLUMNS, m.value_size - first);
-    lane = (u32)tid_x() & 7;
-    column = ((u32)tid_x() >> 3) * 2;
+    column = ((u32)tid_x() & 7) * COLS;
+    row = ((u32)tid_x() >> 3) * ROWS;
   }
 
-  // The matrix' row of one of this lane's elements.
-  MEM u32 key_row(u32 i) const { return ((i / 4) * 8 + lane) * 4 + i % 4; }
-
-  // This lane's columns of the matrix' row of an element, or null where there are none.
+  // This lane's columns of one of its rows, or null where there are none.
   MEM float* place(const Matrices& m, u32 slot, u32 i) const {
-    if (key_row(i) >= m.key_size || column >= count) return nullptr;
-    const u64 row = ((u64)slot * m.heads + head) * m.key_size + key_row(i);
-    return m.values + row * m.value_size + first + column;
+    if (row + i >= m.key_size || column >= count) return nullptr;
+    return m.values + (((u64)slot * m.heads + head) * m.key_size + row + i) * m.value_size + first + column;
   }
 
-  // Whether the second one of two columns is always there, and both are loaded and stored at once.
-  static MEM bool in_pairs(const Matrices& m) { return m.value_size % 2 == 0; }
+  // Whether columns come in whole fours, which are loaded and stored at once.
+  static MEM bool in_fours(const Matrices& m) { return m.value_size % 4 == 0; }
 
   MEM void load(const Matrices& m, u32 slot) {
     #pragma unroll
     for (u32 i = 0; i < ROWS; i++) {
       const float* from = slot == NO_STATE ? nullptr : place(m, slot, i);
-      v2 two = {0, 0};
-      if (from && in_pairs(m)) two = ld8(from);
-      else if (from) two = {f32_bits(from[0]), column + 1 < count ? f32_bits(from[1]) : 0};
-      s[i][0] = bits_f32(two.x);
-      s[i][1] = bits_f32(two.y);
+      v4 four = {0, 0, 0, 0};
+      if (from && in_fours(m)) four = ld16_once(from);
+      s[i][0] = bits_f32(four.x);
+      s[i][1] = bits_f32(four.y);
+      s[i][2] = bits_f32(four.z);
+      s[i][3] = bits_f32(four.w);
+      if (!from || in_fours(m)) continue;
+      #pragma unroll
+      for (u32 c = 0; c < COLS; c++) s[i][c] = column + c < count ? from[c] : 0.f;
     }
   }
 
@@ -108,11 +111,59 @@ template <u32 D> struct Columns {
     for (u32 i = 0; i < ROWS; i++) {
       float* to = place(m, slot, i);
       if (!to) continue;
-      if (in_pairs(m)) {
-        *(v2*)to = v2{f32_bits(s[i][0]), f32_bits(s[i][1])};
-      } else {
-        to[0] = s[i][0];
-        if (column + 1 < count) to[1] = s[i][1];
+      if (in_fours(m)) {
+        st16_once(to, v4{f32_bits(s[i][0]), f32_bits(s[i][1]), f32_bits(s[i][2]), f32_bits(s[i][3])});
+        continue;
+      }
+      #pragma unroll
+      for (u32 c = 0; c < COLS; c++)
+        if (column + c < count) to[c] = s[i][c];
+    }
+  }
+
+  // This lane's rows of a staged row of a token.
+  MEM void of_rows(const float* staged, float (&out)[ROWS]) const {
+    #pragma unroll
+    for (u32 i = 0; i < ROWS; i += 2) {
+      const v2 two = ld8(staged + row + i);
+      out[i] = bits_f32(two.x);
+      out[i + 1] = bits_f32(two.y);
+    }
+  }
+};
+
+// Sums over the rows of a matrix, which lie in lanes and groups of lanes. Two tokens take turns, so that a token needs
+// one barrier.
+template <u32 N> struct RowSums {
+  alignas(16) float of_groups[2][STATE_GROUPS][N][STATE_COLUMNS];
+
+  // Adds up N numbers of each of this lane's columns, in one order. All threads of the block call it.
+  MEM void add_up(float (&x)[N][4], u32 turn, u32 column) {
+    #pragma unroll
+    for (u32 n = 0; n < N; n++)
+      #pragma unroll
+      for (u32 c = 0; c < 4; c++) {
+        x[n][c] += shfl_xor(x[n][c], 8);
+        x[n][c] += shfl_xor(x[n][c], 16);
+      }
+    const u32 thread = (u32)tid_x();
+    if ((thread & 31) < 8)
+      #pragma unroll
+      for (u32 n = 0; n < N; n++)
+        *(v4*)&of_groups[turn][thread >> 5][n][column] =
+            v4{f32_bits(x[n][0]), f32_bits(x[n][1]), f32_bits(x[n][2]), f32_bits(x[n][3])};
+    block_sync();                                      // the sums of all groups are there
+    #pragma unroll
+    for (u32 n = 0; n < N; n++) {
+      #pragma unroll
+      for (u32 c = 0; c < 4; c++) x[n][c] = 0.f;
+      #pragma unroll
+      for (u32 group = 0; group < STATE_GROUPS; group++) {
+        const v4 four = ld16(&of_groups[turn][group][n][column]);
+        x[n][0] += bits_f32(four.x);
+        x[n][1] += bits_f32(four.y);
+        x[n][2] += bits_f32(four.z);
+        x[n][3] += bits_f32(four.w);
       }
     }
   }
@@ -145,15 +196,6 @@ DEV void stage_columns(const float* rows, u32 stride, u32 count, u32 size, float
   }
 }
 
-// Four numbers of a staged row.
-DEV void four_of(const float* staged, float* out) {
-  const v4 words = ld16(staged);
-  out[0] = bits_f32(words.x);
-  out[1] = bits_f32(words.y);
-  out[2] = bits_f32(words.z);
-  out[3] = bits_f32(words.w);
-}
-
 // Keeps the inputs of the convolution of a sequence; each of its blocks takes some channels.
 DEV void keep_inputs(const StatesArgs& a, const Matrices& m, const Inputs& inputs, u32 sequence, u32 start) {
   const u32 blocks = (m.value_size + STATE_COLUMNS - 1) / STATE_COLUMNS * m.heads;
@@ -168,12 +210,15 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
                                     u32 longest = 0xffffffffu) {
   SHARED typename Rule::Staged staged[2];
   pdl_launch(); pdl_wait();
-  const u32 sequence = (u32)bid_z(), start = ld_step(a.starts + sequence), end = ld_step(a.starts + sequence + 1);
+  const u32 sequence = (u32)bid_z();
+  // None of these waits for another.
+  const u32 start = ld_step(a.starts + sequence), end = ld_step(a.starts + sequence + 1);
+  const u32 read = ld_step(a.reads + sequence), last_write = ld_step(a.write_starts + sequence + 1);
+  u32 write = ld_step(a.write_starts + sequence);
+  loads_first();
   if (start >= end || end - start > longest) return;
   rule.columns.start(m);
-  rule.columns.load(m, ld_step(a.reads + sequence));
-  u32 write = ld_step(a.write_starts + sequence);
-  const u32 last_write = ld_step(a.write_starts + sequence + 1);
+  rule.columns.load(m, read);
   // The row behind which the next state is kept.
   u32 kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
   rule.stage(start, min_(TOKENS, end - start), staged[0]);

@@ -58,6 +58,8 @@ template <u32 D> struct DeltaRule {
     alignas(16) float k[TOKENS][D];
     float v[TOKENS][STATE_COLUMNS];
     float beta[TOKENS], decay[TOKENS];
+    float k_dot_q[2][STATE_GROUPS];
+    RowSums<2> sums;
   };
   const DeltaNetArgs& a;
   u32 key_head;
@@ -81,49 +83,41 @@ template <u32 D> struct DeltaRule {
     return a.convolved + (u64)row * channels(a) + 2 * key_cols(a) + columns.head * a.value_size + columns.first;
   }
 
-  MEM void step(u32 row, u32 token, const Staged& staged) {
+  MEM void step(u32 row, u32 token, Staged& staged) {
     constexpr u32 ROWS = Columns<D>::ROWS;
-    float (&s)[ROWS][2] = columns.s;
-    float k[ROWS], of_k[2] = {}, of_q[2] = {}, k_dot_q = 0.f;
+    float (&s)[ROWS][4] = columns.s;
+    float k[ROWS], q[ROWS], sums[2][4] = {}, k_dot_q = 0.f;         // of k and q with the columns, and with each other
+    columns.of_rows(staged.k[token], k);
+    columns.of_rows(staged.q[token], q);
     #pragma unroll
-    for (u32 four = 0; four < ROWS / 4; four++) {
-      const u32 at = (four * 8 + columns.lane) * 4;
-      float q[4];
-      four_of(&staged.q[token][at], q);
-      four_of(&staged.k[token][at], k + 4 * four);
+    for (u32 i = 0; i < ROWS; i++) {
+      k_dot_q = fma_(k[i], q[i], k_dot_q);
       #pragma unroll
-      for (u32 i = 0; i < 4; i++) {
-        const u32 j = 4 * four + i;
-        k_dot_q = fma_(k[j], q[i], k_dot_q);
-        #pragma unroll
-        for (u32 c = 0; c < 2; c++) {
-          of_k[c] = fma_(k[j], s[j][c], of_k[c]);
-          of_q[c] = fma_(q[i], s[j][c], of_q[c]);
-        }
+      for (u32 c = 0; c < 4; c++) {
+        sums[0][c] = fma_(k[i], s[i][c], sums[0][c]);
+        sums[1][c] = fma_(q[i], s[i][c], sums[1][c]);
       }
     }
+    k_dot_q += shfl_xor(k_dot_q, 8);
+    k_dot_q += shfl_xor(k_dot_q, 16);
+    if (((u32)tid_x() & 31) == 0) staged.k_dot_q[token & 1][(u32)tid_x() >> 5] = k_dot_q;
+    staged.sums.add_up(sums, token & 1, columns.column);
+    k_dot_q = 0.f;
     #pragma unroll
-    for (int m = 1; m < 8; m <<= 1) {
-      k_dot_q += shfl_xor(k_dot_q, m);
-      #pragma unroll
-      for (u32 c = 0; c < 2; c++) {
-        of_k[c] += shfl_xor(of_k[c], m);
-        of_q[c] += shfl_xor(of_q[c], m);
-      }
-    }
+    for (u32 group = 0; group < STATE_GROUPS; group++) k_dot_q += staged.k_dot_q[token & 1][group];
     const float beta = staged.beta[token], decay = staged.decay[token];
-    float change[2];
+    float change[4];
     #pragma unroll
-    for (u32 c = 0; c < 2; c++) {
+    for (u32 c = 0; c < 4; c++) {
       const u32 column = columns.column + c;
-      change[c] = beta * fma_(-decay, of_k[c], staged.v[token][column]);
-      if (columns.lane == 0 && column < columns.count)
-        value_of(row)[column] = fma_(k_dot_q, change[c], decay * of_q[c]);
+      change[c] = beta * fma_(-decay, sums[0][c], staged.v[token][column]);
+      if (columns.row == 0 && column < columns.count)
+        value_of(row)[column] = fma_(k_dot_q, change[c], decay * sums[1][c]);
     }
     #pragma unroll
-    for (u32 j = 0; j < ROWS; j++)
+    for (u32 i = 0; i < ROWS; i++)
       #pragma unroll
-      for (u32 c = 0; c < 2; c++) s[j][c] = fma_(k[j], change[c], decay * s[j][c]);
+      for (u32 c = 0; c < 4; c++) s[i][c] = fma_(k[i], change[c], decay * s[i][c]);
   }
 };
 
