@@ -58,6 +58,14 @@ fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
     MatmulPlan { n, grid }
 }
 
+/// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared out
+/// without a rest. Estimated: a split takes a 25th of that, for partial sums that are written and read.
+fn time_of_splits(blocks: u32, splits: u32, at_once: u32) -> f64 {
+    let at_once = at_once.max(1);
+    let turns = blocks.div_ceil(at_once);
+    f64::from(turns) * f64::from(at_once) / f64::from(blocks.max(1)) + 0.04 * f64::from(splits - 1)
+}
+
 /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
 pub(super) fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
     plan(n, rows, out_rows, 1)
@@ -132,8 +140,8 @@ impl Tuning {
     }
 
     /// Plans of products with several matrices in one launch: their blocks are counted together, and all have the same
-    /// splits. The columns are split until the multiprocessors have the blocks that the table says, but not into pieces
-    /// that are too short, nor into more partial sums than there is room for.
+    /// splits of the columns: as many as take the least time (`time_of_splits`), but not into pieces that are too short,
+    /// nor into more partial sums than there is room for.
     pub fn matmuls<const M: usize>(
         &self,
         rows: u32,
@@ -150,14 +158,10 @@ impl Tuning {
         let split_bytes = whole.into_iter().map(partial_bytes).sum::<u64>();
         let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / split_bytes.max(1) };
         let super_blocks = cols.div_ceil(256);
-        let mut splits = 1;
-        while splits < self.matmul.most_splits
-            && blocks.saturating_mul(2 * splits) <= multiprocessors * wanted
-            && super_blocks >= 2 * splits * column_groups(n) * least
-            && u64::from(2 * splits) <= room
-        {
-            splits *= 2;
-        }
+        let most = (super_blocks / (column_groups(n) * least)).min(self.matmul.most_splits).max(1);
+        let most = most.min(u32::try_from(room).unwrap_or(u32::MAX).max(1));
+        let time = |splits: &u32| time_of_splits(blocks.saturating_mul(*splits), *splits, multiprocessors * wanted);
+        let splits = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
         out_rows.map(|out_rows| plan(n, rows, out_rows, splits))
     }
 
@@ -246,11 +250,16 @@ mod tests {
         }
     }
 
-    /// Few blocks are split, many are not, and partial sums stay in their room.
+    /// Few blocks are split, and those that would leave a rest for another turn; others are not. Partial sums stay in
+    /// their room.
     #[test]
     fn splits() {
         assert!(hopper::TUNING.matmul(8, 4096, 14_336, 132).grid[2] > 1);
-        assert_eq!(hopper::TUNING.matmul(8, 28_672, 4096, 132).grid[2], 1);
+        assert_eq!(hopper::TUNING.matmul(32, 28_672, 4096, 132).grid, [448, 1, 1]);
+        // 528 blocks run at once: of 544, 16 would have a turn to themselves.
+        assert_eq!(hopper::TUNING.matmul(32, 34_816, 5120, 132).grid, [544, 1, 5]);
+        // 480 of them run, where 4 splits would be 320 and 8 two turns.
+        assert_eq!(hopper::TUNING.matmul(32, 5120, 17_408, 132).grid, [80, 1, 6]);
         assert_eq!(hopper::TUNING.matmul(1, 16, 256, 132).grid[2], 1);
         for rows in [1, 64, 2048] {
             let plan = hopper::TUNING.matmul(rows, 64, 65_536, 1000);
@@ -285,7 +294,7 @@ mod tests {
         // The splits are one number, and the partial sums of both have room.
         let [first, second] = hopper::TUNING.matmuls(8, [34, 40], 8192, 132);
         assert_eq!((first.grid, second.grid), ([2, 1, 2], [2, 1, 2]));
-        assert_eq!(hopper::TUNING.matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[288, 1, 1], [32, 1, 1]]);
+        assert_eq!(hopper::TUNING.matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[288, 1, 2], [32, 1, 2]]);
         let plans = hopper::TUNING.matmuls(16, [1 << 17, 1 << 17], 1 << 20, 1 << 16);
         assert!(plans[0].grid[2] == plans[1].grid[2] && plans[0].grid[2] > 1);
         assert!(plans.map(partial_bytes).into_iter().sum::<u64>() <= PARTIAL_BYTES);
