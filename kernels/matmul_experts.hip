@@ -1,5 +1,6 @@
 // matmul_experts_<type>_n{16,64}: `matmul` over rows that lie in runs of one expert each, every run a whole number of
 // blocks of rows. A unit of its own, so that models without experts neither compile nor load it.
+#define MATMUL_OF_EXPERTS
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 

@@ -8,7 +8,12 @@ template <> struct MatmulBlock<8> {
   static constexpr int THREADS = MATMUL_THREADS_N8, TILES = MATMUL_TILES_N8, KW = MATMUL_KW_N8;
 };
 template <> struct MatmulBlock<16> {
-  static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = MATMUL_KW_N16;
+  static constexpr int THREADS = MATMUL_THREADS_N16;
+#if defined(MATMUL_OF_EXPERTS)
+  static constexpr int TILES = MATMUL_EXPERTS_TILES_N16, KW = MATMUL_EXPERTS_KW_N16;
+#else
+  static constexpr int TILES = MATMUL_TILES_N16, KW = MATMUL_KW_N16;
+#endif
 };
 template <> struct MatmulBlock<32> {
   static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = MATMUL_KW_N32;

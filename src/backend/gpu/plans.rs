@@ -68,7 +68,8 @@ fn time_of_splits(blocks: u32, splits: u32, at_once: u32) -> f64 {
 
 /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
 pub(super) fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
-    plan(n, rows, out_rows, 1)
+    let tiles = if n == 16 { args::MATMUL_EXPERTS_TILES_N16 } else { tiles_per_block(n) };
+    MatmulPlan { n, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), 1] }
 }
 
 /// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
