@@ -146,9 +146,9 @@ struct MatmulPairArgs {
 
 // `matmul` with a matrix for each block of N rows: the matrix lies experts[block] * expert_bytes behind
 // `product.weights`, its bias (where there is one) experts[block] * product.out_rows behind `product.bias`. A block
-// with NO_EXPERT leaves its rows as they are. There are no splits. matmul_experts_<type>_n<N>, N = 16, 64. Runs are many
-// and their activations come from L2 for each block: so blocks have more tiles than those of `matmul`.
-constexpr u32 MATMUL_EXPERTS_TILES_N16 = 4, MATMUL_EXPERTS_KW_N16 = 2;
+// with NO_EXPERT leaves its rows as they are. There are no splits. matmul_experts_<type>_n<N>, N = 16, 64. Activations
+// come from L2 for each block: those of runs of 16 have more tiles than the blocks of `matmul`, and as many threads.
+constexpr u32 MATMUL_EXPERTS_TILES_N16 = 4;
 constexpr u32 NO_EXPERT = 0xffffffffu;
 struct MatmulExpertsArgs {
   MatmulArgs product;

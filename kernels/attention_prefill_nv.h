@@ -105,7 +105,7 @@ template <u32 D> struct TileCopies {
   }
 };
 
-// The same for tiles of 16 keys, a run, of whose K and V one is brought at a time.
+// This does the same for tiles of 16 keys, a run, of whose K and V one is brought at a time.
 template <u32 D> struct RunCopies {
   static constexpr u32 STRIDE = KvTile<D>::STRIDE, CHUNKS = D / 8, COUNT = 16 * CHUNKS / ATTENTION_THREADS;
   static_assert(COUNT * ATTENTION_THREADS == 16 * CHUNKS, "whole turns of the block");

@@ -10,7 +10,7 @@ template <> struct MatmulBlock<8> {
 template <> struct MatmulBlock<16> {
   static constexpr int THREADS = MATMUL_THREADS_N16;
 #if defined(MATMUL_OF_EXPERTS)
-  static constexpr int TILES = MATMUL_EXPERTS_TILES_N16, KW = MATMUL_EXPERTS_KW_N16;
+  static constexpr int TILES = MATMUL_EXPERTS_TILES_N16, KW = THREADS / 32 / TILES;
 #else
   static constexpr int TILES = MATMUL_TILES_N16, KW = MATMUL_KW_N16;
 #endif

@@ -62,14 +62,13 @@ constants! {
     MATMUL_THREADS_N16 = 256;
     MATMUL_TILES_N16 = 2;
     MATMUL_KW_N16 = 4;
-    MATMUL_EXPERTS_TILES_N16 = 4;
-    MATMUL_EXPERTS_KW_N16 = 2;
     MATMUL_THREADS_N32 = 128;
     MATMUL_TILES_N32 = 4;
     MATMUL_KW_N32 = 1;
     MATMUL_THREADS_N64 = 128;
     MATMUL_TILES_N64 = 8;
     MATMUL_KW_N64 = 1;
+    MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
     MATMUL_F32_THREADS_N8 = 256;
     MATMUL_F32_TILES_N8 = 1;
@@ -464,12 +463,8 @@ kernel_args! {
     }
     ShortConvolutionArgs {
         states: StatesArgs,
-        x: DevicePtr,
-        out: DevicePtr,
-        taps: DevicePtr,
-        channels: u32,
-        num_taps: u32,
-        format_out: Format,
+        x: DevicePtr, out: DevicePtr, taps: DevicePtr,
+        channels: u32, num_taps: u32, format_out: Format,
     }
     JoinRowsArgs { states: StatesArgs, left: DevicePtr, right: DevicePtr, out: DevicePtr, cols: u32, format_out: Format }
     AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }

@@ -58,8 +58,8 @@ fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
     MatmulPlan { n, grid }
 }
 
-/// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared out
-/// without a rest. Estimated: a split takes a 25th of that, for partial sums that are written and read.
+/// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared
+/// out without a rest. Estimated: a split takes a 25th of that, for partial sums that are written and read.
 fn time_of_splits(blocks: u32, splits: u32, at_once: u32) -> f64 {
     let at_once = at_once.max(1);
     let turns = blocks.div_ceil(at_once);
@@ -141,8 +141,8 @@ impl Tuning {
     }
 
     /// Plans of products with several matrices in one launch: their blocks are counted together, and all have the same
-    /// splits of the columns: as many as take the least time (`time_of_splits`), but not into pieces that are too short,
-    /// nor into more partial sums than there is room for.
+    /// splits of the columns: as many as take the least time (`time_of_splits`), but not into pieces that are too
+    /// short, nor into more partial sums than there is room for.
     pub fn matmuls<const M: usize>(
         &self,
         rows: u32,
