@@ -1,17 +1,16 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
-use super::drafter::{check_guess_behind_a_prompt, check_guesses};
+use super::drafter::check_guesses;
 use super::experts::check_experts_in_any_place;
 use super::gemma4::check_steps_without_logits;
 use super::hidden::check_hidden;
 use super::layers::{check_uneven_layers, in_float};
 use super::nemotron::check_experts_without_gates;
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
+use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS, Call, Faults, Live};
 use crate::backend::gpu::tests::vendor;
-use crate::backend::gpu::trial::case_limits;
-use crate::backend::gpu::{GpuBackend, GpuLoader};
-use crate::backend::{Backend, MemoryLedger, StepLimits};
+use crate::backend::{Backend, MemoryLedger};
 use crate::config::{GpuOptions, KvCacheDtype};
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
@@ -157,18 +156,6 @@ fn golden_guesses() {
     for target in CPU_TARGETS {
         let Some(device) = devices::open(target) else { return };
         check_guesses(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 1e-2);
-        assert_eq!(device.0.allocated_bytes(), 0);
-    }
-}
-
-/// A prompt has more rows than there is room for in conversions, which are of rows of logits alone.
-#[test]
-fn golden_guess_behind_a_prompt() {
-    for target in CPU_TARGETS {
-        let Some(device) = devices::open(target) else { return };
-        let limits = StepLimits { seqs: 4, logits_rows: 4, ..case_limits(MAX_TOKENS) };
-        let loader = GpuLoader::new(device.0.clone(), &device.1, limits).unwrap();
-        check_guess_behind_a_prompt(loader, KvCacheDtype::F16, 1e-2);
         assert_eq!(device.0.allocated_bytes(), 0);
     }
 }
