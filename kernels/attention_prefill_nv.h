@@ -180,7 +180,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
   const u32 first_column = warp % SHARERS<D> * COLUMNS<D>, first_value = warp % SHARERS<D> * VALUE_COLUMNS<D>;
   constexpr u32 Q_STEPS = COLUMNS<D> / 16, Q_KEPT = Q_STEPS - q_steps_shared<D>();
 
-  u32 q[TILES][Q_STEPS][4];                                             // the last tile's last steps go to q_lds
+  u32 q[TILES][Q_STEPS][4];                                             // the last tile's last steps go to `shared`
   #pragma unroll
   for (u32 t = 0; t < TILES; t++)
     #pragma unroll

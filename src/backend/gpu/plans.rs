@@ -256,6 +256,7 @@ mod tests {
     #[test]
     fn splits() {
         assert!(hopper::TUNING.matmul(8, 4096, 14_336, 132).grid[2] > 1);
+        assert_eq!(hopper::TUNING.matmul(8, 28_672, 4096, 132).grid[2], 1);
         assert_eq!(hopper::TUNING.matmul(32, 28_672, 4096, 132).grid, [448, 1, 1]);
         // 528 blocks run at once: of 544, 16 would have a turn to themselves.
         assert_eq!(hopper::TUNING.matmul(32, 34_816, 5120, 132).grid, [544, 1, 5]);

@@ -73,7 +73,7 @@ pub struct MatmulShape {
     pub most_rows: u32,
     /// Rows of a block, one of `MATMUL_ROWS`.
     pub block_rows: u32,
-    /// Blocks for each multiprocessor that splitting the columns aims at.
+    /// Blocks of each multiprocessor that run at once, by which turns are counted for splits of the columns.
     pub blocks: u32,
     /// Columns at least of each group of lanes that shares a piece, in super-blocks of 256: shorter pieces are not
     /// worth their partial sums.
