@@ -3,8 +3,10 @@
 
 A turn sends the whole history and reads the answer as it comes; the answer and new tokens are added to the history.
 Histories are token ids; a bias makes every token of an answer the same one, so that a history is known whatever the
-server says of its tokens. Beside it stands a prompt alone, on the idle server. Any server of OpenAI's completions
-that takes token ids can be asked, llama.cpp's too:
+server says of its tokens. Between two turns an agent's tools run, for a time that is the same on each server; without
+it (`--tools 0 0`) conversations of equal turns end their answers together, and all their prompts come at once. Beside
+the conversations stands a prompt alone, on the idle server. Any server of OpenAI's completions that takes token ids can
+be asked, llama.cpp's too:
 
     .venv/bin/python scripts/bench_agents.py http://127.0.0.1:8000
 """
@@ -43,6 +45,9 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=8000, help="tokens of the first prompt")
     parser.add_argument("--added", type=int, default=500, help="tokens that a turn adds, its answer among them")
     parser.add_argument("--answer", type=int, default=100, help="tokens of an answer")
+    parser.add_argument(
+        "--tools", type=float, nargs=2, default=(0.5, 1.5), help="seconds between turns, from one to the other"
+    )
     parser.add_argument("--ids", type=int, nargs=2, default=(1000, 30000), help="token ids from one to below the other")
     asyncio.run(play(parser.parse_args()))
 
@@ -59,9 +64,10 @@ async def play(args: argparse.Namespace) -> None:
         async def ask(history: list[int], answer: int, count: int) -> Turn:
             return await send(client, args.model, history, answer, count)
 
-        async def converse() -> list[Turn]:
+        async def converse(pauses: list[float]) -> list[Turn]:
             history, turns = some(args.history), []
-            for _ in range(args.turns):
+            for pause in pauses:
+                await asyncio.sleep(pause)
                 [answer] = some(1)
                 turns.append(await ask(history, answer, args.answer))
                 history += [answer] * args.answer + some(args.added - args.answer)
@@ -69,8 +75,9 @@ async def play(args: argparse.Namespace) -> None:
 
         # The first prompts of a server are slower than all others.
         alone = [await ask(some(args.added), args.ids[0], 2) for _ in range(9)][2:]
+        pauses = RANDOM.uniform(*args.tools, (args.conversations, args.turns)).tolist()
         started = time.perf_counter()
-        conversations = await asyncio.gather(*(converse() for _ in range(args.conversations)))
+        conversations = await asyncio.gather(*map(converse, pauses))
         seconds = time.perf_counter() - started
     later = [turn for turns in conversations for turn in turns[1:]]
     shares = [turn.cached / turn.prompt for turn in later]
