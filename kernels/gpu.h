@@ -8,6 +8,8 @@
 //
 // Vocabulary, on every platform:
 //   KERNEL(threads, name, Args) { ... a.field ... },  DEV function,  MEM member function,  SHARED variable of a block
+//   KERNEL_AT_ONCE(threads, blocks, name, Args), whose registers leave room for so many blocks of a multiprocessor (on
+//   NVIDIA: AMD's compilers choose by themselves)
 //   WARP (lanes of a wave: 32 or 64), tid_x, bid_x, bid_y, bid_z, lane_id
 //   block_sync (orders LDS), warp_sync, shfl_*, warp_ballot, atomics, fences
 //   h2f, f2h, dot4, fdot2, hsub2.., fast_*, mul_rn, add_rn, v4 / v2 and loads, lookup16, pdl_wait, pdl_launch
@@ -40,6 +42,7 @@ typedef u16 f16;                       // storage of a half: half headers differ
 #define SHARED __attribute__((shared))
 #define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
         __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
+#define KERNEL_AT_ONCE(threads, blocks, name, Args) KERNEL(threads, name, Args)
 
 // The wave's size is known by the family: clang 22 lacks __AMDGCN_WAVEFRONT_SIZE__, and __has_builtin does not tell
 // what a target has.
@@ -201,6 +204,8 @@ DEV void prefetch(const void*) {}
 #define MEM __device__ __forceinline__
 #define SHARED __shared__
 #define KERNEL(threads, name, Args) extern "C" __global__ __launch_bounds__(threads) \
+        void name(const __grid_constant__ Args a)
+#define KERNEL_AT_ONCE(threads, blocks, name, Args) extern "C" __global__ __launch_bounds__(threads, blocks) \
         void name(const __grid_constant__ Args a)
 #define WARP 32
 

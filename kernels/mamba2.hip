@@ -46,7 +46,7 @@ template <u32 D> struct Recurrence {
     const float* b = a.convolved + (u64)row * channels(a) + inner_cols(a) + group * a.state_size;
     stage_rows<D>(b, group_cols(a), channels(a), count, a.state_size, staged.b, staged.c);
     stage_columns(value_of(row), channels(a), count, columns.count, staged.x);
-    const u32 thread = (u32)tid_x();
+    const u32 thread = thread_from(64);
     if (thread < count) {
       const float* steps = a.x + (u64)(row + thread) * projected_cols(a) + inner_cols(a) + channels(a);
       const float time_step = softplus(steps[head] + a.step_bias[head]);
@@ -93,7 +93,8 @@ template <u32 D> DEV void mamba2_walk(const Mamba2Args& a) {
 }
 
 KERNEL(STATE_WALK_THREADS, mamba2_walk_d32, Mamba2Args) { mamba2_walk<32>(a); }
-KERNEL(STATE_WALK_THREADS, mamba2_walk_d128, Mamba2Args) { mamba2_walk<128>(a); }
+// Blocks wait for memory, so they are many.
+KERNEL_AT_ONCE(STATE_WALK_THREADS, 5, mamba2_walk_d128, Mamba2Args) { mamba2_walk<128>(a); }
 
 // ------------------------------------------------------------------------------------------------ gate and norm
 // A block takes a group.

@@ -1,5 +1,6 @@
-// matmul_f32_n{8,64}: f32 weights times 8 or 64 activation rows a block, on the vector units, because no matrix unit
-// multiplies f32 exactly. `gemv_f32` reads the whole matrix for each row; these read it once for the rows of a block.
+// matmul_f32_n{4,8,64}: f32 weights times 4, 8 or 64 activation rows a block, on the vector units, because no matrix
+// unit multiplies f32 exactly. `gemv_f32` reads the whole matrix for each row; these read it once for the rows of a
+// block.
 #include "activation.h"
 #include "args.h"
 #include "quant.h"
@@ -36,10 +37,10 @@ DEV void store(const MatmulF32Args& a, u32 row, u32 out_row, float value) {
 
 // Few rows: a block has a tile of 16 outputs. Its groups of 32 lanes share out the columns and keep the sums of all
 // rows in registers, as the weights lie in the tile: those of outputs g and g + 8 for lane 4g + t.
-constexpr u32 FEW = 8, GROUPS = MATMUL_F32_THREADS_N8 / 32;
-
+//
 // Adds the products of a piece, which begins at column `c` of this lane.
-template <bool ALIGNED> DEV void add_piece(float (&sums)[FEW][2], const Piece& w, const Rows& rows, u32 c) {
+template <bool ALIGNED, u32 FEW>
+DEV void add_piece(float (&sums)[FEW][2], const Piece& w, const Rows& rows, u32 c) {
   #pragma unroll
   for (int i = 0; i < 4; i++) {
     v4 x[FEW];
@@ -55,8 +56,7 @@ template <bool ALIGNED> DEV void add_piece(float (&sums)[FEW][2], const Piece& w
   }
 }
 
-KERNEL(MATMUL_F32_THREADS_N8, matmul_f32_n8, MatmulF32Args) {
-  SHARED float partial[GROUPS][FEW][16];
+template <u32 FEW, u32 GROUPS> DEV void multiply_few(const MatmulF32Args& a, float (*partial)[FEW][16]) {
   const u32 thread = (u32)tid_x(), group = thread / 32, first_row = (u32)bid_y() * FEW;
   const int lane = (int)(thread % 32);
   const u32 pieces = (a.cols + 255) / 256 * TILE_PIECES;
@@ -72,8 +72,8 @@ KERNEL(MATMUL_F32_THREADS_N8, matmul_f32_n8, MatmulF32Args) {
     if (piece + GROUPS < pieces) next.load(weights + (u64)(piece + GROUPS) * Piece::BYTES, lane);
     loads_first();
     const u32 c = piece / TILE_PIECES * 256 + 64 * (lane & 3) + 16 * (piece % TILE_PIECES);
-    if (rows.aligned) add_piece<true>(sums, w, rows, c);
-    else add_piece<false>(sums, w, rows, c);
+    if (rows.aligned) add_piece<true, FEW>(sums, w, rows, c);
+    else add_piece<false, FEW>(sums, w, rows, c);
   }
   #pragma unroll
   for (u32 r = 0; r < FEW; r++)
@@ -92,6 +92,14 @@ KERNEL(MATMUL_F32_THREADS_N8, matmul_f32_n8, MatmulF32Args) {
   for (u32 i = 0; i < GROUPS; i++) sum += partial[i][row][thread % 16];
   store(a, first_row + row, out_row, sum);
 }
+
+#define MATMUL_F32_OF_FEW(N) \
+  KERNEL(MATMUL_F32_THREADS_N##N, matmul_f32_n##N, MatmulF32Args) { \
+    SHARED float partial[MATMUL_F32_THREADS_N##N / 32][N][16]; \
+    multiply_few<N, MATMUL_F32_THREADS_N##N / 32>(a, partial); \
+  }
+MATMUL_F32_OF_FEW(4)
+MATMUL_F32_OF_FEW(8)
 
 // Many rows: a block has four tiles. A quarter of its threads has the columns of a quarter of each super-block, and
 // each thread of it the sums of 8 outputs and 8 rows. Half a piece of each tile, and as many columns of the rows, are

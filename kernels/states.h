@@ -34,6 +34,7 @@ struct Inputs {
   // Keeps the last inputs of channels first, first + step .. where the step asks for it. The slot that the sequence
   // begins with comes last: the others are made of what it holds.
   MEM void keep(const StatesArgs& a, u32 sequence, u32 start, u32 first, u32 step) const {
+    if (first >= channels) return;
     const u32 read = ld_step(a.reads + sequence);
     const u32 first_write = ld_step(a.write_starts + sequence), end = ld_step(a.write_starts + sequence + 1);
     for (u32 turn = 0; turn < 2; turn++) {
@@ -43,12 +44,22 @@ struct Inputs {
         float* to = windows + (u64)slot * window * channels;
         const float* old = read == NO_STATE ? nullptr : windows + (u64)read * window * channels;
         for (u32 c = first; c < channels; c += step) {
-          // Rows move towards the start, so that none is overwritten before it was read.
-          for (u32 row = 0; row < window; row++) {
-            const u32 from = row + kept;
-            to[(u64)row * channels + c] = from >= window ? input(start + from - window, c)
-                                          : old          ? old[(u64)from * channels + c]
-                                                         : 0.f;
+          // Rows move towards the start, so that none is overwritten before it was read. Loads of several are on their
+          // way together.
+          constexpr u32 AHEAD = 4;
+          for (u32 row = 0; row < window; row += AHEAD) {
+            float values[AHEAD];
+            #pragma unroll
+            for (u32 i = 0; i < AHEAD; i++) {
+              const u32 from = row + i + kept;
+              values[i] = row + i >= window ? 0.f
+                          : from >= window  ? input(start + from - window, c)
+                          : old             ? old[(u64)from * channels + c]
+                                            : 0.f;
+            }
+            #pragma unroll
+            for (u32 i = 0; i < AHEAD; i++)
+              if (row + i < window) to[(u64)(row + i) * channels + c] = values[i];
           }
         }
       }
@@ -169,6 +180,10 @@ template <u32 N> struct RowSums {
   }
 };
 
+// The number of this thread among those of a block of which `first` is counted first: waves that begin with different
+// parts of a block's work wait for the loads of all of them at once.
+DEV u32 thread_from(u32 first) { return ((u32)tid_x() + STATE_WALK_THREADS - first) % STATE_WALK_THREADS; }
+
 // Brings two rows of each of `count` tokens into shared memory: `rows` is the first token's first one, of `size`
 // columns, the second one lies `second` columns behind it, and the next token's `stride` columns.
 template <u32 D> DEV void stage_rows(const float* rows, u32 second, u32 stride, u32 count, u32 size, float (*a)[D],
@@ -189,7 +204,7 @@ template <u32 D> DEV void stage_rows(const float* rows, u32 second, u32 stride, 
 
 // Brings the block's columns of each token into shared memory, zeros behind them.
 DEV void stage_columns(const float* rows, u32 stride, u32 count, u32 size, float (*staged)[STATE_COLUMNS]) {
-  for (u32 i = (u32)tid_x(); i < TOKENS * STATE_COLUMNS; i += STATE_WALK_THREADS) {
+  for (u32 i = thread_from(96); i < TOKENS * STATE_COLUMNS; i += STATE_WALK_THREADS) {
     const u32 token = i / STATE_COLUMNS, c = i % STATE_COLUMNS;
     if (token >= count) break;
     staged[token][c] = c < size ? rows[(u64)token * stride + c] : 0.f;
@@ -219,9 +234,16 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
   if (start >= end || end - start > longest) return;
   rule.columns.start(m);
   rule.columns.load(m, read);
-  // The row behind which the next state is kept.
-  u32 kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
+  // The row behind which the next state is kept, and where.
+  u32 kept = 0, slot = 0;
+  const auto find_next = [&] {
+    kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
+    slot = write < last_write ? ld_step(a.writes + 2 * write + 1) : 0;
+  };
+  find_next();
   rule.stage(start, min_(TOKENS, end - start), staged[0]);
+  // A step of one token waits for little but loads. These are on their way together with the matrix.
+  keep_inputs(a, m, inputs, sequence, start);
   block_sync();                                        // the first tokens are there
   for (u32 row = start, turn = 0; row < end; row += TOKENS, turn ^= 1) {
     const u32 next = row + TOKENS;
@@ -229,12 +251,11 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
     for (u32 token = 0; token < TOKENS && row + token < end; token++) {
       rule.step(row + token, token, staged[turn]);
       while (kept == row + token + 1) {
-        rule.columns.store(m, ld_step(a.writes + 2 * write + 1));
+        rule.columns.store(m, slot);
         write++;
-        kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
+        find_next();
       }
     }
     block_sync();                                      // these tokens were read, and the next ones are there
   }
-  keep_inputs(a, m, inputs, sequence, start);
 }

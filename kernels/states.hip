@@ -70,7 +70,7 @@ template <u32 D> struct DeltaRule {
     const float* q = a.convolved + (u64)row * channels(a) + key_head * a.key_size;
     stage_rows<D>(q, key_cols(a), channels(a), count, a.key_size, staged.q, staged.k);
     stage_columns(value_of(row), channels(a), count, columns.count, staged.v);
-    const u32 thread = (u32)tid_x();
+    const u32 thread = thread_from(64);
     if (thread < count) {
       const HeadGates gates = head_gates(a, row + thread, columns.head);
       staged.beta[thread] = gates.beta;
@@ -127,7 +127,8 @@ template <u32 D> DEV void delta_net_walk(const DeltaNetArgs& a) {
 }
 
 KERNEL(STATE_WALK_THREADS, delta_net_walk_d32, DeltaNetArgs) { delta_net_walk<32>(a); }
-KERNEL(STATE_WALK_THREADS, delta_net_walk_d128, DeltaNetArgs) { delta_net_walk<128>(a); }
+// Blocks wait for memory, so they are many.
+KERNEL_AT_ONCE(STATE_WALK_THREADS, 5, delta_net_walk_d128, DeltaNetArgs) { delta_net_walk<128>(a); }
 
 // ------------------------------------------------------------------------------------------------ norm and gate
 // A group of 32 lanes takes a head.

@@ -30,6 +30,7 @@
 // long cpu_name(...) returns 0, or another value if the kernel failed: cpu_error() then says why.
 // cpu_name_info holds what a code object's metadata would: the block size and the size of the arguments.
 #define KERNEL(threads, name, Args) GPU_KERNEL(threads, name, Args)
+#define KERNEL_AT_ONCE(threads, blocks, name, Args) GPU_KERNEL(threads, name, Args)
 #define GPU_KERNEL(threads, name, Args)                                                                               \
   static void name(const Args& a);                                                                                    \
   extern "C" {                                                                                                        \

@@ -18,7 +18,7 @@ pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
 /// Rows that a block of `matmul` computes of two matrices of a stack: the sizes of a decode step.
 pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
 /// Rows that a block of `matmul_f32` computes.
-pub(super) const MATMUL_F32_ROWS: [u32; 2] = [8, 64];
+pub(super) const MATMUL_F32_ROWS: [u32; 3] = [4, 8, 64];
 /// Rows that a block of `matmul_experts` computes: those of a run of one expert.
 pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 
@@ -39,6 +39,7 @@ fn matmul_threads(rows: u32) -> u32 {
 
 fn matmul_f32_threads(rows: u32) -> u32 {
     match rows {
+        4 => MATMUL_F32_THREADS_N4,
         8 => MATMUL_F32_THREADS_N8,
         _ => MATMUL_F32_THREADS_N64,
     }

@@ -3,7 +3,7 @@
 
 use super::args::{self, Format};
 use super::kernel::{EXPERT_RUNS, MATMUL_F32_ROWS};
-use super::tuning::{F32Rows, LibraryRows, Tuning};
+use super::tuning::{Experts, F32Rows, LibraryRows, Tuning};
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
 /// would not do.
@@ -53,9 +53,9 @@ fn column_groups(n: u32) -> u32 {
     }
 }
 
-fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
-    let grid = [out_rows.div_ceil(16).div_ceil(tiles_per_block(n)), rows.div_ceil(n), splits];
-    MatmulPlan { n, grid }
+/// The launch of a variant whose blocks compute `tiles` tiles.
+fn plan(n: u32, tiles: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
+    MatmulPlan { n, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits] }
 }
 
 /// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared
@@ -69,7 +69,7 @@ fn time_of_splits(blocks: u32, splits: u32, at_once: u32) -> f64 {
 /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
 pub(super) fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
     let tiles = if n == 16 { args::MATMUL_EXPERTS_TILES_N16 } else { tiles_per_block(n) };
-    MatmulPlan { n, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), 1] }
+    plan(n, tiles, rows, out_rows, 1)
 }
 
 /// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
@@ -112,26 +112,32 @@ impl Tuning {
         self.gemv_blocks(out_rows, (multiprocessors / pairs).max(1))
     }
 
-    /// Rows of the runs in which `pairs` pairs are brought together by expert, one of `EXPERT_RUNS`; `None` where each
-    /// pair is multiplied by itself.
-    pub fn expert_run(&self, pairs: usize, num_experts: usize) -> Option<u32> {
+    /// Rows of the runs in which pairs of a row and one of its `used` experts are brought together by expert, one of
+    /// `EXPERT_RUNS`; `None` where each pair is multiplied by itself.
+    pub fn expert_run(&self, rows: usize, used: usize, num_experts: usize) -> Option<u32> {
         let [short, long] = EXPERT_RUNS;
+        let Experts { alone_from, most_in_short_runs } = self.experts;
+        let pairs = rows.saturating_mul(used);
+        // The experts of a single row all differ.
+        if alone_from.is_some_and(|experts| rows == 1 || pairs.saturating_mul(experts) <= num_experts) {
+            return None;
+        }
         match pairs.div_ceil(num_experts.max(1)) {
-            rows if rows <= self.experts.most_alone => None,
-            rows if rows <= self.experts.most_in_short_runs => Some(short),
+            rows if rows <= most_in_short_runs => Some(short),
             _ => Some(long),
         }
     }
 
     /// How a product with f32 weights is launched; `None` where each row is multiplied by itself.
     pub fn matmul_f32(&self, rows: u32, out_rows: u32) -> Option<MatmulPlan> {
-        let [few, many] = MATMUL_F32_ROWS;
+        let [fewest, few, many] = MATMUL_F32_ROWS;
         let (n, tiles) = match self.matmul_f32 {
             F32Rows { most_alone, .. } if rows <= most_alone => return None,
+            F32Rows { most_in_fewest, .. } if rows <= most_in_fewest => (fewest, args::MATMUL_F32_TILES_N4),
             F32Rows { most_in_few, .. } if rows <= most_in_few => (few, args::MATMUL_F32_TILES_N8),
             _ => (many, args::MATMUL_F32_TILES_N64),
         };
-        Some(MatmulPlan { n, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), 1] })
+        Some(plan(n, tiles, rows, out_rows, 1))
     }
 
     /// How a product on the matrix units is launched.
@@ -154,7 +160,8 @@ impl Tuning {
         let shape = shapes.iter().find(|shape| rows <= shape.most_rows).or(shapes.last());
         let (n, wanted, least) =
             shape.map_or((64, 1, 1), |shape| (shape.block_rows, shape.blocks, shape.least_super_blocks));
-        let whole = out_rows.map(|out_rows| plan(n, rows, out_rows, 1));
+        let plan = |out_rows, splits| plan(n, tiles_per_block(n), rows, out_rows, splits);
+        let whole = out_rows.map(|out_rows| plan(out_rows, 1));
         let blocks = whole.iter().fold(0u32, |sum, plan| sum.saturating_add(plan.grid[0].saturating_mul(plan.grid[1])));
         let split_bytes = whole.into_iter().map(partial_bytes).sum::<u64>();
         let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / split_bytes.max(1) };
@@ -163,7 +170,7 @@ impl Tuning {
         let most = most.min(u32::try_from(room).unwrap_or(u32::MAX).max(1));
         let time = |splits: &u32| time_of_splits(blocks.saturating_mul(*splits), *splits, multiprocessors * wanted);
         let splits = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-        out_rows.map(|out_rows| plan(n, rows, out_rows, splits))
+        out_rows.map(|out_rows| plan(out_rows, splits))
     }
 
     /// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of
@@ -243,7 +250,7 @@ mod tests {
                     assert!(plan.grid[0] * tiles_per_block(plan.n) * 16 >= out_rows);
                     assert!(plan.grid[2] >= 1);
                     let Some(plan) = tuning.matmul_f32(rows, out_rows) else { continue };
-                    let tiles = if plan.n == 8 { args::MATMUL_F32_TILES_N8 } else { args::MATMUL_F32_TILES_N64 };
+                    let tiles = if plan.n == 64 { args::MATMUL_F32_TILES_N64 } else { args::MATMUL_F32_TILES_N8 };
                     assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
                     assert!(plan.grid[0] * tiles * 16 >= out_rows && plan.grid[2] == 1);
                 }

@@ -108,7 +108,7 @@ fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, tuning: &Tuning)
 
 /// The kernels that products of many rows by experts are launched with; few rows go where a single row goes.
 fn expert_products(ty: KernelType, tuning: &Tuning) -> Vec<KernelId> {
-    let runs = EXPERT_RUNS.into_iter().filter(|&run| tuning.expert_run(run as usize, 1) == Some(run));
+    let runs = EXPERT_RUNS.into_iter().filter(|&run| tuning.expert_run(run as usize, 1, 1) == Some(run));
     match ty.matmul_format() {
         Some(_) => runs.map(|run| MATMUL_EXPERTS.id(Variant::with_rows(ty, run))).collect(),
         None => vec![GEMV.id(ty)],

@@ -133,7 +133,10 @@ fn the_table_and_the_sources_have_the_same_kernels() {
     for (name, text) in SOURCES {
         std::fs::write(directory.path().join(name), text).unwrap();
     }
-    let marks = "#pragma once\n#define KERNEL(threads, name, Args) KERNEL_OF(threads; name; Args)\n";
+    let marks = "#pragma once
+        #define KERNEL(threads, name, Args) KERNEL_OF(threads; name; Args)
+        #define KERNEL_AT_ONCE(threads, blocks, name, Args) KERNEL(threads, name, Args)
+    ";
     std::fs::write(directory.path().join("gpu.h"), marks).unwrap();
     for unit in Unit::all() {
         let Some(mut found) = kernels_in_source(directory.path(), unit) else {

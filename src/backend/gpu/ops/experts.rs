@@ -113,7 +113,7 @@ impl Compute {
         self.linear(choice, norm, Format::F32)?;
         let launcher = self.launcher();
         launcher.choose(experts, rows, work)?;
-        let run = launcher.tuning().expert_run(rows * spec.used, spec.num);
+        let run = launcher.tuning().expert_run(rows, spec.used, spec.num);
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
                 self.products_of_runs(experts, x, rows, run, formats, work)?;

@@ -34,9 +34,10 @@ pub(super) const TUNING: Tuning = Tuning {
     matmul_f32: F32Rows {
         // Estimated: Hopper's.
         most_alone: 1,
+        most_in_fewest: 64,
         most_in_few: 512,
     },
-    experts: Experts { most_alone: 1, most_in_short_runs: 32 },
+    experts: Experts { alone_from: Some(8), most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.
         prefill_rows: 64,

@@ -85,6 +85,8 @@ pub struct MatmulShape {
 pub struct F32Rows {
     /// Rows up to which `gemv` multiplies each by itself, no fewer than it does of other types.
     pub most_alone: u32,
+    /// Rows up to which a block takes the fewest of `MATMUL_F32_ROWS`, so that there are more blocks.
+    pub most_in_fewest: u32,
     /// Rows up to which a block takes the few of `MATMUL_F32_ROWS`; of more, the many.
     pub most_in_few: u32,
 }
@@ -92,8 +94,9 @@ pub struct F32Rows {
 /// Products with the weights of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
-    /// Rows that an expert has on average, rounded up, up to which each row is multiplied by itself.
-    pub most_alone: usize,
+    /// Experts of a layer for each pair of a row and an expert from which on each pair is multiplied by itself; `None`:
+    /// none is.
+    pub alone_from: Option<usize>,
     /// Rows that an expert has on average, rounded up, up to which they are brought together in runs of 16; more go in
     /// runs of 64.
     pub most_in_short_runs: usize,
@@ -202,8 +205,8 @@ impl Tuning {
         Self {
             gemv: Gemv { most_rows: 0, pairs_share: false, ..self.gemv },
             matmul: Matmul { shapes: SHAPES, most_splits: 1, most_pair_rows: 0 },
-            matmul_f32: F32Rows { most_alone: u32::MAX, most_in_few: u32::MAX },
-            experts: Experts { most_alone: 0, most_in_short_runs: usize::MAX },
+            matmul_f32: F32Rows { most_alone: u32::MAX, most_in_fewest: u32::MAX, most_in_few: u32::MAX },
+            experts: Experts { alone_from: None, most_in_short_runs: usize::MAX },
             attention: Attention {
                 by_token: true,
                 rotates: false,

@@ -117,8 +117,9 @@ fn tables_ask_for_kernels_that_there_are() {
         assert!(attention.most_splits <= 32 && attention.split_tokens > 0, "{family}");
         assert!(attention.prefill_rows >= LEAST_PREFILL_ROWS, "{family}");
         assert!(gemv.most_rows <= matmul_f32.most_alone as usize, "{family}");
-        assert!(matmul_f32.most_alone <= matmul_f32.most_in_few, "{family}");
-        assert!(experts.most_alone < experts.most_in_short_runs, "{family}");
+        assert!(matmul_f32.most_alone <= matmul_f32.most_in_fewest, "{family}");
+        assert!(matmul_f32.most_in_fewest <= matmul_f32.most_in_few, "{family}");
+        assert!(experts.alone_from != Some(0) && experts.most_in_short_runs > 0, "{family}");
         assert!((1..=ARGMAX_BLOCKS).contains(&argmax.most_blocks), "{family}");
         assert_eq!(library.is_none(), tuning.is_batch_invariant(), "{family}");
         let Some(LibraryRows { rows_16_bit, rows_kept, rows_dequantised }) = library else { continue };
@@ -141,7 +142,7 @@ fn no_plan_of_batch_invariant_mode_depends_on_the_rows() {
             let product = invariant.matmul(rows, 4096, cols, multiprocessors);
             assert_eq!((product.n, product.grid[0], product.grid[2]), (32, one.grid[0], 1), "{rows} rows");
             assert_eq!(invariant.activation_format(format, rows as usize, None), Format::F16Tiled);
-            assert_eq!(invariant.expert_run(rows as usize, 8), Some(16), "{rows} rows");
+            assert_eq!(invariant.expert_run(rows as usize, 2, 8), Some(16), "{rows} rows");
             assert_eq!(invariant.matmul_f32(rows, 256), None, "{rows} rows");
             assert!(invariant.argmax_share(rows as usize, 151_936, multiprocessors) >= 151_936, "{rows} rows");
             let blocks = |pairs| invariant.expert_gemv_blocks(4096, pairs, multiprocessors);
@@ -181,12 +182,12 @@ fn hopper_is_as_it_was_measured() {
         }
     }
     let f32_grid = |rows| tuning.matmul_f32(rows, 256).map(|plan| (plan.n, plan.grid));
-    let f32_grids = [None, Some((8, [16, 4, 1])), Some((8, [16, 64, 1])), Some((64, [4, 32, 1]))];
+    let f32_grids = [None, Some((4, [16, 8, 1])), Some((8, [16, 64, 1])), Some((64, [4, 32, 1]))];
     assert_eq!([1, 31, 512, 2048].map(f32_grid), f32_grids);
     assert_eq!([1, 16, 4096, 128_256].map(|rows| tuning.gemv_blocks(rows, 132)), [1, 1, 132, 132]);
     assert_eq!([1, 8, 64, 500].map(|pairs| tuning.expert_gemv_blocks(768, pairs, 132)), [48, 16, 2, 1]);
     assert_eq!(
-        [1, 128, 129, 4096, 4097].map(|pairs| tuning.expert_run(pairs, 128)),
+        [1, 2, 3, 512, 513].map(|rows| tuning.expert_run(rows, 8, 128)),
         [None, None, Some(16), Some(16), Some(64)]
     );
     assert_eq!([1, 128, 129, 900, 7_900, 1 << 17].map(|tokens| tuning.context_splits(tokens)), [1, 1, 2, 8, 32, 32]);
