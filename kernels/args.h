@@ -68,14 +68,16 @@ struct EmbedArgs {
   float scale;
 };
 
-// out[r][:] += table[positions[r]][:], or without positions the first row of the table. add_rows, grid (rows, columns /
-// ADD_ROWS_COLS rounded up)
+// out[r][:] += table[positions[r]][:], or without positions the first row of the table, or with token ids the second
+// row behind the first `separator` of the row's sequence, which begins at r - positions[r], and the first row up to
+// there. add_rows, grid (rows, columns / ADD_ROWS_COLS rounded up)
 constexpr u32 ADD_ROWS_COLS = 1024;
 struct AddRowsArgs {
   const float* table;     // [][cols]
   const u32* positions;   // [rows] or null
+  const u32* token_ids;   // [rows] or null
   float* out;             // [rows][cols]
-  u32 cols;
+  u32 cols, separator;
 };
 
 // Decodes tiles into f16 (for BF16 weights bf16) rows for a vendor's matrix library. dequantize_<type>,

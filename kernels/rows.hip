@@ -299,9 +299,17 @@ KERNEL(256, gate_columns, GateColumnsArgs) {
 KERNEL(256, add_rows, AddRowsArgs) {
   static_assert(ADD_ROWS_COLS == 4 * THREADS, "four columns a thread");
   pdl_launch(); pdl_wait();
+  SHARED float waves[THREADS / WARP];
   const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  u32 from = a.positions ? ld_step(a.positions + row) : 0;
+  if (a.token_ids) {
+    float found = 0.f;
+    // Rows that fill up a step have any position.
+    for (u32 i = (from < row ? row - from : 0) + (u32)tid_x(); i < row; i += THREADS)
+      if (ld_step(a.token_ids + i) == a.separator) found = 1.f;
+    from = block_sum<THREADS>(found, waves) > 0.f ? 1 : 0;
+  }
   if (c >= a.cols) return;
-  const u32 from = a.positions ? ld_step(a.positions + row) : 0;
   const Four x = load_four(a.table + (u64)from * a.cols, c, a.cols);
   Four y = load_four(a.out + (u64)row * a.cols, c, a.cols);
   for (u32 i = 0; i < 4; i++) y.v[i] += x.v[i];

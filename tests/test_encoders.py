@@ -121,11 +121,12 @@ def test_prompts_that_are_too_long(paths, assert_nothing_left):
 
 def test_files_that_are_no_such_model(paths, tmp_path):
     """L1, L11: what is missing or contradicts the architecture is named when the file is loaded."""
-    bert, modern = paths["bert"], paths["modern_bert"]
+    bert, modern, nomic = paths["bert"], paths["modern_bert"], paths["nomic_bert"]
     for number, (source, change, problem) in enumerate(
         (
             (bert, {"replace": {"bert.attention.causal": True}}, r"attention\.causal: is true, expected false"),
-            (bert, {"replace": {"bert.pooling_type": 4}}, r"pooling_type: is 4: of the models that rank only"),
+            (bert, {"replace": {"bert.pooling_type": 4}}, r"cls\.output\.weight: tensor is missing"),
+            (nomic, {"replace": {"nomic-bert.pooling_type": 4}}, r"pooling_type: is 4: of the models that rank only"),
             (bert, {"drop": ["position_embd.weight"]}, r"position_embd\.weight: tensor is missing"),
             (bert, {"drop": ["token_types.weight"]}, r"token_types\.weight: tensor is missing"),
             (bert, {"drop": ["blk.1.attn_q.bias"]}, r"blk\.1\.attn_q\.bias: tensor is missing"),

@@ -145,5 +145,5 @@ def test_bad_heads(make, head):
     ):
         with pytest.raises(ModelFileError, match=problem):
             LLM(make(f"{name}.gguf", tensors))
-    with pytest.raises(ModelFileError, match=r"pooling_type: is 4: of the models that rank only those of qwen3 and"):
+    with pytest.raises(ModelFileError, match=r"pooling_type: is 4: of the models that rank only those of bert"):
         LLM(make("llama.gguf", {"cls.output.weight": head}, renamed="qwen2"))

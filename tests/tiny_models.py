@@ -44,9 +44,9 @@ def rewritten(
     target: Path,
     *,
     drop: Iterable[str] = (),
-    replace: Mapping[str, int | str] | None = None,
+    replace: Mapping[str, int | str | list[int] | list[str]] | None = None,
     reshape: Mapping[str, tuple[int, ...]] | None = None,
-    extra: Mapping[str, bool | int | float | str] | None = None,
+    extra: Mapping[str, bool | int | float | str | bytes | list[float]] | None = None,
     tensors: Mapping[str, np.ndarray] | None = None,
     renamed: str | None = None,
 ) -> Path:
@@ -71,7 +71,10 @@ def rewritten(
             float: GGUFValueType.FLOAT32,
             str: GGUFValueType.STRING,
         }
-        writer.add_key_value(key, value, kinds[type(value)])
+        elements = {bytes: GGUFValueType.UINT8, list: GGUFValueType.FLOAT32}
+        element = elements.get(type(value))
+        kind = GGUFValueType.ARRAY if type(value) in elements else kinds[type(value)]
+        writer.add_key_value(key, value, kind, sub_type=element)
     for name, data in (tensors or {}).items():
         writer.add_tensor(name, data)
     for tensor in reader.tensors:

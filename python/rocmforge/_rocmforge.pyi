@@ -107,6 +107,17 @@ class Tokenizer:
             parse_special: Whether text that spells a control token becomes it; never do so with what users write.
         """
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Token ids of a pair of texts, as models that rank were trained with it; no text becomes a control token.
+
+        The token of the beginning, the first text, the token of the end, the second text, the token of the end:
+        `[CLS] first [SEP] second [SEP]`. Between the texts, vocabularies of XLM-RoBERTa have it twice:
+        `<s> first </s></s> second </s>`.
+
+        Raises:
+            InvalidRequestError: The tokenizer lacks one of these tokens.
+        """
+
     def decode(self, ids: TokenIds, *, skip_special: bool = False) -> str:
         """The text of token ids; what is no UTF-8 becomes U+FFFD."""
 

@@ -22,7 +22,7 @@ from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, si
 from rocmforge.stats import BLOCK_DTYPE, BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 if TYPE_CHECKING:
-    from rocmforge.ranking import RankTemplate
+    from rocmforge.ranking import RankPrompts
 
 
 class LoadedModel:
@@ -182,26 +182,27 @@ class LoadedModel:
         return self._engine.sampling_defaults()
 
     @functools.cached_property
-    def _rank_template(self) -> "RankTemplate":
+    def _rank_prompts(self) -> "RankPrompts":
         # Most programs do without it, and without the modules that it needs.
-        from rocmforge.ranking import RankTemplate  # noqa: PLC0415
+        from rocmforge.ranking import RankPrompts  # noqa: PLC0415
 
-        return RankTemplate.of_file(self._model, self.tokenizer)
+        return RankPrompts.of_file(self._model, self.tokenizer)
 
     def rank_prompts(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        """The prompts of a query with each document, as `score` makes them of the file's `rerank` template.
+        """The prompts of a query with each document, as `score` makes them.
 
-        What query and documents spell never becomes a control token.
+        They are of the file's `rerank` template, or, where it has none and the model attends in both directions, pairs
+        of `Tokenizer.encode_pair`. What query and documents spell never becomes a control token.
 
         Raises:
             InvalidRequestError: The model does not rank, or there is no document.
         """
         if self._engine.config()["pooling"] != "rank":
             raise InvalidRequestError(
-                "model: got one that does not rank, expected a file with a rank head (`pooling_type` 4 and tensor "
-                "cls.output.weight), such as a conversion of Qwen3-Reranker by llama.cpp"
+                "model: got one that does not rank, expected a file with a rank head (tensor cls.output.weight), such "
+                "as a conversion of Qwen3-Reranker or of bge-reranker by llama.cpp"
             )
-        return self._rank_template.prompts(query, documents)
+        return self._rank_prompts.prompts(query, documents)
 
     def prompt_logits(self, token_ids: TokenIds) -> NDArray[np.float32]:
         """Logits at every position, `[len(token_ids), vocab_size]`; runs alone, without the prefix cache."""

@@ -1,4 +1,4 @@
-"""The prompts of models that rank: a query and a document, as the model's file puts them together."""
+"""The prompts of models that rank: a query and a document, as the model was trained to see them together."""
 
 import json
 import os
@@ -11,37 +11,35 @@ from rocmforge.errors import InvalidRequestError
 KEY = "tokenizer.chat_template.rerank"
 
 
-class RankTemplate:
-    """The text around query and document that a model was trained with.
+class RankPrompts:
+    """Puts query and document together.
 
     Args:
-        template: The file's, with `{query}` and `{document}` in it.
+        template: The file's, with `{query}` and `{document}` in it. Without one they are a pair of the tokenizer.
         tokenizer: The file's.
     """
 
-    def __init__(self, template: str, tokenizer: Tokenizer) -> None:
-        places = {"{query}": "{{ messages[0]['content'] }}", "{document}": "{{ messages[1]['content'] }}"}
-        parts = re.split(r"(\{query\}|\{document\})", template)
-        # A chat template makes control tokens of what the file spells, and of nothing else.
-        self._template = "".join(
-            places.get(part) or "{{ " + json.dumps(part, ensure_ascii=False) + " }}" for part in parts if part
-        )
+    def __init__(self, template: str | None, tokenizer: Tokenizer) -> None:
+        self._template = None if template is None else chat_template(template)
         self._tokenizer = tokenizer
 
     @classmethod
-    def of_file(cls, model: str | os.PathLike[str], tokenizer: Tokenizer) -> "RankTemplate":
-        """Reads the file's template.
+    def of_file(cls, model: str | os.PathLike[str], tokenizer: Tokenizer) -> "RankPrompts":
+        """Reads the file's template. One that attends in both directions needs none.
 
         Raises:
-            InvalidRequestError: It has none.
+            InvalidRequestError: It has none, and needs one.
         """
-        template = inspect_gguf(model)["metadata"].get(KEY)
-        if not isinstance(template, str):
+        report = inspect_gguf(model)
+        template = report["metadata"].get(KEY)
+        if isinstance(template, str):
+            return cls(template, tokenizer)
+        if "generate" in report["tasks"]:
             raise InvalidRequestError(
                 f"model: got a file without {KEY}, which says how query and document become a prompt; convert it anew, "
                 'or make the prompts and pass them to embed with pooling="rank"'
             )
-        return cls(template, tokenizer)
+        return cls(None, tokenizer)
 
     def prompts(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         """Token ids of each document's prompt.
@@ -58,6 +56,15 @@ class RankTemplate:
                     raise TypeError(f"{what}: got {type(text)}, expected text")
         if not documents:
             raise InvalidRequestError("documents: got an empty list, expected at least one")
+        if self._template is None:
+            return [self._tokenizer.encode_pair(query, document) for document in documents]
         pairs = ([{"role": "user", "content": text} for text in (query, document)] for document in documents)
         encode = self._tokenizer.encode_chat
         return [encode(pair, chat_template=self._template).token_ids for pair in pairs]
+
+
+def chat_template(template: str) -> str:
+    """A chat template of two messages. Control tokens are made of what the file spells in it, and of nothing else."""
+    places = {"{query}": "{{ messages[0]['content'] }}", "{document}": "{{ messages[1]['content'] }}"}
+    parts = re.split(r"(\{query\}|\{document\})", template)
+    return "".join(places.get(part) or "{{ " + json.dumps(part, ensure_ascii=False) + " }}" for part in parts if part)

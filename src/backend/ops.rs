@@ -32,7 +32,7 @@ pub trait Ops<B: Backend> {
     /// `out[i] = scale * table[token_ids[i]]` for the step's tokens.
     fn embed(&mut self, args: Embed<'_, B>) -> Result<()>;
 
-    /// `out[i] += table[row of token i]`, the table being one of positions, or its first row for all tokens.
+    /// `out[i] += table[row of token i]`, the table being one of positions, or of the texts of a pair.
     fn add_rows(&mut self, args: AddRows<'_, B>) -> Result<()>;
 
     /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`.

@@ -15,7 +15,7 @@ pub enum Pooling {
     Mean,
     /// That of the first token.
     Cls,
-    /// The last token's becomes one number by the model's rank head.
+    /// One number, which the model's rank head makes of one of these.
     Rank,
 }
 

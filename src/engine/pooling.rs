@@ -22,7 +22,9 @@ pub(super) struct Pooled {
 }
 
 impl Pooled {
+    /// `head`: of a model that ranks, where its number is asked for.
     pub(super) fn new(pooling: Pooling, normalize: bool, head: Option<Arc<RankHead>>, sink: SharedSink) -> Self {
+        let pooling = head.as_ref().map_or(pooling, |head| head.input());
         Self { pooling, normalize, head, sink, sum: Vec::new(), count: 0, vector: Vec::new() }
     }
 
@@ -67,7 +69,8 @@ impl Pooled {
             return Err(Error::StepFailed { problem: "the hidden states hold values that are no numbers".into() });
         }
         if let Some(head) = &self.head {
-            return Ok(vec![head.relevance(&self.sum) as f32]);
+            let hidden: Vec<f64> = self.sum.iter().map(|sum| sum / self.count as f64).collect();
+            return Ok(vec![head.relevance(&hidden) as f32]);
         }
         let divisor = if self.normalize { length } else { self.count as f64 };
         let scale = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };

@@ -70,7 +70,7 @@ impl Limits<'_> {
         let of_file = self.config.pooling;
         match params.pooling {
             Some(Pooling::Rank) if of_file != Pooling::Rank => {
-                let expected = "another one: the model has no rank head (pooling_type 4 and tensor cls.output.weight)";
+                let expected = "another one: the model has no rank head (tensor cls.output.weight)";
                 Err(Error::invalid("pooling", "rank", expected))
             }
             None if of_file == Pooling::Rank => {

@@ -3,7 +3,9 @@
 
 use super::keys::Keys;
 use super::rope::LayerRope;
-use super::spec::{AttentionSpec, EmbeddingSpec, LogitsSpec, ModelSpec, NormSpec, Presence};
+use super::spec::{
+    AttentionSpec, EmbeddingSpec, HeadActivation, HeadDense, LogitsSpec, ModelSpec, NormSpec, Presence, RankSpec, Score,
+};
 use crate::Result;
 use crate::backend::{NormKind, QkvLayout, Scoring, Temperature};
 use crate::batch::GroupKind;
@@ -13,7 +15,7 @@ use crate::config::Pooling;
 const MAX_HEAD_DIM: usize = 1 << 12;
 
 /// Architectures whose models may have a head that ranks.
-const RANKS: [&str; 2] = ["qwen3", "qwen3vl"];
+const RANKS: [&str; 4] = ["bert", "modern-bert", "qwen3", "qwen3vl"];
 
 /// The keys that give a head's elements, and how many of them RoPE rotates.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +57,7 @@ impl Keys<'_> {
 
     /// The model without its layers and with this pooling.
     pub(super) fn model_that_pools(&self, norm: NormSpec, pooling: Pooling) -> Result<ModelSpec> {
+        let ranks = pooling == Pooling::Rank;
         Ok(ModelSpec {
             architecture: self.architecture,
             hidden_size: self.size("embedding_length")?,
@@ -72,6 +75,7 @@ impl Keys<'_> {
             ropes: Vec::new(),
             kv_groups: Vec::new(),
             pooling,
+            rank: if ranks { Some(self.rank()?) } else { None },
             tied_output: self.gguf.tensor("output.weight").is_none(),
         })
     }
@@ -80,20 +84,40 @@ impl Keys<'_> {
     /// a model that was made for something else: to generate, where only the last token has seen the whole text, or to
     /// fill gaps, where all have, and the first one has nothing else to do.
     pub(super) fn pooling(&self, otherwise: Pooling) -> Result<Pooling> {
+        let ranks = RANKS.contains(&self.architecture);
         match self.opt_u32("pooling_type")? {
+            // llama.cpp's converter writes the key of models that rank for Qwen3 alone; the head tells of the others.
+            None | Some(0) if ranks && self.gguf.tensor("cls.output.weight").is_some() => Ok(Pooling::Rank),
             None | Some(0) => Ok(otherwise),
             Some(3) => Ok(Pooling::Last),
             Some(1) => Ok(Pooling::Mean),
             Some(2) => Ok(Pooling::Cls),
             // The heads of others differ in what becomes of their values.
-            Some(4) if RANKS.contains(&self.architecture) => Ok(Pooling::Rank),
+            Some(4) if ranks => Ok(Pooling::Rank),
             Some(4) => {
-                let problem =
-                    format!("is 4: of the models that rank only those of {} are supported", RANKS.join(" and "));
+                let problem = format!("is 4: of the models that rank only those of {} are supported", RANKS.join(", "));
                 Err(self.error("pooling_type", problem))
             }
             Some(other) => Err(self.error("pooling_type", format!("is {other}, expected 0 to 4"))),
         }
+    }
+
+    /// The head of a model that ranks, as llama.cpp and transformers have it in the architecture.
+    fn rank(&self) -> Result<RankSpec> {
+        let (otherwise, activation, may_norm) = match self.architecture {
+            "bert" => (Pooling::Cls, HeadActivation::Tanh, false),
+            // llama.cpp's converter wrote no key at first, when it knew one such model.
+            "modern-bert" => (Pooling::Mean, HeadActivation::GeluErf, true),
+            _ => return Ok(RankSpec { input: Pooling::Last, dense: None, score: Score::Softmax }),
+        };
+        let key = "classifier.pooling_type";
+        let input = match self.opt_u32(key)? {
+            None => otherwise,
+            Some(1) => Pooling::Mean,
+            Some(2) => Pooling::Cls,
+            Some(other) => return Err(self.error(key, format!("is {other}, expected 1 (mean) or 2 (first token)"))),
+        };
+        Ok(RankSpec { input, dense: Some(HeadDense { activation, may_norm }), score: Score::Sigmoid })
     }
 
     /// Attention of a layer as it is in most models: over all tokens or the file's sliding window, scores divided by

@@ -32,6 +32,15 @@ impl Keys<'_> {
         Ok(rows.map(|rows| rows as usize).or_else(of_tensor))
     }
 
+    /// The token between the texts of a pair.
+    pub(super) fn separator(&self) -> Result<u32> {
+        let [key, older] = ["tokenizer.ggml.seperator_token_id", "tokenizer.ggml.eos_token_id"];
+        let id = self.metadata.opt_u32(key)?.or(self.metadata.opt_u32(older)?);
+        id.ok_or_else(|| {
+            self.metadata.error(key, "missing: it tells the query from the document in a model that ranks")
+        })
+    }
+
     /// Attention of a layer to the tokens that are at most `reach` away.
     pub(super) fn attention_in_both_directions(
         &self,

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 
 use super::layers::{Part, Runs, Tensors, Visitor, Weights, of_layer};
 use super::rope::ROPE_TENSORS;
-use super::spec::{ModelSpec, OUTPUT_SCALE, Presence, RANK_TENSORS};
+use super::spec::{ModelSpec, OUTPUT_SCALE, Presence, RankSpec};
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeSpec, Upload};
-use crate::config::Pooling;
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::quant;
 use crate::tensor::TensorView;
@@ -26,7 +25,7 @@ impl<'a> ModelTensors<'a> {
     /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
     pub fn collect(gguf: &'a GgufFile, spec: &'a ModelSpec) -> Result<Self> {
         let finder = Finder { gguf };
-        let head = RANK_TENSORS.into_iter().filter(|_| spec.pooling == Pooling::Rank);
+        let head = spec.rank.iter().flat_map(RankSpec::tensors);
         let used = head.chain(ROPE_TENSORS).collect();
         let mut inventory = Inventory { finder, used, uploads: Vec::new() };
         inventory.used.extend(output_scales(gguf, spec));

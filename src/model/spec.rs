@@ -8,9 +8,6 @@ use crate::batch::GroupKind;
 use crate::config::{KvCacheDtype, Pooling};
 use crate::{Error, Result};
 
-/// Tensors of the head of a model that ranks; the second one is optional.
-pub(super) const RANK_TENSORS: [&str; 2] = ["cls.output.weight", "cls.output.bias"];
-
 /// The tensor of a layer that holds the factor on what it leaves.
 pub(super) const OUTPUT_SCALE: &str = "layer_output_scale.weight";
 
@@ -52,6 +49,8 @@ pub struct ModelSpec {
     pub kv_groups: Vec<KvGroupSpec>,
     /// How the file's makers turn hidden states into an embedding.
     pub pooling: Pooling,
+    /// The head of a model that ranks, whose pooling is `Rank`.
+    pub rank: Option<RankSpec>,
     /// Token embedding and output projection are the same tensor.
     pub tied_output: bool,
 }
@@ -69,14 +68,49 @@ pub struct NormSpec {
 pub struct EmbeddingSpec {
     /// Rows of the table of positions, `position_embd`, whose rows are added.
     pub positions: Option<usize>,
-    /// Rows of the table of token types, `token_types`, whose first row is added to each: all tokens are of one text.
+    /// Rows of the table of token types, `token_types`, of which one is added to each.
     pub token_types: Option<usize>,
+    /// The token that ends the first text of a pair: behind it tokens take the second row of that table. Without it,
+    /// all tokens are of one text and take the first row.
+    pub separator: Option<u32>,
     /// Name of the tensors of the norm of the sum.
     pub norm: Option<&'static str>,
 }
 
 impl EmbeddingSpec {
-    pub const PLAIN: Self = Self { positions: None, token_types: None, norm: None };
+    pub const PLAIN: Self = Self { positions: None, token_types: None, separator: None, norm: None };
+}
+
+/// The head of a model that ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankSpec {
+    /// The hidden state that it reads: of the last token, of the first one, or their mean.
+    pub input: Pooling,
+    /// The activation and the norm of a matrix that may stand ahead of the labels; `None` where there never is one.
+    pub dense: Option<HeadDense>,
+    pub score: Score,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadDense {
+    pub activation: HeadActivation,
+    /// Whether a norm may follow the activation.
+    pub may_norm: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadActivation {
+    Tanh,
+    GeluErf,
+}
+
+/// The way from the logits of labels to a relevance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Score {
+    /// The first label's share of the softmax over all.
+    Softmax,
+    /// The sigmoid of the first label's.
+    Sigmoid,
 }
 
 /// How the output projection's products become logits: `cap(scale * logits)`.

@@ -198,6 +198,17 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.encode(text, add_special, parse_special))?)
     }
 
+    /// Token ids of a pair of texts, as models that rank were trained with it; no text becomes a control token.
+    fn encode_pair(
+        &self,
+        py: Python<'_>,
+        first: &Bound<'_, PyString>,
+        second: &Bound<'_, PyString>,
+    ) -> PyResult<Vec<u32>> {
+        let (first, second) = (&self::text("first", first)?, &self::text("second", second)?);
+        Ok(py.detach(|| self.tokenizer.encode_pair(first, second))?)
+    }
+
     /// The text of token ids; what is no UTF-8 becomes U+FFFD.
     #[pyo3(signature = (ids, *, skip_special=false))]
     fn decode(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, skip_special: bool) -> PyResult<String> {

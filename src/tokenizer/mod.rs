@@ -2,6 +2,7 @@
 
 mod bpe;
 mod byte_level;
+mod charsmap;
 pub mod chat;
 mod pretokenizer;
 mod special;
@@ -10,6 +11,7 @@ mod stream;
 mod template;
 #[cfg(test)]
 mod tests;
+mod unigram;
 mod vocab;
 mod wordpiece;
 
@@ -25,6 +27,7 @@ use self::bpe::Bpe;
 use self::pretokenizer::{Bos, Class};
 use self::spm::Spm;
 use self::stream::Cursor;
+use self::unigram::Unigram;
 use self::vocab::{Kind, Spelling, Vocab};
 use self::wordpiece::WordPiece;
 use crate::gguf::Metadata;
@@ -55,6 +58,7 @@ pub struct Tokenizer {
 enum Model {
     Bpe(Bpe),
     Spm(Spm),
+    Unigram(Unigram),
     WordPiece(WordPiece),
 }
 
@@ -63,6 +67,7 @@ enum Model {
 enum Family {
     Bpe(Class),
     Spm,
+    Unigram,
     WordPiece,
 }
 
@@ -74,12 +79,13 @@ impl Tokenizer {
             "gpt2" => Family::Bpe(bpe::pre_tokenizer_class(metadata)?),
             "gemma4" => Family::Bpe(Class::GEMMA4),
             "llama" => Family::Spm,
+            "t5" => Family::Unigram,
             "bert" => Family::WordPiece,
             name @ ("none" | "no_vocab") => {
                 return Err(metadata.error(MODEL, format!("'{name}': the file has no tokenizer; use token ids")));
             }
             name => {
-                let known = "known are 'gpt2' and 'gemma4' (BPE), 'llama' (SPM) and 'bert' (WordPiece)";
+                let known = "known are 'gpt2' and 'gemma4' (BPE), 'llama' (SPM), 't5' (unigram) and 'bert' (WordPiece)";
                 return Err(metadata.error(MODEL, format!("unknown kind of tokenizer '{name}'; {known}")));
             }
         };
@@ -87,7 +93,7 @@ impl Tokenizer {
         let eos_ids = special::end_of_generation(metadata, &mut vocab)?;
         let spelling = match family {
             Family::Bpe(class) => class.spelling,
-            Family::Spm | Family::WordPiece => Spelling::SentencePiece,
+            Family::Spm | Family::Unigram | Family::WordPiece => Spelling::SentencePiece,
         };
         vocab.spell(metadata, spelling)?;
         let id = |key| special::id(metadata, key, vocab.len());
@@ -96,6 +102,7 @@ impl Tokenizer {
         let (model, adds_bos) = match family {
             Family::Bpe(class) => (Model::Bpe(Bpe::new(metadata, &vocab, class)?), class.bos),
             Family::Spm => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), Bos::ByDefault),
+            Family::Unigram => (Model::Unigram(Unigram::new(metadata, &vocab, unknown)?), Bos::OnRequest),
             Family::WordPiece => {
                 // [CLS] and [SEP], by the names that files have had for them.
                 bos = bos.or(id("tokenizer.ggml.cls_token_id")?);
@@ -103,7 +110,7 @@ impl Tokenizer {
                 (Model::WordPiece(WordPiece::new(metadata, &vocab, unknown)?), Bos::ByDefault)
             }
         };
-        let is_wordpiece = matches!(family, Family::WordPiece);
+        let adds_eos = matches!(family, Family::WordPiece | Family::Unigram);
         let flag = |key, default| Ok::<_, Error>(metadata.opt_bool(key)?.unwrap_or(default));
         let tokenizer = Self {
             always: TokenFinder::new(&vocab, |kind| kind == Kind::UserDefined)?,
@@ -114,12 +121,13 @@ impl Tokenizer {
             bos,
             eos,
             add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos != Bos::OnRequest)? || adds_bos == Bos::Always,
-            add_eos: flag("tokenizer.ggml.add_eos_token", is_wordpiece)?,
+            add_eos: flag("tokenizer.ggml.add_eos_token", adds_eos)?,
             // A vocabulary that lists merges has spaces as part of its words: the key means nothing there. In WordPiece
             // each word has the space before it, the first one too.
             add_space: match family {
                 Family::Bpe(_) => false,
                 Family::Spm => flag("tokenizer.ggml.add_space_prefix", true)?,
+                Family::Unigram => flag("tokenizer.ggml.add_space_prefix", false)?,
                 Family::WordPiece => true,
             },
             eos_ids,
@@ -149,6 +157,25 @@ impl Tokenizer {
         Ok(out)
     }
 
+    /// A pair of texts, as models that rank were trained with it: the token of the beginning, the texts, and the one of
+    /// the end behind each. Between the texts, vocabularies of XLM-RoBERTa (`t5`) have it twice. No text becomes a
+    /// control token.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a tokenizer that lacks one of these tokens.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<Vec<u32>> {
+        let (Some(bos), Some(eos)) = (self.bos, self.eos) else {
+            let expected = "one with a token for the beginning and one for the end ([CLS] and [SEP], or <s> and </s>)";
+            return Err(Error::invalid("tokenizer", "one that knows no pairs", expected));
+        };
+        let mut out = vec![bos];
+        self.encode_into(first, &[], self.add_space, &mut out)?;
+        out.extend(std::iter::repeat_n(eos, if matches!(self.model, Model::Unigram(_)) { 2 } else { 1 }));
+        self.encode_into(second, &[], self.add_space, &mut out)?;
+        out.push(eos);
+        Ok(out)
+    }
+
     /// Text of which only the stretches `trusted` (bytes, in order, between characters) may become control tokens: a
     /// token is one only where it lies in one of them as a whole.
     pub fn encode_trusting(&self, text: &str, trusted: &[Range<usize>]) -> Result<Vec<u32>> {
@@ -171,6 +198,10 @@ impl Tokenizer {
             Model::Bpe(bpe) => bpe.encode(&self.vocab, text, &mut scratch, out),
             Model::Spm(spm) => {
                 spm.encode(&self.vocab, text, add_space, out);
+                Ok(())
+            }
+            Model::Unigram(unigram) => {
+                unigram.encode(&self.vocab, text, add_space, out);
                 Ok(())
             }
             Model::WordPiece(wordpiece) => {

@@ -9,10 +9,10 @@ use super::vocab::{SPACE, Vocab, reaches_across_words};
 use crate::Result;
 use crate::gguf::Metadata;
 
-const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 
 /// Longer words are rarely met twice; remembering them would only fill the table.
-const MAX_REMEMBERED_WORD: usize = 32;
+pub(super) const MAX_REMEMBERED_WORD: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Spm {
@@ -43,7 +43,7 @@ struct Candidate {
 }
 
 /// The words of an escaped text: runs of `▁`, each with what follows up to the next.
-fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let letters = rest.find(|c| c != SPACE).unwrap_or(rest.len());
@@ -72,19 +72,28 @@ impl PartialEq for Candidate {
 }
 impl Eq for Candidate {}
 
+/// The scores of a file's tokens, one of each.
+///
+/// # Errors
+/// `ModelFile` where they are missing, or no numbers.
+pub(super) fn read_scores<'a>(metadata: &'a Metadata, vocab: &Vocab) -> Result<&'a [f32]> {
+    let scores = metadata.opt_f32s(SCORES)?;
+    let scores =
+        scores.ok_or_else(|| metadata.error(SCORES, "missing: this kind of tokenizer chooses tokens by them"))?;
+    if scores.len() != vocab.len() {
+        let problem = format!("has {} entries, expected {}, one per token", scores.len(), vocab.len());
+        return Err(metadata.error(SCORES, problem));
+    }
+    match scores.iter().position(|score| score.is_nan()) {
+        Some(id) => Err(metadata.error(SCORES, format!("the score of token {id} is NaN, expected a number"))),
+        None => Ok(scores),
+    }
+}
+
 impl Spm {
     /// `unknown` is the file's unknown token; it is needed only where byte tokens are missing.
     pub(super) fn new(metadata: &Metadata, vocab: &Vocab, unknown: Option<u32>) -> Result<Self> {
-        let scores = metadata.opt_f32s(SCORES)?;
-        let scores =
-            scores.ok_or_else(|| metadata.error(SCORES, "missing: it orders the merges of a 'llama' tokenizer"))?;
-        if scores.len() != vocab.len() {
-            let problem = format!("has {} entries, expected {}, one per token", scores.len(), vocab.len());
-            return Err(metadata.error(SCORES, problem));
-        }
-        if let Some(id) = scores.iter().position(|score| score.is_nan()) {
-            return Err(metadata.error(SCORES, format!("the score of token {id} is NaN, expected a number")));
-        }
+        let scores = read_scores(metadata, vocab)?;
         let byte_ids = vocab.byte_ids();
         if let Some(byte) = byte_ids.iter().position(Option::is_none).filter(|_| unknown.is_none()) {
             let problem = format!("no byte token <0x{byte:02X}> and no unknown token, expected one of them");

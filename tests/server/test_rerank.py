@@ -3,11 +3,15 @@
 import httpx
 import numpy as np
 import pytest
+from conftest import ON_GPU
 from rocmforge import LLM
 from server_process import serving
 from tiny_models import rewritten
+from tiny_rankers import golden, ranker, scores
 
 TEMPLATE = "<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+# Inputs of products are rounded to 16 bits on a GPU.
+BOUND = 5e-3 if ON_GPU else 1e-4
 QUERY, DOCUMENTS = "What is a river?", ["A kind of bread.", "Water.", "A kind of bread.", "Numbers: 1 2 3"]
 
 
@@ -84,3 +88,18 @@ def test_models_serve_what_they_are_for(server, embedding_model, tmp_path):
         answer = post(other)
         assert answer.status_code == 400
         assert "does not rank, expected a file with a rank head" in answer.json()["error"]["message"]
+
+
+def test_an_encoder_ranks(tiny_model, tmp_path):
+    """Scores of pairs as transformers has them; the model serves nothing else."""
+    path = ranker(tiny_model("embedding/bert"), tmp_path / "bert.gguf", "bert")
+    data = golden("embedding/rankers")
+    pairs, ids = data["pairs"][:2], data["models"]["bert"]["ids"][:2]
+    with serving(tmp_path, path, "--num-threads", 1, "--kv-cache-dtype", "f32") as server:
+        answer = post(server, query=pairs[0][0], documents=[document for _, document in pairs]).json()
+        got = {one["index"]: one["relevance_score"] for one in answer["results"]}
+        assert [one["index"] for one in answer["results"]] == sorted(got, key=lambda index: -got[index])
+        assert np.abs(np.array([got[0], got[1]]) - scores("bert")[:2]).max() < BOUND
+        assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
+        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "x"})
+        assert refused.status_code == 400, refused.text

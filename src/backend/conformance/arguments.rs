@@ -146,6 +146,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.add_rows(AddRows { table: &norms[1], cols, row, out: &mut out }),
         step.add_rows(AddRows { table: &norms[0], cols: COLS - 1, row, out: &mut out }),
         step.add_rows(AddRows { table: &norms[0], cols, row: TableRow::OfPosition, out: &mut out }),
+        step.add_rows(AddRows { table: &norms[0], cols, row: TableRow::SecondBehind(0), out: &mut out }),
     );
     refused!(
         "norm_in_place",

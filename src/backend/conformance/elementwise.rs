@@ -238,7 +238,29 @@ fn gather<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: 
     Ok(())
 }
 
-/// Rows of a table by the tokens' positions, or its first one for all, added to what is there.
+const SEPARATOR: u32 = 2;
+
+/// Sequences of so many tokens in all, of 0 to 64 each; some have no separator, others several.
+fn pairs(rows: usize) -> Batch {
+    let mut batch = Batch { cu_seqlens_q: vec![0], ..rows_batch((0..rows as u32).collect()) };
+    batch.context_lens.clear();
+    for len in [1, 0, 3, 64, 2, 9].into_iter().cycle() {
+        let start = batch.cu_seqlens_q[batch.num_seqs()] as usize;
+        if start == rows {
+            break;
+        }
+        let end = rows.min(start + len);
+        batch.cu_seqlens_q.push(end as u32);
+        batch.context_lens.push((end - start) as u32);
+        for (position, row) in (start..end).enumerate() {
+            batch.positions[row] = position as u32;
+            batch.token_ids[row] = (row * row % 7) as u32;
+        }
+    }
+    batch
+}
+
+/// Rows of a table by the tokens' positions, by the texts of pairs, or its first one for all, added to what is there.
 fn add_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let first = 3;
@@ -262,6 +284,28 @@ fn add_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally
         let what = format!("rows of a table, {row:?}, added to {rows} rows of {cols}");
         tally.same(&what, backend.to_host(&out, rows, cols)?, &expected);
     }
+    let pairs = pairs(rows);
+    fill(&mut backend, &table, rows, &mut out)?;
+    let row = TableRow::SecondBehind(SEPARATOR);
+    backend.step(&pairs, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.add_rows(AddRows { table: &added_rows, cols, row, out: &mut out })
+    })?;
+    let mut expected = x;
+    for seq in 0..pairs.num_seqs() {
+        let mut second = 0;
+        for token in pairs.tokens_of(seq) {
+            let added = &added[second * cols..][..cols];
+            expected[token * cols..][..cols].iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+            second |= usize::from(pairs.token_ids[token] == SEPARATOR);
+        }
+    }
+    let what = format!("rows of the texts of pairs, added to {rows} rows of {cols}");
+    tally.same(&what, backend.to_host(&out, rows, cols)?, &expected);
+    let midway = backend.step(&at(first), &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.add_rows(AddRows { table: &added_rows, cols, row, out: &mut out })
+    });
+    let verdict = if midway.is_err() { Ok(0.0) } else { Err("has texts whose beginning is not there".to_owned()) };
+    tally.judge("a pair without its beginning", 1, verdict);
     let beyond = backend.step(&at(first + 1), &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
         step.add_rows(AddRows { table: &added_rows, cols, row: TableRow::OfPosition, out: &mut out })
     });

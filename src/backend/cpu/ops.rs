@@ -8,7 +8,7 @@ use super::split::for_rows;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
 use super::{activation, attention, gate_rows, latent, norm, rope, states};
-use crate::backend::check_batch::{check_positions, validate_batch};
+use crate::backend::check_batch::validate_batch;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
     GateColumns, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights,
@@ -122,10 +122,19 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         args.validate(tokens)?;
         let rows = args.table_rows();
         let AddRows { table, cols, row, out } = args;
-        check_positions(self.batch, if row == TableRow::OfPosition { rows } else { usize::MAX })?;
+        row.check(self.batch, rows)?;
+        let batch = self.batch;
+        let second = |token: usize, separator: u32| {
+            let start = token - batch.positions[token] as usize;
+            usize::from(batch.token_ids[start..token].contains(&separator))
+        };
         for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
-            for (out, &position) in out.chunks_exact_mut(cols).zip(&self.batch.positions[first..]) {
-                let index = if row == TableRow::OfPosition { position as usize } else { 0 };
+            for (token, out) in (first..).zip(out.chunks_exact_mut(cols)) {
+                let index = match row {
+                    TableRow::OfPosition => batch.positions[token] as usize,
+                    TableRow::First => 0,
+                    TableRow::SecondBehind(separator) => second(token, separator),
+                };
                 out.iter_mut().zip(&table[index * cols..]).for_each(|(out, x)| *out += x);
             }
         });

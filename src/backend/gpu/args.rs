@@ -189,7 +189,9 @@ kernel_args! {
     LinkStepsArgs { step: DevicePtr, before: DevicePtr, out: DevicePtr }
     RepackArgs { raw: DevicePtr, out: DevicePtr, out_rows: u32, cols: u32 }
     EmbedArgs { table: DevicePtr, token_ids: DevicePtr, out: DevicePtr, rows: u32, cols: u32, scale: f32 }
-    AddRowsArgs { table: DevicePtr, positions: DevicePtr, out: DevicePtr, cols: u32 }
+    AddRowsArgs {
+        table: DevicePtr, positions: DevicePtr, token_ids: DevicePtr, out: DevicePtr, cols: u32, separator: u32,
+    }
     DequantizeArgs { weights: DevicePtr, out: DevicePtr, num_tiles: u32, cols: u32 }
     GemvArgs {
         weights: DevicePtr,

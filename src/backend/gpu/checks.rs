@@ -1,7 +1,6 @@
 //! Checks of a batch's integers before kernels index by them: the kernels do not check again.
 
-use crate::backend::check_batch::check_positions;
-use crate::backend::{KvLayerSpec, StateLayerSpec};
+use crate::backend::{KvLayerSpec, StateLayerSpec, TableRow};
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::{Error, Result};
 
@@ -10,8 +9,8 @@ use crate::{Error, Result};
 pub enum Check {
     /// Token ids are rows of an embedding table.
     TokenIds { rows: usize },
-    /// Positions are rows of a table of so many.
-    Positions { rows: usize },
+    /// Tokens have rows in a table of so many.
+    TableRows { row: TableRow, rows: usize },
     /// Slots are in the cache.
     Slots { group: usize, spec: KvLayerSpec },
     /// Blocks that attention reads are in the cache.
@@ -30,7 +29,7 @@ impl Check {
                 Some(id) => Err(Error::invalid("token id", id, format!("less than the vocabulary's {rows}"))),
                 None => Ok(()),
             },
-            Self::Positions { rows } => check_positions(batch, rows),
+            Self::TableRows { row, rows } => row.check(batch, rows),
             Self::Slots { group, spec } => {
                 let num_slots = spec.num_blocks * spec.block_size;
                 match tables(batch, group)?.slot_mapping.iter().find(|&&slot| slot as usize >= num_slots) {

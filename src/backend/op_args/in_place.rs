@@ -2,7 +2,9 @@
 
 use super::{Norm, check_room};
 use crate::backend::Backend;
+use crate::backend::check_batch::check_positions;
 use crate::backend::shapes::VectorShape;
+use crate::batch::Batch;
 use crate::{Error, Result};
 
 /// See `Ops::norm_in_place`.
@@ -29,6 +31,31 @@ pub enum TableRow {
     /// That of its position.
     OfPosition,
     First,
+    /// The second one behind the first such token of its sequence, the first one up to there. Sequences are computed
+    /// in one step, from their beginning.
+    SecondBehind(u32),
+}
+
+impl TableRow {
+    /// Checks the tokens of a step.
+    ///
+    /// # Errors
+    /// `Error::Internal` where tokens would have no row, or not theirs.
+    pub fn check(self, batch: &Batch, table_rows: usize) -> Result<()> {
+        let is_whole = |seq| {
+            let positions = &batch.positions[batch.tokens_of(seq)];
+            (0..).zip(positions).all(|(index, &position): (u32, _)| index == position)
+        };
+        match self {
+            Self::OfPosition => check_positions(batch, table_rows),
+            Self::First => Ok(()),
+            Self::SecondBehind(_) if table_rows < 2 => Err(Error::internal("one row for the texts of a pair")),
+            Self::SecondBehind(_) => match (0..batch.num_seqs()).find(|&seq| !is_whole(seq)) {
+                Some(seq) => Err(Error::internal(format!("sequence {seq} does not begin in the step"))),
+                None => Ok(()),
+            },
+        }
+    }
 }
 
 /// See `Ops::add_rows`.

@@ -15,6 +15,7 @@ mod latent;
 mod lifecycle;
 mod logprobs;
 mod pooling;
+mod rankers;
 mod room;
 mod selection;
 mod speculation;

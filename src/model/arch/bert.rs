@@ -11,7 +11,13 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.encoder(true)?;
     let positions = Some(model.context_length);
-    model.embedding = EmbeddingSpec { positions, token_types: keys.token_types()?, ..model.embedding };
+    let token_types = keys.token_types()?;
+    // A pair has two types in models that were trained with two.
+    let separator = match token_types {
+        Some(2..) if model.rank.is_some() => Some(keys.separator()?),
+        _ => None,
+    };
+    model.embedding = EmbeddingSpec { positions, token_types, separator, ..model.embedding };
     let [mixer_norms, ffn_norms] = BERT_NORMS;
     for layer in 0..keys.layers()? {
         let attention = AttentionSpec {

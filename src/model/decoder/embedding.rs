@@ -14,7 +14,8 @@ pub(super) fn embed<B: Backend>(
 ) -> Result<()> {
     step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut *residual })?;
     let (cols, embedding) = (spec.hidden_size, &weights.embedding);
-    let tables = [(&embedding.positions, TableRow::OfPosition), (&embedding.token_types, TableRow::First)];
+    let of_type = spec.embedding.separator.map_or(TableRow::First, TableRow::SecondBehind);
+    let tables = [(&embedding.positions, TableRow::OfPosition), (&embedding.token_types, of_type)];
     for (table, row) in tables {
         if let Some(table) = table {
             step.add_rows(AddRows { table, cols, row, out: &mut *residual })?;

@@ -9,7 +9,7 @@ use crate::selection::Wanted;
 use crate::testdata;
 
 /// Hidden states of prompts that are computed together.
-fn hidden<B: Backend>(model: &mut Model<B>, prompts: &[&[u32]]) -> Vec<Vec<Vec<f32>>> {
+pub(super) fn hidden<B: Backend>(model: &mut Model<B>, prompts: &[&[u32]]) -> Vec<Vec<Vec<f32>>> {
     let seqs: Vec<_> = prompts.iter().map(|prompt| (*prompt, 0)).collect();
     let mut rows = model.rows(&seqs, |_| Wanted::Hidden).unwrap().into_iter();
     prompts.iter().map(|prompt| rows.by_ref().take(prompt.len()).collect()).collect()

@@ -1,7 +1,8 @@
-//! Vectors of encoders through the GPU backend, on the devices of its tests.
+//! Vectors and scores of encoders through the GPU backend, on the devices of its tests.
 
 use super::MAX_TOKENS;
 use super::encoders::check_encoder;
+use super::rankers::check_rankers;
 use crate::backend::gpu::Device;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{GpuOptions, KvCacheDtype};
@@ -9,7 +10,7 @@ use crate::testdata;
 
 type Opened = (Device, GpuOptions);
 
-/// Vectors of all encoders. Activations are rounded to 16 bits: llama.cpp's move the vectors by up to 3.1e-3.
+/// Vectors and scores of all encoders. Activations are rounded to 16 bits: llama.cpp's move vectors by up to 3.1e-3.
 fn check_vectors(device: Option<Opened>) {
     let Some(device) = device else { return };
     for (name, dtype) in
@@ -17,6 +18,7 @@ fn check_vectors(device: Option<Opened>) {
     {
         check_encoder(devices::loader(&device, MAX_TOKENS), name, dtype, 5e-3, false);
     }
+    check_rankers(|| devices::loader(&device, MAX_TOKENS), KvCacheDtype::F32, 5e-3, false);
     assert_eq!(device.0.allocated_bytes(), 0);
 }
 

@@ -12,6 +12,7 @@ mod latent;
 mod layers;
 mod nemotron;
 pub(crate) mod nextn;
+pub(crate) mod rankers;
 mod states;
 
 use std::path::PathBuf;

@@ -112,7 +112,7 @@ fn contradictions_are_errors_that_name_the_key() {
         ("add_bos_token", V::Bool(true), "bos_token_id"),
         ("add_eos_token", V::Bool(true), "eos_token_id"),
         ("add_bos_token", V::U32(1), "add_bos_token"),
-        ("model", V::String("t5".into()), "model"),
+        ("model", V::String("rwkv".into()), "model"),
         ("pre", V::String("no-such".into()), "pre"),
     ];
     build(good_bpe()).unwrap();

@@ -7,6 +7,7 @@ mod golden;
 mod limits;
 mod prop;
 mod special;
+mod unigram;
 mod wordpiece;
 
 use std::path::Path;

@@ -244,25 +244,26 @@ pub(super) fn add_rows(step: &mut GpuStep<'_>, args: AddRows<'_, GpuBackend>) ->
     let table_rows = args.table_rows();
     let AddRows { table, cols, row, out } = args;
     let rows = step.tokens;
-    if row == TableRow::OfPosition {
-        step.inputs.check(step.batch, Check::Positions { rows: table_rows })?;
-    }
+    step.inputs.check(step.batch, Check::TableRows { row, rows: table_rows })?;
+    let (positions, token_ids, separator) = match row {
+        TableRow::OfPosition => (Some(step.inputs.positions()?), None, 0),
+        TableRow::First => (None, None, 0),
+        TableRow::SecondBehind(token) => (Some(step.inputs.positions()?), Some(step.inputs.token_ids()?), token),
+    };
     let args = AddRowsArgs {
         table: table.read(table_rows * cols)?.ptr(),
-        positions: match row {
-            TableRow::OfPosition => Some(step.inputs.positions()?),
-            TableRow::First => None,
-        }
-        .into(),
+        positions: positions.into(),
+        token_ids: token_ids.into(),
         out: out.read_f32("what rows of a table are added to", rows, cols)?.ptr(),
         cols: count(cols)?,
+        separator,
     };
     if rows == 0 {
         return Ok(());
     }
     let launcher = step.compute.launcher();
     let grid = [count(rows)?, count(cols.div_ceil(ADD_ROWS_COLS as usize))?, 1];
-    // SAFETY: see `ops`; positions were checked against the table.
+    // SAFETY: see `ops`; rows of the table, and where sequences begin, were checked.
     unsafe { launcher.launch(ADD_ROWS, ONCE, grid, &args) }
 }
 
