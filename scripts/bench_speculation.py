@@ -6,10 +6,12 @@ changed), and a text that repeats itself in a circle. Each runs at one stream an
 `speculative_config` alone. Prints, for each, the medians of tokens per second, the ratio of pairs and what was guessed,
 as a Markdown table; texts that differ end it. A small model does not copy a file to the letter, so the circle shows
 what one that copies well would reach. A file whose block for multi-token prediction guesses right and whose texts go in
-circles (`make_model.py --mtp --tokenizer MODEL.gguf`) shows what both methods reach on text that repeats:
+circles (`make_model.py --mtp --tokenizer MODEL.gguf`) shows what both methods reach on text that repeats, and so do a
+model and a draft model of one vocabulary that go in the same circles (`make_model.py --circles`):
 
     .venv/bin/python scripts/bench_speculation.py MODEL.gguf
     .venv/bin/python scripts/bench_speculation.py MTP.gguf --config '{"method": "mtp"}'
+    .venv/bin/python scripts/bench_speculation.py MODEL.gguf --config '{"model": "DRAFT.gguf"}'
 """
 
 import argparse

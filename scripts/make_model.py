@@ -135,12 +135,14 @@ def previous_tokens(vocab: int) -> np.ndarray:
     return start + (tokens - start - 1) % np.minimum(CIRCLE, vocab - start)
 
 
-def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool) -> None:
-    """Writes the model; with `mtp` with a block that guesses right, and layers that add nothing.
+def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circles: bool, mtp: bool) -> None:
+    """Writes the model; with `circles` of layers that add nothing, with `mtp` also with a block that guesses right.
 
-    Texts then go in circles, and by far: the logit of the next token is that of an embedding by itself.
+    Texts then go in circles, and by far: the logit of the next token is that of an embedding by itself. They are the
+    same circles in models of the same vocabulary.
     """
     weights = Weights()
+    tied = shape.tied and not circles
     writer = gguf.GGUFWriter(path, shape.arch)
     if tokenizer is None:
         writer.add_tokenizer_model("none")
@@ -231,7 +233,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
         kind = tensor_type(recipe, name, layer, shape.layers, cols)
         data = weights.matrix(max(experts, 1) * rows, cols, kind)
         data = data.reshape(experts, rows, -1) if experts else data
-        if mtp and name in OUTPUTS:
+        if circles and name in OUTPUTS:
             # Zero bytes are zeros in every type. What follows a token then depends on that token alone.
             data = np.zeros_like(data)
         writer.add_tensor(f"{tensor}.weight", data, raw_dtype=kind)
@@ -313,8 +315,8 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
             writer.add_tensor(f"{layer}.{name}", weights.vector(shape.hidden, 1.0))
         writer.add_tensor(f"{layer}.layer_output_scale.weight", weights.vector(1, 1.0))
 
-    # With `mtp` the output projection is made of it, and of its type.
-    is_output = shape.tied or mtp
+    # In circles the output projection is made of it, and of its type.
+    is_output = tied or circles
     table = matrix("token_embd", "output" if is_output else "token_embd", 0, shape.vocab, shape.hidden)
     for i in range(shape.layers + mtp):
         layer = f"blk.{i}"
@@ -382,10 +384,10 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool
         for name in ("enorm", "hnorm"):
             writer.add_tensor(f"{block}.{name}.weight", np.ones(shape.hidden, np.float32))
         writer.add_tensor(f"{block}.shared_head_norm.weight", last)
-    if mtp and not shape.tied:
+    if circles:
         kind = tensor_type(recipe, "output", 0, shape.layers, shape.hidden)
         writer.add_tensor("output.weight", table[previous_tokens(shape.vocab)], raw_dtype=kind)
-    elif not shape.tied:
+    elif not tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -403,15 +405,20 @@ def main() -> None:
         "--tokenizer", metavar="GGUF", help="a file whose tokenizer and chat template it gets; else none"
     )
     parser.add_argument(
+        "--circles",
+        action="store_true",
+        help="layers take their time and add nothing, and texts go in circles, the same ones for models of one "
+        "vocabulary: any of them guesses right for any other",
+    )
+    parser.add_argument(
         "--mtp",
         action="store_true",
-        help="a block for multi-token prediction whose guesses are right: layers take their time and add nothing, and "
-        "texts go in circles",
+        help="as --circles, with a block for multi-token prediction whose guesses are right",
     )
     args = parser.parse_args()
     if args.mtp and not SHAPES[args.shape].delta_heads:
         parser.error("--mtp is for the shapes of Qwen 3.5 and its successors")
-    write(SHAPES[args.shape], args.recipe, args.out, args.tokenizer, args.mtp)
+    write(SHAPES[args.shape], args.recipe, args.out, args.tokenizer, circles=args.circles or args.mtp, mtp=args.mtp)
 
 
 if __name__ == "__main__":

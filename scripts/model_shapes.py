@@ -157,5 +157,6 @@ SHAPES = {
         latent=(768, 512, 192, 64, 256),
         dense_layers=1,
     ),
+    "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, True, 5e5, 131072),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
 }

@@ -77,6 +77,7 @@ def test_wrong_usage_exits_with_2(arguments):
         (["perplexity", "/no/such.txt"], "No such file"),
         (["generate", "hi", "--temperature", "-1"], "temperature: got -1"),
         (["generate", "hi", "--device", "tpu"], "device: got tpu"),
+        (["generate", "hi", "--speculative-config", '{"model": "/no/draft.gguf"}'], "/no/draft.gguf: No such file"),
     ],
 )
 def test_failure_exits_with_1_and_one_line(model, arguments, message):
@@ -176,6 +177,16 @@ def test_generate_json(model):
     assert report["completion_tokens"] == len(report["token_ids"]) == 12
     assert report["finish_reason"] == "length"
     assert report["metrics"]["total_time"] > 0
+
+
+def test_generate_with_a_draft_model(model):
+    arguments = ("generate", "ab", "-m", model, "-n", 40, "--ignore-eos", "--json", "--temperature", 0)
+    plain, guessed = (
+        json.loads(process(*arguments, *more).stdout)["token_ids"]
+        for more in ((), ("--speculative-config", json.dumps({"model": model})))
+    )
+    assert guessed == plain
+    assert len(plain) == 40
 
 
 def test_generate_uses_the_installed_model_and_says_so(smollm2_path):

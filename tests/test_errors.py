@@ -81,6 +81,8 @@ ARGUMENTS = [
     ("speculative_config", {"num_speculative_tokens": 0}),
     ("speculative_config", {"prompt_lookup_min": 9, "prompt_lookup_max": 8}),
     ("speculative_config", {"draft_model": "x"}),
+    ("speculative_config", {"method": "draft_model"}),
+    ("speculative_config", {"method": "ngram", "model": "x"}),
     ("retention", -1.0),
     ("retention", float("nan")),
     ("seed", -1),

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from rocmforge import LLM, AsyncLLM, InvalidRequestError, SamplingParams, StructuredOutputsParams
+from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams, StructuredOutputsParams
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 8, "prompt_lookup_min": 3}
 CODE = """\
@@ -146,13 +146,15 @@ def test_the_variable_stands_in_for_the_argument(tiny_model, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "eagle"}, "speculative_config.method: got eagle, expected 'ngram' or 'mtp'"),
+        ({"method": "eagle"}, "speculative_config.method: got eagle, expected 'ngram', 'mtp' or 'draft_model'"),
         (
             {"method": "mtp", "prompt_lookup_max": 4},
             "speculative_config.prompt_lookup_max: got 4, expected nothing, since",
         ),
         ({"method": "mtp"}, "speculative_config.method: got mtp, expected a file with a NextN block"),
-        ({"model": "x"}, "speculative_config: got model, expected a JSON object with some of method, num_speculative"),
+        ({"name": "x"}, "speculative_config: got name, expected a JSON object with some of method, model, num_spec"),
+        ({"method": "mtp", "model": "x"}, "speculative_config.model: got x, expected nothing, since the method 'mtp'"),
+        ({"method": "draft_model"}, "speculative_config.model: got nothing, expected the path of the draft model's"),
         ({"num_speculative_tokens": 65}, "speculative_config.num_speculative_tokens: got 65, expected 1 to 64"),
         ({"num_speculative_tokens": 1.5}, "got 1.5, expected an integer"),
         ({"prompt_lookup_min": 5, "prompt_lookup_max": 4}, "prompt_lookup_min: got 5, expected 1 to 4"),
@@ -208,6 +210,93 @@ def test_a_model_that_guesses_is_left_in_the_middle(mtp_pair, assert_nothing_lef
             if len(output.outputs[0].token_ids) > 8:
                 break
     assert_nothing_left(guessing)
+
+
+DRAFT = {"method": "draft_model", "num_speculative_tokens": 4}
+
+
+@pytest.fixture(scope="module", params=[("quant_models/Q4_K_M", "quant_models/Q4_0"), ("arch/qwen3", "arch/qwen2")])
+def draft_pair(tiny_model, request):
+    """An engine without guesses, and one with a draft model: of the same weights in another type, or of other ones."""
+    settings = {"max_model_len": 192, "max_num_seqs": 4, "max_num_batched_tokens": 32, "num_threads": 1}
+    file, draft = map(tiny_model, request.param)
+    # Whoever names a model and no method means a draft model.
+    config = {"model": draft, "num_speculative_tokens": 4}
+    with LLM(file, **settings) as plain, LLM(file, **settings, speculative_config=config) as guessing:
+        assert guessing.config()["speculative_config"] == DRAFT | {"model": str(draft)}
+        yield plain, guessing
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.9, "seed": 3, "n": 3},
+        {"temperature": 0.0, "frequency_penalty": 0.2, "logprobs": 2},
+    ],
+    ids=str,
+)
+def test_a_draft_model_changes_no_text(draft_pair, settings, assert_nothing_left):
+    plain, guessing = draft_pair
+    params = SamplingParams(**{"max_tokens": 60, "ignore_eos": True, **settings})
+    prompts = [list(range(3, 3 + length)) for length in (2, 40, 75)]
+    # The second time the prompts are in the prefix cache.
+    for _ in range(2):
+        assert texts(guessing, prompts, params) == texts(plain, prompts, params)
+    stats = guessing.stats()
+    assert_counts(stats)
+    assert stats.spec_decode_num_draft_tokens == stats.spec_decode_num_proposed_tokens > 0
+    assert_nothing_left(guessing)
+
+
+def test_a_draft_model_is_in_the_plan_and_in_no_vector(draft_pair, assert_nothing_left):
+    plain, guessing = draft_pair
+    before, after = plain.memory(), guessing.memory()
+    assert after.weights > before.weights
+    ours, theirs = (llm.embed([[5, 6, 7, 8], list(range(3, 60))], progress=False) for llm in (guessing, plain))
+    assert (ours == theirs).all()
+    for _ in range(3):
+        for output in guessing.stream([5, 6, 7], SamplingParams(max_tokens=100, ignore_eos=True)):
+            if len(output.outputs[0].token_ids) > 8:
+                break
+    assert_nothing_left(guessing)
+
+
+def test_draft_models_of_no_use_are_refused(tiny_model, tmp_path):
+    file = tiny_model("arch/qwen3")
+
+    def load(draft, **settings):
+        LLM(file, **settings, speculative_config={"model": draft})
+
+    with pytest.raises(FileNotFoundError, match=re.escape("no-such.gguf")):
+        load(tmp_path / "no-such.gguf")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny_model("arch/qwen2").read_bytes()[:5000])
+    with pytest.raises(ModelFileError, match=re.escape(str(broken))):
+        load(broken)
+    with pytest.raises(InvalidRequestError, match="a draft model with the model's vocabulary; it has 448 tokens, the"):
+        load(tiny_model("arch/glm4"))
+    with pytest.raises(InvalidRequestError, match="attends in both directions"):
+        load(tiny_model("embedding/bert"))
+    with pytest.raises(InvalidRequestError, match=re.escape("hf:OWNER/REPO")):
+        load("hf:nobody")
+
+
+async def test_a_draft_model_in_a_process_of_its_own(tiny_model):
+    """The child finds the draft model, and its counts come back."""
+    model, draft = tiny_model("quant_models/Q4_K_M"), tiny_model("quant_models/Q4_0")
+    params = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True)
+    prompt = [5, 6, 7, 8]
+    with LLM(model, max_model_len=128) as llm:
+        expected = llm.generate(prompt, params, progress=False)[0].outputs[0].token_ids
+    engine = await AsyncLLM.load(model, max_model_len=128, speculative_config={"model": draft}, isolate=True)
+    async with engine:
+        async for output in engine.generate(prompt, params):
+            last = output
+        assert last.outputs[0].token_ids == expected
+        assert_counts(engine.stats())
+        assert engine.stats().spec_decode_num_accepted_tokens > 0
+        assert engine.config()["speculative_config"] == DRAFT | {"model": str(draft)}
 
 
 async def test_from_asyncio_in_a_process_of_its_own(tiny_model, assert_nothing_left):

@@ -52,9 +52,10 @@ class LoadedModel:
             has such, in whole blocks; by default as many as have keys and values of a snapshot's size, from 256 to
             4,096. A prompt that shares a part of another begins at the last snapshot in that part.
         speculative_config: How tokens are guessed, so that a step verifies several of a sequence: `method` (`ngram`,
-            from the text itself, or `mtp`, by the block for it that some files have), `num_speculative_tokens` (8, with
-            `mtp` 3), and for `ngram` `prompt_lookup_max` (8), `prompt_lookup_min` (3). The text stays the same, and
-            guesses are made where they pay; by default none are.
+            from the text itself, `mtp`, by the block for it that some files have, or `draft_model`, by a small model of
+            the same vocabulary, whose path or name is `model`), `num_speculative_tokens` (8, with `mtp` 3, with
+            `draft_model` 4), and for `ngram` `prompt_lookup_max` (8), `prompt_lookup_min` (3). The text stays the same,
+            and guesses are made where they pay; by default none are.
         retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
         seed: For requests that bring none; by default drawn from the system.
         batch_invariant: Whether results do not depend, to the last bit, on what a row was computed with; on the CPU
@@ -94,6 +95,10 @@ class LoadedModel:
         )
         progress = options.pop("progress", True)
         file = model_file(model, progress=progress, on_load=on_load)
+        guesses = options.get("speculative_config")
+        if isinstance(guesses, dict) and isinstance(draft := guesses.get("model"), str | os.PathLike):
+            draft_file = model_file(draft, progress=progress, on_load=on_load)
+            options["speculative_config"] = {**guesses, "model": str(draft_file)}
         with byte_bar("Loading", enabled=progress, report=on_load) as report:
             isolate = options.pop("isolate", PROCESS_DEFAULTS["isolate"])
             watchdog = options.pop("watchdog", PROCESS_DEFAULTS["watchdog"])

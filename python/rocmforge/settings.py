@@ -17,7 +17,10 @@ class SpeculativeConfig(TypedDict, total=False):
 
     method: str
     """`ngram`: whatever followed the last tokens where they stood before in the text. `mtp`: the block of the model's
-    file that was trained for it (NextN, multi-token prediction)."""
+    file that was trained for it (NextN, multi-token prediction). `draft_model`: a small model of the same vocabulary;
+    the method of whoever names a `model` and no method."""
+    model: str | os.PathLike[str]
+    """Path of the draft model's GGUF file, or its name, as that of the model itself, for `draft_model`."""
     num_speculative_tokens: int
     """Most guesses for a sequence in a step; how many are made is decided from what they gain and cost."""
     prompt_lookup_max: int

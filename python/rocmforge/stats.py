@@ -118,7 +118,7 @@ class Stats:
     """Records of finished requests that are still kept (see `retention`)."""
     spec_decode_num_proposed_tokens: int
     """Guessed tokens that the text offered; how many of them became drafts was decided from what they gain and cost.
-    With `mtp` those that the model made, each for a step that verifies it."""
+    With `mtp` and `draft_model` those that were computed, each for a step that verifies it."""
     spec_decode_num_drafts: int
     """Times that a step verified drafts of a sequence."""
     spec_decode_num_draft_tokens: int

@@ -190,8 +190,9 @@ impl EngineConfig {
     /// The most drafts of one sequence in a step. Each keeps a recurrent state, where the model has such: as many as
     /// are guessed at most, so that long forced texts push no snapshots out of their slots.
     pub fn most_drafts(&self) -> usize {
-        let guessed = self.speculative_config.unwrap_or_default().num_speculative_tokens;
-        if self.states.is_some() { guessed } else { usize::MAX }
+        let guessed = self.speculative_config.as_ref().map(|config| config.num_speculative_tokens);
+        let most = guessed.unwrap_or_else(|| SpeculativeConfig::default().num_speculative_tokens);
+        if self.states.is_some() { most } else { usize::MAX }
     }
 }
 
@@ -221,7 +222,7 @@ impl EngineArgs {
         within("max_long_partial_prefills", self.max_long_partial_prefills, 1, self.max_num_partial_prefills)?;
         within("long_prefill_token_threshold", self.long_prefill_token_threshold.unwrap_or(1), 1, usize::MAX)?;
         within("state_snapshot_interval", self.state_snapshot_interval.unwrap_or(1), 1, u32::MAX as usize)?;
-        self.speculative_config.map_or(Ok(()), |config| config.validate())?;
+        self.speculative_config.as_ref().map_or(Ok(()), SpeculativeConfig::validate)?;
         if self.kv_cache_memory == Some(0) {
             return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
         }

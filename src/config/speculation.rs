@@ -1,5 +1,7 @@
 //! Settings of speculation: guesses of the tokens that follow, which a step verifies several of.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::{Map, Value};
 
 use super::names::{by_name, listed};
@@ -12,6 +14,7 @@ const MAX_TOKENS: usize = 64;
 const MAX_LOOKUP: usize = 64;
 /// The fields, each by its name in the settings and in errors.
 const METHOD: [&str; 2] = ["method", "speculative_config.method"];
+const MODEL: [&str; 2] = ["model", "speculative_config.model"];
 const NUM_TOKENS: [&str; 2] = ["num_speculative_tokens", "speculative_config.num_speculative_tokens"];
 const LOOKUP_MAX: [&str; 2] = ["prompt_lookup_max", "speculative_config.prompt_lookup_max"];
 const LOOKUP_MIN: [&str; 2] = ["prompt_lookup_min", "speculative_config.prompt_lookup_min"];
@@ -23,32 +26,38 @@ pub enum SpeculativeMethod {
     Ngram,
     /// From a block of the model's file that was trained to guess tokens (multi-token prediction).
     Mtp,
+    /// From a small model of the same vocabulary, in a file of its own.
+    DraftModel,
 }
 
 impl SpeculativeMethod {
-    const ALL: [Self; 2] = [Self::Ngram, Self::Mtp];
+    const ALL: [Self; 3] = [Self::Ngram, Self::Mtp, Self::DraftModel];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Ngram => "ngram",
             Self::Mtp => "mtp",
+            Self::DraftModel => "draft_model",
         }
     }
 
-    /// Guesses of a sequence in a step at most, where nothing is said of it. Each one of a block is computed, and is
-    /// right less often than the one before.
+    /// Guesses of a sequence in a step at most, where nothing is said of it. Each one of a block or of a model is
+    /// computed, and is right less often than the one before.
     fn default_tokens(self) -> usize {
         match self {
             Self::Ngram => 8,
             Self::Mtp => 3,
+            Self::DraftModel => 4,
         }
     }
 }
 
 /// How, and how much, is guessed; names as in vLLM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpeculativeConfig {
     pub method: SpeculativeMethod,
+    /// The draft model's file, for `DraftModel` alone.
+    pub model: Option<PathBuf>,
     /// The most guesses of one sequence in one step; how many are made is decided from what they gain and cost.
     pub num_speculative_tokens: usize,
     /// The most of the last tokens that are looked for, by `Ngram` alone.
@@ -61,7 +70,7 @@ impl Default for SpeculativeConfig {
     fn default() -> Self {
         let method = SpeculativeMethod::Ngram;
         let num_speculative_tokens = method.default_tokens();
-        Self { method, num_speculative_tokens, prompt_lookup_max: 8, prompt_lookup_min: 3 }
+        Self { method, model: None, num_speculative_tokens, prompt_lookup_max: 8, prompt_lookup_min: 3 }
     }
 }
 
@@ -73,7 +82,7 @@ impl SpeculativeConfig {
     /// `InvalidRequest` that names `what` for text that is no such object, a name that is none, and a value that cannot
     /// be.
     pub fn from_json(what: &'static str, text: &str) -> Result<Self> {
-        let names = [METHOD, NUM_TOKENS, LOOKUP_MAX, LOOKUP_MIN].map(|[name, _]| name);
+        let names = [METHOD, MODEL, NUM_TOKENS, LOOKUP_MAX, LOOKUP_MIN].map(|[name, _]| name);
         let expected = || format!("a JSON object with some of {}", names.join(", "));
         let fields: Map<String, Value> = serde_json::from_str(text)
             .map_err(|error| Error::invalid(what, format!("{text} ({error})"), expected()))?;
@@ -88,7 +97,13 @@ impl SpeculativeConfig {
             fields.get(name).map(read).transpose()
         };
         let default = Self::default();
+        let model = match fields.get(MODEL[0]) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(path)) => Some(PathBuf::from(path)),
+            Some(other) => return Err(Error::invalid(MODEL[1], other, "the path of the draft model's file")),
+        };
         let method = match fields.get(METHOD[0]) {
+            None if model.is_some() => SpeculativeMethod::DraftModel,
             None => default.method,
             Some(Value::String(name)) => by_name(METHOD[1], name, &SpeculativeMethod::ALL, SpeculativeMethod::name)?,
             Some(other) => {
@@ -96,14 +111,15 @@ impl SpeculativeConfig {
             }
         };
         let lookup = [LOOKUP_MAX, LOOKUP_MIN].into_iter().find(|[name, _]| fields.contains_key(*name));
-        if let (SpeculativeMethod::Mtp, Some([name, what])) = (method, lookup) {
-            let expected = "nothing, since the method 'mtp' looks nothing up in the text";
+        if let Some([name, what]) = lookup.filter(|_| method != SpeculativeMethod::Ngram) {
+            let expected = format!("nothing, since the method '{}' looks nothing up in the text", method.name());
             return Err(Error::invalid(what, fields.get(name).unwrap_or(&Value::Null), expected));
         }
         let (longest, shortest) = (count(LOOKUP_MAX)?, count(LOOKUP_MIN)?);
         let prompt_lookup_max = longest.unwrap_or(default.prompt_lookup_max.max(shortest.unwrap_or(0)));
         let config = Self {
             method,
+            model,
             num_speculative_tokens: count(NUM_TOKENS)?.unwrap_or(method.default_tokens()),
             prompt_lookup_max,
             prompt_lookup_min: shortest.unwrap_or(default.prompt_lookup_min.min(prompt_lookup_max)),
@@ -113,8 +129,20 @@ impl SpeculativeConfig {
     }
 
     /// # Errors
-    /// `InvalidRequest` naming the first number out of range.
+    /// `InvalidRequest` naming the first number out of range, or a draft model that is missing or of no use.
     pub fn validate(&self) -> Result<()> {
+        let path = self.model.as_deref().map(Path::display);
+        match (self.method, path) {
+            (SpeculativeMethod::DraftModel, None) => {
+                let expected = "the path of the draft model's file, which the method 'draft_model' needs";
+                return Err(Error::invalid(MODEL[1], "nothing", expected));
+            }
+            (method, Some(path)) if method != SpeculativeMethod::DraftModel => {
+                let expected = format!("nothing, since the method '{}' has no model of its own", method.name());
+                return Err(Error::invalid(MODEL[1], path, expected));
+            }
+            _ => {}
+        }
         within(NUM_TOKENS[1], self.num_speculative_tokens, 1, MAX_TOKENS)?;
         within(LOOKUP_MAX[1], self.prompt_lookup_max, 1, MAX_LOOKUP)?;
         within(LOOKUP_MIN[1], self.prompt_lookup_min, 1, self.prompt_lookup_max)
@@ -135,11 +163,24 @@ mod tests {
         default.validate().unwrap();
         assert_eq!(read("{}").unwrap(), default);
         let all = r#"{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}"#;
-        let expected =
-            SpeculativeConfig { num_speculative_tokens: 5, prompt_lookup_max: 4, prompt_lookup_min: 2, ..default };
+        let expected = SpeculativeConfig {
+            num_speculative_tokens: 5,
+            prompt_lookup_max: 4,
+            prompt_lookup_min: 2,
+            ..default.clone()
+        };
         assert_eq!(read(all).unwrap(), expected);
-        let mtp = SpeculativeConfig { method: SpeculativeMethod::Mtp, num_speculative_tokens: 3, ..default };
+        let mtp = SpeculativeConfig { method: SpeculativeMethod::Mtp, num_speculative_tokens: 3, ..default.clone() };
         assert_eq!(read(r#"{"method": "mtp"}"#).unwrap(), mtp);
+        let draft = SpeculativeConfig {
+            method: SpeculativeMethod::DraftModel,
+            model: Some("small.gguf".into()),
+            num_speculative_tokens: 4,
+            ..default
+        };
+        // A model is a draft model wherever no method is named.
+        assert_eq!(read(r#"{"method": "draft_model", "model": "small.gguf"}"#).unwrap(), draft);
+        assert_eq!(read(r#"{"model": "small.gguf"}"#).unwrap(), draft);
         let two = SpeculativeConfig { num_speculative_tokens: 2, ..mtp };
         assert_eq!(read(r#"{"method": "mtp", "num_speculative_tokens": 2}"#).unwrap(), two);
         // One bound alone moves the other one where they would contradict each other.
@@ -159,9 +200,29 @@ mod tests {
         for (text, named) in [
             ("", "speculative_config: got"),
             ("[]", "speculative_config: got []"),
-            (r#"{"model": "x"}"#, "speculative_config: got model, expected a JSON object with some of method, num_sp"),
-            (r#"{"method": "eagle"}"#, "speculative_config.method: got eagle, expected 'ngram' or 'mtp'"),
-            (r#"{"method": 1}"#, "speculative_config.method: got 1, expected 'ngram' or 'mtp'"),
+            (
+                r#"{"name": "x"}"#,
+                "speculative_config: got name, expected a JSON object with some of method, model, num_",
+            ),
+            (
+                r#"{"method": "eagle"}"#,
+                "speculative_config.method: got eagle, expected 'ngram', 'mtp' or 'draft_model'",
+            ),
+            (r#"{"method": 1}"#, "speculative_config.method: got 1, expected 'ngram', 'mtp' or 'draft_model'"),
+            (r#"{"model": 1}"#, "speculative_config.model: got 1, expected the path of the draft model's file"),
+            (r#"{"method": "draft_model"}"#, "speculative_config.model: got nothing, expected the path of the draft"),
+            (
+                r#"{"method": "ngram", "model": "x"}"#,
+                "speculative_config.model: got x, expected nothing, since the method 'ngram' has no model of its own",
+            ),
+            (
+                r#"{"method": "mtp", "model": "x"}"#,
+                "speculative_config.model: got x, expected nothing, since the method",
+            ),
+            (
+                r#"{"model": "x", "prompt_lookup_max": 2}"#,
+                "speculative_config.prompt_lookup_max: got 2, expected nothing, since the method 'draft_model' looks",
+            ),
             (
                 r#"{"method": "mtp", "prompt_lookup_min": 2}"#,
                 "speculative_config.prompt_lookup_min: got 2, expected nothing, since the method 'mtp' looks nothing up",

@@ -83,7 +83,8 @@ impl Core {
         outputs: Outbox,
     ) -> Self {
         let (vocab_size, rank_head) = (executor.vocab_size(), executor.rank_head());
-        let speculator = config.speculative_config.map(|settings| Speculator::new(settings, config.max_prompt_logits));
+        let speculative = config.speculative_config.clone();
+        let speculator = speculative.map(|settings| Speculator::new(settings, config.max_prompt_logits));
         Self {
             shared,
             config,

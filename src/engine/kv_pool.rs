@@ -78,7 +78,7 @@ impl States {
             slots_per_seq: if can_stop { 2 } else { 1 },
             snapshot_interval: tokens.next_multiple_of(block_size),
             has_snapshots: args.enable_prefix_caching,
-            num_guessed: args.speculative_config.map_or(0, |settings| settings.num_speculative_tokens as u64),
+            num_guessed: args.speculative_config.as_ref().map_or(0, |settings| settings.num_speculative_tokens as u64),
         })
     }
 

@@ -39,11 +39,25 @@ pub(super) fn load_on(
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
-    let spec = match args.speculative_config.map(|config| config.method) {
+    let speculative = args.speculative_config.as_ref();
+    let spec = match speculative.map(|config| config.method) {
         Some(SpeculativeMethod::Mtp) => ModelSpec::with_drafter(&gguf, args.max_model_len)?,
-        Some(SpeculativeMethod::Ngram) | None => ModelSpec::from_gguf(&gguf, args.max_model_len)?,
+        Some(SpeculativeMethod::Ngram | SpeculativeMethod::DraftModel) | None => {
+            ModelSpec::from_gguf(&gguf, args.max_model_len)?
+        }
     };
-    let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec: &spec };
+    let draft = speculative.and_then(|config| config.model.as_deref()).map(GgufFile::open).transpose()?;
+    let spec = match &draft {
+        Some(draft) => spec.with_draft_model(&gguf, draft, args.max_model_len)?,
+        None => spec,
+    };
+    let mut tensors = ModelTensors::collect(&gguf, &spec)?;
+    let mut file_bytes = gguf.tensor_bytes();
+    if let Some(draft) = &draft {
+        tensors = tensors.with_draft_model(draft)?;
+        file_bytes += draft.tensor_bytes();
+    }
+    let model = Model { args, tensors, gguf: &gguf, spec: &spec, file_bytes };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
     if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
@@ -71,6 +85,8 @@ struct Model<'a> {
     gguf: &'a GgufFile,
     spec: &'a ModelSpec,
     tensors: ModelTensors<'a>,
+    /// Bytes of all tensors, the draft model's among them.
+    file_bytes: u64,
 }
 
 type Loaded = (Box<dyn Executor>, EngineConfig);
@@ -100,7 +116,7 @@ fn load_onto<L: Loader>(
     default_pool: impl Fn(u64) -> u64,
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded> {
-    let Model { args, gguf, spec, tensors } = model;
+    let Model { args, gguf, spec, tensors, file_bytes } = model;
     loader.check_block_size(args.block_size)?;
     // A device that computes on its own is not called back.
     let can_stop = !L::Backend::ASYNCHRONOUS;
@@ -110,7 +126,7 @@ fn load_onto<L: Loader>(
     // it memory.
     let room = room_for_pool(loader.room_beside(tensors.uploads())?, scratch)?;
     wish.check(room)?;
-    let total = gguf.tensor_bytes();
+    let total = *file_bytes;
     // A tensor that serves twice is uploaded twice.
     let mut tell = |done: u64| match progress(LoadProgress { done: done.min(total), total }) {
         true => Ok(()),
@@ -136,7 +152,7 @@ fn load_onto<L: Loader>(
         max_num_partial_prefills: args.max_num_partial_prefills,
         max_long_partial_prefills: args.max_long_partial_prefills,
         long_prefill_token_threshold: resolve_threshold(args, pool.max_model_len, limits.max_num_batched_tokens),
-        speculative_config: args.speculative_config,
+        speculative_config: args.speculative_config.clone(),
         retention: args.retention,
         seed: args.seed,
         embedding_size: spec.hidden_size,

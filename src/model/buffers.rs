@@ -26,9 +26,9 @@ impl<B: Backend> Memory for B {
     type ExpertWork = B::ExpertWork;
 }
 
-/// Activations of one step.
+/// Activations of one step, of the model and of its draft model in turn.
 pub(super) struct Buffers<M: Memory> {
-    /// cos and sin per token, of each RoPE.
+    /// cos and sin per token, of each RoPE; those of the draft model are the last ones.
     pub(super) angles: Vec<M::Buffer>,
     /// Rows of all tokens of the step.
     pub(super) all: Stream<M>,
@@ -138,8 +138,10 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         Ffn::None => None,
     });
     // The inputs of layers go through the same buffers.
-    let inputs = spec.input_cols();
-    let gated = dense.chain(spec.layer_inputs.map(|inputs| inputs.size)).max();
+    let inputs = spec.all_models().map(ModelSpec::input_cols).max().unwrap_or(0);
+    let gated = dense.chain(spec.all_models().filter_map(|model| Some(model.layer_inputs?.size))).max();
+    let hidden = spec.all_models().map(|model| model.hidden_size).max().unwrap_or(0);
+    let vocab = spec.all_models().map(|model| model.vocab_size).max().unwrap_or(0);
     let (mut kinds, mut has_norm_behind, mut has_branches) = (Vec::new(), false, false);
     for layer in spec.all_layers() {
         if let Some(experts) = layer.ffn.experts() {
@@ -152,19 +154,20 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     }
     let mut stream = |rows: usize| -> Result<_> {
         Ok(Stream {
-            residual: memory.buffer(rows, spec.hidden_size)?,
+            residual: memory.buffer(rows, hidden)?,
             mixed: memory.buffer(rows, mixed)?,
-            inputs: spec.layer_inputs.map(|_| memory.buffer(rows, inputs)).transpose()?,
+            inputs: (inputs > 0).then(|| memory.buffer(rows, inputs)).transpose()?,
         })
     };
     let (all, last) = (stream(tokens)?, stream(logits)?);
-    let angles = spec.ropes.iter().map(|rope| memory.buffer(tokens, 2 * rope.inv_freq.len()));
+    let ropes = spec.all_models().flat_map(|model| &model.ropes);
+    let angles = ropes.map(|rope| memory.buffer(tokens, 2 * rope.inv_freq.len()));
     Ok(Buffers {
         angles: angles.collect::<Result<_>>()?,
         all,
         last,
         work: Work {
-            normed: memory.buffer(tokens, spec.hidden_size.max(q_rank))?,
+            normed: memory.buffer(tokens, hidden.max(q_rank))?,
             projected: memory.buffer(tokens, projected)?,
             latent: match query_cols {
                 Some(cols) => Some(LatentWork {
@@ -182,10 +185,10 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
                 None => None,
             },
             experts: kinds.iter().map(|kind| memory.expert_work(kind, tokens)).collect::<Result<_>>()?,
-            mixture: has_norm_behind.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
-            branches: has_branches.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
+            mixture: has_norm_behind.then(|| memory.buffer(tokens, hidden)).transpose()?,
+            branches: has_branches.then(|| memory.buffer(tokens, hidden)).transpose()?,
         },
-        logits: (!spec.is_bidirectional()).then(|| memory.buffer(logits, spec.vocab_size)).transpose()?,
+        logits: (!spec.is_bidirectional()).then(|| memory.buffer(logits, vocab)).transpose()?,
         drafts: match spec.drafter {
             Some(_) => Some(Drafts {
                 hidden: memory.buffer(tokens, spec.hidden_size)?,

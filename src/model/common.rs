@@ -58,10 +58,12 @@ impl Keys<'_> {
     /// The model without its layers and with this pooling.
     pub(super) fn model_that_pools(&self, norm: NormSpec, pooling: Pooling) -> Result<ModelSpec> {
         let ranks = pooling == Pooling::Rank;
+        let vocab_size = self.vocab_size()?;
         Ok(ModelSpec {
             architecture: self.architecture,
             hidden_size: self.size("embedding_length")?,
-            vocab_size: self.vocab_size()?,
+            vocab_size,
+            table_rows: vocab_size,
             context_length: self.size("context_length")?,
             norm,
             output_norm: Some("output_norm"),
@@ -72,6 +74,7 @@ impl Keys<'_> {
             layers: Vec::new(),
             nextn_layers: 0,
             drafter: None,
+            draft_model: None,
             ropes: Vec::new(),
             kv_groups: Vec::new(),
             pooling,

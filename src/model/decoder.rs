@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
-use super::layers::{
-    AttentionWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, QkNormWeights, Weights,
-};
+use super::layers::{DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, Weights};
 use super::rank::RankHead;
-use super::spec::{AttentionSpec, DenseSpec, Gate, ModelSpec, QkNorm};
+use super::spec::{DenseSpec, Gate, ModelSpec};
 use crate::backend::{
-    Activate, Backend, CopyBlocks, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader,
-    MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore,
-    RopeAngles, RopeAttention, Rotation, StateLayerSpec, StepOps, WorkShape,
+    Activate, Backend, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader, MatrixShape,
+    MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAngles, StateLayerSpec, StepOps,
+    WorkShape,
 };
 use crate::batch::Batch;
 use crate::selection::{Needs, Selection, Wish};
 use crate::{Error, Result};
 
+mod attention;
 mod branches;
 mod draft;
 mod embedding;
@@ -26,13 +25,14 @@ mod latent;
 mod logits;
 mod states;
 
+use attention::Attend;
 use branches::Branches;
 use draft::Drafter;
 use logits::{logits_of, no_logits};
 
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
-    model: Model<B>,
+    models: Models<B>,
     limits: DecoderLimits,
     rank_head: Option<Arc<RankHead>>,
     /// Rows of the step that was launched last, and what it computed of them.
@@ -43,6 +43,14 @@ pub struct Decoder<B: Backend> {
 }
 
 /// The weights, pools and buffers that the ops of a step use.
+struct Models<B: Backend> {
+    main: Model<B>,
+    /// The model that guesses tokens for it.
+    draft: Option<Model<B>>,
+    /// Activations, which each of the two leaves to the other.
+    buffers: Buffers<B>,
+}
+
 struct Model<B: Backend> {
     spec: ModelSpec,
     weights: Weights<B>,
@@ -50,7 +58,8 @@ struct Model<B: Backend> {
     kv_layers: Vec<B::KvLayer>,
     /// States of the layers that carry one, in their order.
     state_layers: Vec<B::StateLayer>,
-    buffers: Buffers<B>,
+    /// Index of its first RoPE's angles among those of the buffers.
+    first_angles: usize,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -58,20 +67,31 @@ impl<B: Backend> Decoder<B> {
     /// of `ModelSpec::state_layers`.
     pub fn new<L: Loader<Backend = B>>(
         spec: ModelSpec,
-        weights: Weights<B>,
+        mut weights: Weights<B>,
         loader: &mut L,
         limits: DecoderLimits,
         (kv_layers, state_layers): (&[KvLayerSpec], &[StateLayerSpec]),
         rank_head: Option<RankHead>,
     ) -> Result<Self> {
-        let kv_layers = loader.alloc_kv_layers(kv_layers)?;
+        let mut kv_layers = loader.alloc_kv_layers(kv_layers)?;
         let state_layers = match state_layers {
             [] => Vec::new(),
             specs => loader.alloc_state_layers(specs)?,
         };
         let buffers = Buffers::new(&spec, limits, loader)?;
+        let draft = match (&spec.draft_model, weights.draft_model.take()) {
+            (Some(draft), Some(weights)) => Some(Model {
+                spec: (**draft).clone(),
+                weights: *weights,
+                kv_layers: kv_layers.split_off(kv_layers.len().saturating_sub(spec.num_draft_kv_layers())),
+                state_layers: Vec::new(),
+                first_angles: spec.ropes.len(),
+            }),
+            (None, None) => None,
+            _ => return Err(Error::internal("a draft model without its weights, or weights without the model")),
+        };
         Ok(Self {
-            model: Model { spec, weights, kv_layers, state_layers, buffers },
+            models: Models { main: Model { spec, weights, kv_layers, state_layers, first_angles: 0 }, draft, buffers },
             limits,
             rank_head: rank_head.map(Arc::new),
             num_rows: 0,
@@ -81,7 +101,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub fn spec(&self) -> &ModelSpec {
-        &self.model.spec
+        &self.models.main.spec
     }
 
     /// The head of a model that ranks.
@@ -108,8 +128,8 @@ impl<B: Backend> Decoder<B> {
                 self.limits
             )));
         }
-        let model = &mut self.model;
-        backend.step(batch, &mut |step: &mut B::Step<'_>| model.forward(step, needs.logits))?;
+        let models = &mut self.models;
+        backend.step(batch, &mut |step: &mut B::Step<'_>| models.forward(step, needs.logits))?;
         (self.num_rows, self.needs) = (rows, needs);
         Ok(())
     }
@@ -123,8 +143,9 @@ impl<B: Backend> Decoder<B> {
         if rows != wishes.len() {
             return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
         }
-        match &self.model.buffers.logits {
-            Some(logits) if rows > 0 && self.needs.logits => backend.select(logits, self.model.spec.vocab_size, wishes),
+        let Models { main, buffers, .. } = &self.models;
+        match &buffers.logits {
+            Some(logits) if rows > 0 && self.needs.logits => backend.select(logits, main.spec.vocab_size, wishes),
             _ => Ok(()),
         }
     }
@@ -134,18 +155,19 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// Errors of a step that would also fail later.
     pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
-        let model = &mut self.model;
+        let models = &mut self.models;
         // Steps of single tokens are what a device asks for, and whole prompts are seldom so short.
-        if model.spec.is_bidirectional() {
+        if models.main.spec.is_bidirectional() {
             return Ok(());
         }
-        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| model.forward(step, true);
+        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| models.forward(step, true);
         backend.rehearse(ops)
     }
 
     /// Waits for the step that was launched last.
     pub fn collect<'a>(&'a mut self, backend: &'a mut B) -> Result<Selection<'a>> {
-        let Model { spec, weights, buffers: Buffers { last, work, logits, .. }, .. } = &mut self.model;
+        let Models { main: Model { spec, weights, .. }, buffers: Buffers { last, work, logits, .. }, .. } =
+            &mut self.models;
         let rows = self.num_rows;
         self.hidden.clear();
         if rows > 0 && self.needs.hidden {
@@ -164,14 +186,34 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-impl<B: Backend> Model<B> {
-    /// Computes the step's logits from its tokens; without logits it ends with the residuals that they are made of.
-    /// A model without an output projection has none to compute.
+impl<B: Backend> Models<B> {
+    /// Computes the step's logits from its tokens, and the keys and values that the draft model will guess with. That
+    /// goes first, since what the model leaves in the buffers is read once the step is done.
     fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
-        let Self { spec, weights, kv_layers, state_layers, buffers } = self;
+        let Self { main, draft, buffers } = self;
+        if let Some(draft) = draft {
+            draft.forward(step, buffers, 0, false)?;
+        }
+        let rows = step.num_logits();
+        main.forward(step, buffers, rows, wants_logits)
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Computes the logits of `rows` rows of the step, all that it names or none, from its tokens; without logits it
+    /// ends with the residuals that they are made of, and without rows with the last keys and values. A model without
+    /// an output projection has no logits to compute.
+    fn forward(
+        &mut self,
+        step: &mut B::Step<'_>,
+        buffers: &mut Buffers<B>,
+        rows: usize,
+        wants_logits: bool,
+    ) -> Result<()> {
+        let Self { spec, weights, kv_layers, state_layers, first_angles } = self;
         let Buffers { angles, all, last, work, logits, drafts } = buffers;
-        let (tokens, rows) = (step.num_tokens(), step.num_logits());
-        let ropes = Ropes::of_step(step, &weights.ropes, angles)?;
+        let tokens = step.num_tokens();
+        let ropes = Ropes::of_step(step, &weights.ropes, &mut angles[*first_angles..])?;
         embedding::embed(step, spec, weights, &mut all.residual)?;
         if let Some(makers) = &weights.inputs {
             inputs::make(step, makers, all, work)?;
@@ -227,7 +269,7 @@ impl<B: Backend> Model<B> {
             if let Some(matrix) = layer.mixer.output() {
                 step.gather_rows(GatherRows { x: &all.mixed, cols: matrix.cols(), out: &mut last.mixed })?;
                 step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
-                if let (Some(x), Some(out)) = (&all.inputs, &mut last.inputs) {
+                if let (Some(_), Some(x), Some(out)) = (spec.layer_inputs, &all.inputs, &mut last.inputs) {
                     step.gather_rows(GatherRows { x, cols: spec.input_cols(), out })?;
                 }
             }
@@ -281,68 +323,6 @@ fn linear_of<B: Backend>(
     out: &mut B::Buffer,
 ) -> Result<()> {
     step.norm_linear(NormLinear { x, norm: norm.map(NormWeights::norm), matrix, rows, normed, out })
-}
-
-/// The attention of a layer.
-struct Attend<'a, B: Backend> {
-    attention: &'a AttentionWeights<B>,
-    norm: Option<&'a NormWeights<B>>,
-    ropes: &'a Ropes<'a, B>,
-}
-
-impl<B: Backend> Attend<'_, B> {
-    fn rotation(&self) -> Rotation<'_, B> {
-        let AttentionWeights { spec, qk_norm, .. } = self.attention;
-        let after_rope = spec.qk_norm == Some(QkNorm::HeadsAfterRope);
-        let norms = qk_norm.as_ref().map(|QkNormWeights { q, k, eps }| QkNorms {
-            q,
-            k: k.as_ref(),
-            v: spec.v_norm && spec.qkv.has_kv,
-            eps: *eps,
-            after_rope,
-        });
-        let Ropes { ropes, angles } = self.ropes;
-        Rotation { norms, rope: &ropes[spec.rope], angles: &angles[spec.rope], temperature: spec.temperature }
-    }
-
-    /// `qkv = W · norm(x)` for all tokens of the step.
-    fn project(&self, step: &mut B::Step<'_>, kv: &mut B::KvLayer, x: &B::Buffer, work: &mut Work<B>) -> Result<()> {
-        let rows = step.num_tokens();
-        let AttentionSpec { qkv, kv_group: group, .. } = self.attention.spec;
-        // The layer whose keys and values these are has copied its blocks.
-        if qkv.has_kv {
-            step.copy_blocks(CopyBlocks { group, kv })?;
-        }
-        linear_of(step, Input { x, norm: self.norm, rows }, &self.attention.qkv, &mut work.normed, &mut work.projected)
-    }
-
-    /// `mixed = attention(norm(residual))`, before its output projection.
-    fn mix(
-        &self,
-        step: &mut B::Step<'_>,
-        kv: &mut B::KvLayer,
-        stream: &mut Stream<B>,
-        work: &mut Work<B>,
-    ) -> Result<()> {
-        self.project(step, kv, &stream.residual, work)?;
-        let AttentionSpec { qkv: layout, kv_group: group, scoring, .. } = self.attention.spec;
-        let (rotation, sinks) = (self.rotation(), self.attention.sinks.as_ref());
-        let (qkv, out) = (&mut work.projected, &mut stream.mixed);
-        step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out })
-    }
-
-    /// Keys and values alone, for a step of which no logits are wanted.
-    fn store(
-        &self,
-        step: &mut B::Step<'_>,
-        kv: &mut B::KvLayer,
-        stream: &mut Stream<B>,
-        work: &mut Work<B>,
-    ) -> Result<()> {
-        self.project(step, kv, &stream.residual, work)?;
-        let AttentionSpec { qkv: layout, kv_group: group, .. } = self.attention.spec;
-        step.rope_and_store_kv(RopeAndStore { qkv: &mut work.projected, layout, rotation: self.rotation(), group, kv })
-    }
 }
 
 /// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, each with

@@ -17,6 +17,8 @@ use crate::{Error, Result};
 pub struct ModelTensors<'a> {
     pub(super) finder: Finder<'a>,
     pub(super) spec: &'a ModelSpec,
+    /// The tensors of the draft model.
+    pub(super) draft: Option<Box<ModelTensors<'a>>>,
     uploads: Vec<Upload<'a>>,
 }
 
@@ -31,7 +33,19 @@ impl<'a> ModelTensors<'a> {
         inventory.used.extend(output_scales(gguf, spec));
         Weights::visit(spec, &mut inventory)?;
         inventory.reject_unused(spec)?;
-        Ok(Self { finder, spec, uploads: inventory.uploads })
+        Ok(Self { finder, spec, draft: None, uploads: inventory.uploads })
+    }
+
+    /// Adds the tensors of the draft model, which `gguf` holds.
+    ///
+    /// # Errors
+    /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
+    pub fn with_draft_model(mut self, gguf: &'a GgufFile) -> Result<Self> {
+        let spec = self.spec.draft_model.as_deref().ok_or_else(|| Error::internal("tensors of no draft model"))?;
+        let mut draft = Self::collect(gguf, spec)?;
+        self.uploads.append(&mut draft.uploads);
+        self.draft = Some(Box::new(draft));
+        Ok(self)
     }
 
     /// Every upload that `upload` will make.

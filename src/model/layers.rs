@@ -105,6 +105,8 @@ pub struct Weights<T: Tensors> {
     pub(super) layers: Vec<LayerWeights<T>>,
     /// The block that guesses tokens, where the spec has one.
     pub(super) drafter: Option<DrafterWeights<T>>,
+    /// The weights of the draft model, which come from a file of their own.
+    pub(super) draft_model: Option<Box<Weights<T>>>,
 }
 
 /// The weights of a layer, each with what the spec says of it.
@@ -207,11 +209,10 @@ impl<T: Tensors> Weights<T> {
     /// # Errors
     /// Errors of the visitor.
     pub(super) fn visit<V: Visitor<Made = T>>(spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        let table = |name: &str| [part(name.to_owned(), spec.vocab_size, spec.hidden_size, Presence::Absent)];
-        let token_embd = visitor.matrix(&table("token_embd"))?;
+        let token_embd = visitor.matrix(&table("token_embd", spec.hidden_size, spec))?;
         let embedding = EmbeddingWeights::visit(spec, visitor)?;
         let has_output = !spec.tied_output && !spec.is_bidirectional();
-        let output = if has_output { Some(visitor.matrix(&table("output"))?) } else { None };
+        let output = if has_output { Some(visitor.matrix(&table("output", spec.hidden_size, spec))?) } else { None };
         let output_norm = spec.output_norm.map(|name| NormWeights::visit(name, spec, visitor)).transpose()?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
         let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
@@ -219,7 +220,8 @@ impl<T: Tensors> Weights<T> {
         let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec, visitor));
         let layers = layers.collect::<Result<_>>()?;
         let drafter = spec.drafter.as_ref().map(|layer| DrafterWeights::visit(layer, spec, visitor)).transpose()?;
-        Ok(Self { token_embd, embedding, output, output_norm, ropes, inputs, layers, drafter })
+        let draft_model = None;
+        Ok(Self { token_embd, embedding, output, output_norm, ropes, inputs, layers, drafter, draft_model })
     }
 }
 
@@ -399,4 +401,19 @@ pub(super) fn of_layer(index: usize, name: &str) -> String {
 
 pub(super) fn part(name: String, rows: usize, cols: usize, bias: Presence) -> Part {
     Part { name, rows, cols, bias, runs: None }
+}
+
+/// Rows of which devices make tiles: whole ones of a type that follow each other are one matrix to each device.
+const TILE_ROWS: usize = 16;
+
+/// A table with a row for each token. Where the file has fewer rows, its first ones stand behind its whole tiles for
+/// the tokens that have none.
+pub(super) fn table(name: &str, cols: usize, spec: &ModelSpec) -> Vec<Part> {
+    let (tokens, period) = (spec.vocab_size, spec.table_rows);
+    let part = || part(name.to_owned(), period, cols, Presence::Absent);
+    if tokens == period {
+        return vec![part()];
+    }
+    let whole = period - period % TILE_ROWS;
+    [whole, tokens - whole].map(|len| Part { runs: Some(Runs { period, first: 0, len }), ..part() }).into()
 }

@@ -1,12 +1,16 @@
 //! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, and what they share.
 
+mod kv_groups;
+
+pub use kv_groups::KvGroupSpec;
+
+use kv_groups::KvLayout;
+
 use crate::backend::{
-    Activation, DeltaNetShape, ExpertSpec, KvLayerSpec, LatentShape, Mamba2Shape, NormKind, QkvLayout, RopeSpec,
-    Scoring, ShortConvolutionShape, StateLayerSpec, Temperature,
+    Activation, DeltaNetShape, ExpertSpec, LatentShape, Mamba2Shape, NormKind, QkvLayout, RopeSpec, Scoring,
+    ShortConvolutionShape, StateLayerSpec, Temperature,
 };
-use crate::batch::GroupKind;
-use crate::config::{KvCacheDtype, Pooling};
-use crate::{Error, Result};
+use crate::config::Pooling;
 
 /// The tensor of a layer that holds the factor on what it leaves.
 pub(super) const OUTPUT_SCALE: &str = "layer_output_scale.weight";
@@ -26,6 +30,8 @@ pub struct ModelSpec {
     pub architecture: &'static str,
     pub hidden_size: usize,
     pub vocab_size: usize,
+    /// Rows of the file's tables of tokens: as many as there are tokens, but fewer in some draft models (`table`).
+    pub table_rows: usize,
     /// Positions the model was trained for.
     pub context_length: usize,
     /// Kind and epsilon of every norm of rows.
@@ -44,6 +50,8 @@ pub struct ModelSpec {
     /// The layer of the first of these blocks, where it is to guess tokens: see `DrafterWeights`. It is one of
     /// attention.
     pub drafter: Option<LayerSpec>,
+    /// A model of a file of its own that is to guess tokens. Its layers name the KV groups of this one.
+    pub draft_model: Option<Box<ModelSpec>>,
     /// RoPEs and KV groups, which the layers name by their index.
     pub ropes: Vec<RopeSpec>,
     pub kv_groups: Vec<KvGroupSpec>,
@@ -236,6 +244,29 @@ impl Mixer {
         }
     }
 
+    /// The layer's KV group, and what it keeps there; `None` for a layer that keeps no keys and values of its own.
+    fn kv(&self) -> Option<(usize, KvLayout)> {
+        match self {
+            Self::Attention(AttentionSpec { kv_group, qkv, .. }) => {
+                qkv.has_kv.then(|| (*kv_group, KvLayout::of(*qkv, None)))
+            }
+            Self::Latent(LatentSpec { kv_group, shape, .. }) => {
+                Some((*kv_group, KvLayout::of(shape.queries(), Some(shape.rank))))
+            }
+            Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
+        }
+    }
+
+    /// The index of the KV group that the layer attends to.
+    fn kv_group_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Attention(AttentionSpec { kv_group, .. }) | Self::Latent(LatentSpec { kv_group, .. }) => {
+                Some(kv_group)
+            }
+            Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
+        }
+    }
+
     /// Whether a step that leaves the layer out would lack something later: keys and values, or a state.
     pub(super) fn stores(&self) -> bool {
         match self {
@@ -385,36 +416,6 @@ pub enum Gate {
     InUp,
 }
 
-/// Layers that attend to the same tokens and keep keys and values of the same shape: they share block tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvGroupSpec {
-    pub kind: GroupKind,
-    pub num_kv_heads: usize,
-    pub head_dim: usize,
-    /// See `KvLayerSpec::latent`.
-    pub latent: Option<usize>,
-    pub num_layers: usize,
-}
-
-impl KvGroupSpec {
-    /// One layer of the group, in a pool of `num_blocks` blocks of `block_size` tokens.
-    pub fn layer(&self, num_blocks: usize, block_size: usize, dtype: KvCacheDtype) -> KvLayerSpec {
-        let &Self { kind, num_kv_heads, head_dim, latent, .. } = self;
-        KvLayerSpec { kind, skips_first: false, num_blocks, block_size, num_kv_heads, head_dim, latent, dtype }
-    }
-
-    /// Bytes of one block in all layers of the group.
-    ///
-    /// # Errors
-    /// `InvalidRequest` for a block size whose bytes cannot be counted.
-    pub fn block_bytes(&self, block_size: usize, dtype: KvCacheDtype) -> Result<u64> {
-        let of_layer = self.layer(0, block_size, dtype).block_bytes();
-        of_layer
-            .and_then(|bytes| bytes.checked_mul(self.num_layers as u64))
-            .ok_or_else(|| Error::invalid("block_size", block_size, "a block whose bytes can be counted"))
-    }
-}
-
 impl ModelSpec {
     /// Whether tokens attend to those behind them: such a model has no output projection, and makes hidden states
     /// alone.
@@ -427,43 +428,20 @@ impl ModelSpec {
         self.layer_inputs.map_or(0, |inputs| inputs.size.saturating_mul(self.layers.len()))
     }
 
-    /// Layers that keep keys and values of their own.
-    pub(super) fn num_kv_layers(&self) -> usize {
-        self.kv_groups.iter().map(|group| group.num_layers).sum()
-    }
-
-    /// The group of layers with this shape, to which one more layer belongs now.
-    pub(super) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout, latent: Option<usize>) -> usize {
-        let QkvLayout { num_kv_heads, head_dim, .. } = qkv;
-        let like = |num_layers| KvGroupSpec { kind, num_kv_heads, head_dim, latent, num_layers };
-        let known = self.kv_groups.iter().position(|group| *group == like(group.num_layers));
-        let index = known.unwrap_or(self.kv_groups.len());
-        if index == self.kv_groups.len() {
-            self.kv_groups.push(like(0));
-        }
-        self.kv_groups[index].num_layers += 1;
-        index
-    }
-
-    /// The layers that tokens are computed and guessed with: those of the model, and the drafter's behind them.
+    /// The layers that tokens are computed and guessed with: those of the model, and behind them the drafter's or those
+    /// of the draft model.
     pub(super) fn all_layers(&self) -> impl Iterator<Item = &LayerSpec> {
-        self.layers.iter().chain(&self.drafter)
+        self.layers.iter().chain(&self.drafter).chain(self.draft_layers())
     }
 
-    /// The KV layers of all groups, in the order of the layers that have their own. `num_blocks`: those of each group.
-    pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
-        let of_group = |group: usize| self.kv_groups[group].layer(num_blocks[group], block_size, dtype);
-        let of_layer = |layer: &LayerSpec, skips_first: bool| {
-            let layer = match &layer.mixer {
-                Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) => qkv.has_kv.then(|| of_group(*kv_group)),
-                Mixer::Latent(LatentSpec { kv_group, .. }) => Some(of_group(*kv_group)),
-                Mixer::DeltaNet(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) | Mixer::None => None,
-            };
-            layer.map(|layer| KvLayerSpec { skips_first, ..layer })
-        };
-        let of_model = self.layers.iter().filter_map(|layer| of_layer(layer, false));
-        // The drafter's rows are made of a token and of what was before it: the first one is none.
-        of_model.chain(self.drafter.iter().filter_map(|layer| of_layer(layer, true))).collect()
+    /// The layers of the draft model.
+    fn draft_layers(&self) -> impl Iterator<Item = &LayerSpec> {
+        self.draft_model.iter().flat_map(|draft| &draft.layers)
+    }
+
+    /// The model, and behind it the draft model.
+    pub(super) fn all_models(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.draft_model.as_deref())
     }
 
     /// The layers that carry states, in the order of the model's layers, in a pool of `num_slots`. The drafter has one

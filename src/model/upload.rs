@@ -15,7 +15,13 @@ impl ModelTensors<'_> {
         progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Weights<L::Backend>> {
         loader.reserve_weights(self.uploads(), spare)?;
-        Weights::visit(self.spec, &mut Uploader { finder: self.finder, loader, progress, done: 0 })
+        let mut uploader = Uploader { finder: self.finder, loader, progress, done: 0 };
+        let mut weights = Weights::visit(self.spec, &mut uploader)?;
+        if let Some(draft) = &self.draft {
+            uploader.finder = draft.finder;
+            weights.draft_model = Some(Box::new(Weights::visit(draft.spec, &mut uploader)?));
+        }
+        Ok(weights)
     }
 }
 

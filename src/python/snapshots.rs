@@ -226,6 +226,7 @@ pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyRes
 pub(super) enum SpeculationFields {
     Text(LookupFields),
     Block(BlockFields),
+    DraftModel(DraftModelFields),
 }
 
 #[derive(IntoPyObject)]
@@ -242,8 +243,15 @@ pub(super) struct BlockFields {
     num_speculative_tokens: usize,
 }
 
+#[derive(IntoPyObject)]
+pub(super) struct DraftModelFields {
+    method: &'static str,
+    model: Option<String>,
+    num_speculative_tokens: usize,
+}
+
 pub(super) fn speculation(config: &SpeculativeConfig) -> SpeculationFields {
-    let &SpeculativeConfig { method, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min } = config;
+    let &SpeculativeConfig { method, ref model, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min } = config;
     let name = method.name();
     match method {
         SpeculativeMethod::Ngram => SpeculationFields::Text(LookupFields {
@@ -253,6 +261,12 @@ pub(super) fn speculation(config: &SpeculativeConfig) -> SpeculationFields {
             prompt_lookup_min,
         }),
         SpeculativeMethod::Mtp => SpeculationFields::Block(BlockFields { method: name, num_speculative_tokens }),
+        SpeculativeMethod::DraftModel => SpeculationFields::DraftModel(DraftModelFields {
+            method: name,
+            // It came as JSON, which holds text alone.
+            model: model.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            num_speculative_tokens,
+        }),
     }
 }
 

@@ -246,6 +246,7 @@ def test_file_that_cannot_be_loaded(folder, tmp_path, expected):
 def test_tables(folder, tmp_path, expected):
     """Names, aliases and settings of their own stand in the file of settings."""
     (tmp_path / "template.jinja").write_text("{{ messages[0].content }}!")
+    (tmp_path / "draft.gguf").symlink_to(folder / "more" / "b.gguf")
     file = tmp_path / "models.toml"
     file.write_text(
         f'''
@@ -261,7 +262,7 @@ chat_template = "template.jinja"
 [models.second]
 path = "{folder}/more/b.gguf"
 max_model_len = 64
-speculative_config = {{ method = "ngram" }}
+speculative_config = {{ model = "draft.gguf" }}
 '''
     )
     with serving(tmp_path, "--config", file) as server:

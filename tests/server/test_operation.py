@@ -354,7 +354,7 @@ def test_settings_from_everywhere(start, tmp_path):
         assert "at most 3" in refused.json()["error"]["message"]
 
 
-def test_guesses_are_set_by_a_table_or_a_flag(start, tmp_path):
+def test_guesses_are_set_by_a_table_or_a_flag(start, long_model, tmp_path):
     (tmp_path / "serve.toml").write_text('[speculative_config]\nmethod = "ngram"\nprompt_lookup_min = 1\n')
     body = SHORT | {"prompt": [5, 6, 7, 8] * 4, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
     with start("--config", tmp_path / "serve.toml") as server:
@@ -366,6 +366,12 @@ def test_guesses_are_set_by_a_table_or_a_flag(start, tmp_path):
         assert f"vllm:spec_decode_{name}_total{{" in metrics
     with start("--speculative-config", '{"num_speculative_tokens": 2}') as server:
         assert server.client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
+    # The draft model is the model itself: its guesses are right.
+    (tmp_path / "draft.toml").write_text(f"[speculative_config]\nmodel = {json.dumps(str(long_model))}\n")
+    with start("--config", tmp_path / "draft.toml") as server:
+        assert server.client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
+        stats = server.client.get("/v1/engine/stats").json()
+    assert stats["spec_decode_num_accepted_tokens"] == stats["spec_decode_num_draft_tokens"] > 0
 
 
 @pytest.mark.parametrize(

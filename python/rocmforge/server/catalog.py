@@ -63,7 +63,7 @@ def from_tables(tables: Mapping[str, Any], folder: Path, settings: ModelSettings
     Args:
         tables: A table for each model, by its name: `path` (a file, or a name as in `ModelSpec`), and as needed
             `aliases`, `chat_template` and settings of the engine.
-        folder: Where relative paths begin.
+        folder: Where relative paths begin, that of a draft model among them.
         settings: Those of models that have no others.
 
     Raises:
@@ -115,6 +115,9 @@ def _from_table(name: str, table: Any, folder: Path, settings: ModelSettings) ->
     own: Any = {key: value for key, value in table.items() if key in get_type_hints(ModelSettings)}
     template = table.get("chat_template")
     path = Path(table["path"])
+    guesses = own.get("speculative_config", {})
+    if isinstance(draft := guesses.get("model"), str) and not is_name(draft):
+        own["speculative_config"] = {**guesses, "model": str(folder / draft)}
     return ModelSpec(
         path=path if is_name(path) else folder / path,
         names=(name, *aliases),

@@ -4,8 +4,9 @@
 //! what drafts would gain while none are made, and a sequence that begins to repeat itself is noticed soon. Guesses
 //! come in runs: the first one after a wrong one is right far less often than those behind guesses that were right.
 //!
-//! Guesses of the model's own block are made for a step that verifies them, and for nothing else. How often they are
-//! right is known from these alone, and forgotten when none were made for a while, so that some are tried again.
+//! Guesses of the model's own block, or of a draft model, are made for a step that verifies them, and for nothing else.
+//! How often they are right is known from these alone, and forgotten when none were made for a while, so that some are
+//! tried again.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::config::{SpeculativeConfig, SpeculativeMethod};
 const DECAY: f64 = 0.95;
 /// Guesses that are taken for seen before there are any.
 const PRIOR: f64 = 2.0;
-/// Tokens without guesses after which it is forgotten how often those of the model's block were right.
+/// Tokens without guesses after which it is forgotten how often those that are computed were right.
 const MEMORY: usize = 512;
 
 /// A sequence's tokens and the guesses of the next ones.
@@ -26,7 +27,8 @@ pub(in crate::engine) struct Guesser {
     source: Source,
     num_tokens: usize,
     guesses: Vec<u32>,
-    /// Whether the guesses follow a match of the longest run that is looked for; those of a block always count as such.
+    /// Whether the guesses follow a match of the longest run that is looked for; those that are computed always count
+    /// as such.
     is_whole: bool,
     /// Whether the last token was guessed.
     in_run: bool,
@@ -44,8 +46,8 @@ enum Source {
         lookup: Lookup,
         longest: usize,
     },
-    /// The model's block guesses once a step is to verify it.
-    Block {
+    /// The model's block, or a draft model, guesses once a step is to verify it.
+    Model {
         /// Tokens that came without a guess since the last one.
         num_without: usize,
     },
@@ -67,10 +69,10 @@ impl Guesser {
             SpeculativeMethod::Ngram => {
                 Source::Text { lookup: Lookup::new(config, prompt), longest: config.prompt_lookup_max }
             }
-            SpeculativeMethod::Mtp => Source::Block { num_without: 0 },
+            SpeculativeMethod::Mtp | SpeculativeMethod::DraftModel => Source::Model { num_without: 0 },
         };
         Self {
-            is_whole: matches!(source, Source::Block { .. }),
+            is_whole: matches!(source, Source::Model { .. }),
             source,
             num_tokens: config.num_speculative_tokens,
             guesses: Vec::new(),
@@ -99,7 +101,7 @@ impl Guesser {
                 self.is_whole = lookup.find(self.num_tokens, &mut self.guesses) == *longest;
                 self.in_run &= !self.guesses.is_empty();
             }
-            Source::Block { num_without } => {
+            Source::Model { num_without } => {
                 *num_without = if self.guesses.is_empty() { *num_without + tokens.len() } else { 0 };
                 if *num_without >= MEMORY {
                     (self.whole, self.run, *num_without) = (Acceptance::new(0.8), Acceptance::new(0.8), 0);
@@ -110,7 +112,7 @@ impl Guesser {
         }
     }
 
-    /// Takes what the model's block has guessed of the tokens that come next.
+    /// Takes what was computed as guesses of the tokens that come next.
     pub(in crate::engine) fn guessed(&mut self, tokens: &[u32]) {
         self.guesses.clear();
         self.guesses.extend_from_slice(tokens);
@@ -128,7 +130,7 @@ impl Guesser {
     pub(in crate::engine) fn guesses(&mut self, most: usize, may_be: impl Fn(u32) -> bool) -> Option<Guesses> {
         let tokens: Vec<u32> = match self.source {
             Source::Text { .. } => self.guesses.iter().copied().take(most).take_while(|&token| may_be(token)).collect(),
-            Source::Block { .. } => vec![TO_GUESS; most.min(self.num_tokens)],
+            Source::Model { .. } => vec![TO_GUESS; most.min(self.num_tokens)],
         };
         let (first, next) = (self.first_mut().rate(), self.run.rate());
         (!tokens.is_empty()).then_some(Guesses { tokens, first, next })

@@ -1,11 +1,11 @@
 //! Guessed tokens: several of a sequence are verified by one step, and as many are guessed as pay.
 //!
-//! `lookup` finds guesses in the sequence's own text, or a block of the model makes them; `guesser` knows how often
-//! they are right, `costs` how long a step of more rows takes. From these `Speculator::choose` finds the number of
-//! drafts with which the next step brings the most tokens per time, for all of its sequences together: with one
-//! sequence, whose steps leave a device idle, mostly all that are offered; with many, where another row costs as much
-//! as it brings, none. The choice changes speed alone: the scheduler's drafts are verified by sampling each place as it
-//! would be sampled without them.
+//! `lookup` finds guesses in the sequence's own text, or a block of the model or a draft model makes them; `guesser`
+//! knows how often they are right, `costs` how long a step of more rows takes. From these `Speculator::choose` finds
+//! the number of drafts with which the next step brings the most tokens per time, for all of its sequences together:
+//! with one sequence, whose steps leave a device idle, mostly all that are offered; with many, where another row costs
+//! as much as it brings, none. The choice changes speed alone: the scheduler's drafts are verified by sampling each
+//! place as it would be sampled without them.
 
 mod costs;
 mod guesser;

@@ -11,14 +11,14 @@ use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
 
 /// Bytes of a KV cache that holds all prompts of a test.
-const ROOMY: u64 = 1 << 20;
+pub(super) const ROOMY: u64 = 1 << 20;
 
 fn guessing(num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
     let method = SpeculativeMethod::Mtp;
     Some(SpeculativeConfig { method, num_speculative_tokens, ..SpeculativeConfig::default() })
 }
 
-fn args(file: &TempFile, speculative_config: Option<SpeculativeConfig>) -> EngineArgs {
+pub(super) fn args(file: &TempFile, speculative_config: Option<SpeculativeConfig>) -> EngineArgs {
     EngineArgs {
         device: DeviceKind::Cpu,
         num_threads: Some(1),
@@ -45,7 +45,7 @@ fn requests(sampled: bool) -> Vec<Draft> {
 }
 
 /// Runs them together, twice: the second time with what the prefix cache holds, and with requests that are aborted.
-fn run(engine: &Engine, sampled: bool) -> Vec<Finished> {
+pub(super) fn run(engine: &Engine, sampled: bool) -> Vec<Finished> {
     let mut all = Vec::new();
     for round in 0..2 {
         let leaving = (round == 1).then(|| submit(engine, request(&[9; 30], greedy(60))).unwrap());
@@ -60,7 +60,7 @@ fn run(engine: &Engine, sampled: bool) -> Vec<Finished> {
     all
 }
 
-fn assert_same(with: &[Finished], without: &[Finished]) {
+pub(super) fn assert_same(with: &[Finished], without: &[Finished]) {
     assert_eq!(with.len(), without.len());
     for (with, without) in with.iter().flatten().zip(without.iter().flatten()) {
         assert_eq!((with.0, &with.1.tokens, with.1.reason), (without.0, &without.1.tokens, without.1.reason));
@@ -69,7 +69,7 @@ fn assert_same(with: &[Finished], without: &[Finished]) {
 }
 
 /// Ends an engine in which nothing is left; its counts.
-fn end(engine: &Engine) -> SpeculationStats {
+pub(super) fn end(engine: &Engine) -> SpeculationStats {
     let (counts, allocations) = (engine.stats().speculation, engine.stats().device_allocations);
     assert_nothing_left_of(engine, allocations);
     engine.close();

@@ -4,6 +4,7 @@ mod admission;
 mod cancel;
 mod delivery;
 mod device_failures;
+mod draft_model;
 mod drafter;
 mod ends;
 mod failures;

@@ -18,6 +18,7 @@ pub(super) const EAGER: SpeculativeConfig =
     SpeculativeConfig { num_speculative_tokens: 6, prompt_lookup_max: 3, prompt_lookup_min: 1, ..DEFAULT };
 const DEFAULT: SpeculativeConfig = SpeculativeConfig {
     method: crate::config::SpeculativeMethod::Ngram,
+    model: None,
     num_speculative_tokens: 8,
     prompt_lookup_max: 8,
     prompt_lookup_min: 3,
@@ -154,7 +155,7 @@ fn every_mix_has_the_text_that_it_has_without_guesses() {
     let rule = repeating(VOCAB);
     let (mut num_accepted, mut with_states, mut num_preemptions) = (0, 0, 0);
     for mix in 0..60 {
-        let speculative_config = Some([DEFAULT, EAGER, BLOCK][mix % 3]);
+        let speculative_config = Some([DEFAULT, EAGER, BLOCK][mix % 3].clone());
         let config = EngineConfig {
             max_num_batched_tokens: 12 + random(40) as usize,
             max_prompt_logits: 1 + random(20) as usize,

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::{Decoder, Drafter, Model, Ropes, no_logits};
-use crate::backend::Backend;
+use super::{Buffers, Decoder, Drafter, Model, Models, Ropes, no_logits};
+use crate::backend::{Backend, Ops};
 use crate::batch::{Batch, GroupTables, StateTables, TO_GUESS};
 use crate::selection::{Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
@@ -19,8 +19,8 @@ struct Gap {
 
 impl<B: Backend> Decoder<B> {
     /// Puts guesses in the place of the tokens of a step that are to be guessed (`TO_GUESS`). These follow the first
-    /// token that the sequence has in the step. The block that guesses writes keys and values into their slots, and the
-    /// step does so again.
+    /// token that the sequence has in the step. Whatever guesses, the model's block or the draft model, writes keys and
+    /// values into their slots, and the step does so again.
     ///
     /// # Errors
     /// Errors of the backend, `Interrupted` among them: then the tokens are still to be guessed.
@@ -32,7 +32,8 @@ impl<B: Backend> Decoder<B> {
             if gaps.is_empty() {
                 break;
             }
-            let vocab_size = self.model.spec.vocab_size;
+            // A draft model may have tokens that this one does not have.
+            let vocab_size = self.spec().vocab_size;
             let part = part_of(batch, &gaps, place);
             let guesses = self.guess(backend, &part, place == 0)?;
             let tokens: Vec<u32> = (0..gaps.len()).map(|row| best(guesses.row(row), vocab_size)).collect();
@@ -57,26 +58,41 @@ impl<B: Backend> Decoder<B> {
         }
         // Whatever the last step computed is lost.
         self.num_rows = 0;
-        let model = &mut self.model;
-        backend.step_apart(batch, &mut |step: &mut B::Step<'_>| model.guess(step, begins))?;
-        let (logits, cols) = (self.model.buffers.logits.as_ref(), self.model.spec.vocab_size);
-        let logits = logits.ok_or_else(no_logits)?;
+        let models = &mut self.models;
+        backend.step_apart(batch, &mut |step: &mut B::Step<'_>| models.guess(step, begins))?;
+        let Models { main, draft, buffers } = &self.models;
+        let cols = draft.as_ref().unwrap_or(main).spec.vocab_size;
+        let logits = buffers.logits.as_ref().ok_or_else(no_logits)?;
         let wishes: Vec<Wish<'_>> = (0..rows).map(|_| Wanted::Argmax.into()).collect();
         backend.select(logits, cols, &wishes)?;
         backend.collect(logits, rows, cols)
     }
 }
 
-impl<B: Backend> Model<B> {
+impl<B: Backend> Models<B> {
     fn guess(&mut self, step: &mut B::Step<'_>, begins: bool) -> Result<()> {
+        let Self { main, draft, buffers } = self;
+        match draft {
+            Some(draft) => {
+                let rows = step.num_logits();
+                draft.forward(step, buffers, rows, true)
+            }
+            None => main.guess(step, buffers, begins),
+        }
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Guesses with the model's own block.
+    fn guess(&mut self, step: &mut B::Step<'_>, buffers: &mut Buffers<B>, begins: bool) -> Result<()> {
         let block = self.weights.drafter.as_ref().ok_or_else(|| Error::internal("guesses without a drafter"))?;
-        let ropes = Ropes::of_step(step, &self.weights.ropes, &mut self.buffers.angles)?;
+        let ropes = Ropes::of_step(step, &self.weights.ropes, &mut buffers.angles[self.first_angles..])?;
         let drafter = Drafter::new(block, &self.weights, &self.spec, &ropes)?;
         let kv = drafter.kv_layer(&mut self.kv_layers)?;
         let state = self.state_layers.last_mut().filter(|_| begins);
-        let (drafts, logits) = (self.buffers.drafts.as_mut(), self.buffers.logits.as_mut());
-        let logits = logits.ok_or_else(no_logits)?;
-        drafter.guess(step, kv, state, &mut self.buffers.all, &mut self.buffers.work, (drafts, logits))
+        let Buffers { all, work, drafts, logits, .. } = buffers;
+        let logits = logits.as_mut().ok_or_else(no_logits)?;
+        drafter.guess(step, kv, state, all, work, (drafts.as_mut(), logits))
     }
 }
 
@@ -116,23 +132,27 @@ fn part_of(batch: &Batch, gaps: &[Gap], place: usize) -> Batch {
         context_lens: rows().map(|row| batch.positions[row] + 1).collect(),
         extras: Vec::new(),
         groups: batch.groups.iter().enumerate().map(|(index, tables)| group(tables, index)).collect(),
-        states: StateTables {
-            reads: gaps.iter().filter_map(|gap| batch.states.reads.get(gap.seq)).copied().collect(),
-            writes: Vec::new(),
-            cu_writes: vec![0; gaps.len() + 1],
+        states: match batch.states.reads.is_empty() {
+            true => StateTables::default(),
+            false => StateTables {
+                reads: gaps.iter().map(|gap| batch.states.reads[gap.seq]).collect(),
+                writes: Vec::new(),
+                cu_writes: vec![0; gaps.len() + 1],
+            },
         },
         logits_indices: (0..num_rows).collect(),
-        // The step that follows makes them for all layers; the block's are needed now.
+        // The step that follows makes them for all layers; those of whatever guesses are needed now.
         block_copies: if place == 0 { batch.block_copies.clone() } else { Vec::new() },
     }
 }
 
-/// The first token with the largest logit; any where the row holds no number.
+/// The first of so many tokens with the largest logit; any where the row holds no number, or where the device has found
+/// one beyond them.
 fn best(selected: Selected<'_>, vocab_size: usize) -> u32 {
     match selected {
         Selected::Argmax { token, .. } if (token as usize) < vocab_size => token,
         Selected::Row(row) => {
-            let first = (0, f32::NEG_INFINITY);
+            let (first, row) = ((0, f32::NEG_INFINITY), row.iter().take(vocab_size));
             (0..).zip(row).fold(first, |best, (token, &logit)| if logit > best.1 { (token, logit) } else { best }).0
         }
         _ => 0,

@@ -1,6 +1,6 @@
 //! The tensors of inputs that each layer has of its own, beside the layer before it.
 
-use super::{NormWeights, Tensors, Visitor, of_layer, part};
+use super::{NormWeights, Tensors, Visitor, of_layer, part, table};
 use crate::Result;
 use crate::model::spec::{LayerInputsSpec, ModelSpec, NormSpec, Presence};
 
@@ -23,7 +23,7 @@ impl<T: Tensors> InputsWeights<T> {
     ) -> Result<Self> {
         let cols = spec.input_cols();
         let matrix = |name: &str, rows, cols| part(name.to_owned(), rows, cols, Presence::Absent);
-        let table = visitor.matrix(&[matrix("per_layer_token_embd", spec.vocab_size, cols)])?;
+        let table = visitor.matrix(&table("per_layer_token_embd", cols, spec))?;
         let projection = visitor.matrix(&[matrix("per_layer_model_proj", cols, spec.hidden_size)])?;
         let weight = visitor.vector("per_layer_proj_norm.weight", inputs.size)?;
         let norm = NormSpec { eps: inputs.projection_eps, ..spec.norm };

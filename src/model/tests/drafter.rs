@@ -28,14 +28,14 @@ fn load(dtype: KvCacheDtype) -> CpuModel {
 
 impl<B: Backend> Model<B> {
     /// Logits of the guesses behind the last token of each of these sequences, whose other tokens were computed.
-    fn guess(&mut self, seqs: &[&[u32]]) -> Vec<Vec<f32>> {
+    pub(super) fn guess(&mut self, seqs: &[&[u32]]) -> Vec<Vec<f32>> {
         let batch = self.batch(&seqs.iter().map(|tokens| (*tokens, tokens.len() - 1)).collect::<Vec<_>>());
         let mut rows = self.decoder.guess(&mut self.backend, &batch, true).unwrap();
         (0..seqs.len()).map(|row| rows.whole_row(row).unwrap().to_vec()).collect()
     }
 
     /// Guesses of so many tokens behind each of these sequences, of which all tokens but the last were computed.
-    fn draft(&mut self, seqs: &[(&[u32], usize)]) -> Vec<Vec<u32>> {
+    pub(super) fn draft(&mut self, seqs: &[(&[u32], usize)]) -> Vec<Vec<u32>> {
         let texts: Vec<Vec<u32>> =
             seqs.iter().map(|(tokens, count)| [*tokens, &vec![TO_GUESS; *count]].concat()).collect();
         let parts: Vec<(&[u32], usize)> =
@@ -192,7 +192,7 @@ fn the_block_is_there_where_it_is_wanted() {
     let (of_plain, of_with) = (layers(&plain), layers(&with));
     assert_eq!(of_with.len(), of_plain.len() + 1);
     assert!(of_with.last().is_some_and(|layer| layer.skips_first) && of_plain[..] == of_with[..of_plain.len()]);
-    assert_eq!(with.kv_groups[0].num_layers, plain.kv_groups[0].num_layers + 1);
+    assert_eq!(with.kv_groups[0].layers.len(), plain.kv_groups[0].layers.len() + 1);
     assert_eq!(with.state_bytes(), plain.state_bytes() + 4 * with.hidden_size as u64);
     for name in ["qwen35", "qwen3", "glm4moe"] {
         let file = open(name);

@@ -6,7 +6,7 @@ use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
-use crate::model::{ModelSpec, ModelTensors};
+use crate::model::{KvGroupSpec, ModelSpec, ModelTensors};
 use crate::selection::Needs;
 use crate::testdata::{self, TempFile};
 
@@ -33,8 +33,9 @@ fn changed(key: &str, value: Option<Value>, without: &str) -> TempFile {
 fn layers_that_share_have_no_part_in_the_pool() {
     let file = testdata::file(&format!("{GOLDEN}.gguf"));
     let spec = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap();
-    let groups: Vec<_> = spec.kv_groups.iter().map(|group| (group.kind, group.head_dim, group.num_layers)).collect();
-    assert_eq!(groups, [(GroupKind::Sliding { window: 16 }, 32, 2), (GroupKind::Full, 64, 1)]);
+    let head_dims = |group: &KvGroupSpec| group.layers.iter().map(|layer| layer.head_dim).collect::<Vec<_>>();
+    let groups: Vec<_> = spec.kv_groups.iter().map(|group| (group.kind, head_dims(group))).collect();
+    assert_eq!(groups, [(GroupKind::Sliding { window: 16 }, vec![32; 2]), (GroupKind::Full, vec![64])]);
     let sizes: Vec<_> =
         spec.kv_layers(&[5, 7], BLOCK, KvCacheDtype::F16).iter().map(KvLayerSpec::block_bytes).collect();
     assert_eq!(sizes, [Some(2048), Some(2048), Some(4096)]);

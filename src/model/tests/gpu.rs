@@ -1,5 +1,6 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
+use super::draft_model::check_golden;
 use super::drafter::check_guesses;
 use super::experts::check_experts_in_any_place;
 use super::gemma4::check_steps_without_logits;
@@ -156,6 +157,16 @@ fn golden_guesses() {
     for target in CPU_TARGETS {
         let Some(device) = devices::open(target) else { return };
         check_guesses(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 1e-2);
+        assert_eq!(device.0.allocated_bytes(), 0);
+    }
+}
+
+/// The bound is the same; the draft model has fewer tokens than the model, whose layers carry states.
+#[test]
+fn golden_guesses_of_a_draft_model() {
+    for target in CPU_TARGETS {
+        let Some(device) = devices::open(target) else { return };
+        check_golden(devices::loader(&device, MAX_TOKENS), ["qwen35", "glm4"], KvCacheDtype::F16, 1e-2);
         assert_eq!(device.0.allocated_bytes(), 0);
     }
 }

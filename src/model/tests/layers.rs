@@ -93,7 +93,9 @@ pub(super) fn check_uneven_layers<L: Loader>(loader: L, dtype: KvCacheDtype, bou
     let z = testdata::npz(GOLDEN);
     let (tokens, expected) = (tokens(&z), z.f32("logits"));
     let mut model: Model<L::Backend> = try_load_file(loader, &file, dtype).unwrap();
-    assert_eq!(model.decoder.spec().kv_groups.len(), 2);
+    // They attend to the same tokens: a block of theirs holds keys and values of both shapes.
+    let [group] = &model.decoder.spec().kv_groups[..] else { panic!("more groups than one") };
+    assert_ne!(group.layers[0], group.layers[1]);
     let vocab = expected.len() / tokens.len();
     let near = |what: &str, got: &[f32], expected: &[f32]| {
         let (error, _) = distance(got, expected);

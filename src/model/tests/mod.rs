@@ -1,5 +1,6 @@
 //! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
 
+pub(crate) mod draft_model;
 mod drafter;
 mod encoders;
 mod experts;
@@ -81,12 +82,20 @@ fn try_load_with<L: Loader>(
 }
 
 fn load_spec<L: Loader>(
-    mut loader: L,
+    loader: L,
     gguf: &GgufFile,
     spec: &ModelSpec,
     dtype: KvCacheDtype,
 ) -> Result<Model<L::Backend>> {
-    let tensors = ModelTensors::collect(gguf, spec).unwrap();
+    load_tensors(loader, &ModelTensors::collect(gguf, spec).unwrap(), dtype)
+}
+
+fn load_tensors<L: Loader>(
+    mut loader: L,
+    tensors: &ModelTensors<'_>,
+    dtype: KvCacheDtype,
+) -> Result<Model<L::Backend>> {
+    let spec = tensors.spec;
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
     let kv_layers = spec.kv_layers(&vec![544; spec.kv_groups.len()], BLOCK, dtype);
@@ -166,21 +175,31 @@ impl<B: Backend> Model<B> {
 
 /// Checks that a load takes what was budgeted before it, to the byte, beside a margin of 256 MiB. `look` is shown what
 /// it took while the model is there.
-fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl FnOnce(MemoryLedger)) {
+fn check_budget<L: Loader>(loader: L, name: &str, available: u64, look: impl FnOnce(MemoryLedger)) {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
+    check_budget_of(loader, &tensors, available, look);
+}
+
+fn check_budget_of<L: Loader>(
+    mut loader: L,
+    tensors: &ModelTensors<'_>,
+    available: u64,
+    look: impl FnOnce(MemoryLedger),
+) {
+    let spec = tensors.spec;
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let room = loader.room_beside(tensors.uploads()).unwrap();
-    let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits).unwrap();
+    let activations = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits).unwrap();
     let weights = tensors.upload(&mut loader, 0, &mut |_| Ok(())).unwrap();
     let kv_layers = spec.kv_layers(&vec![4; spec.kv_groups.len()], BLOCK, KvCacheDtype::F16);
     let pools = (&kv_layers[..], &spec.state_layers(3)[..]);
     let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pools, None).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
-    assert_eq!(available - (256 << 20) - room + activations, ledger.weights + ledger.scratch, "{name}");
+    assert_eq!(available - (256 << 20) - room + activations, ledger.weights + ledger.scratch, "{}", spec.architecture);
     look(ledger);
     drop(decoder);
 }

@@ -1,0 +1,153 @@
+//! Whole engines whose guesses come from a draft model.
+
+use super::drafter::{ROOMY, args, assert_same, end, run};
+use super::support::*;
+use crate::backend::OpenDevice;
+use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::config::{DeviceKind, EngineArgs, GpuOptions, SamplingParams, SpeculativeConfig, SpeculativeMethod};
+use crate::engine::load::load_on;
+use crate::engine::{Engine, LoadedModel, SpeculationStats};
+use crate::model::tests::draft_model::of_vocabulary;
+use crate::testdata::{self, TempFile};
+use crate::{Error, Result};
+
+fn guessing(draft: &TempFile, num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
+    let (method, model) = (SpeculativeMethod::DraftModel, Some(draft.0.clone()));
+    Some(SpeculativeConfig { method, model, num_speculative_tokens, ..SpeculativeConfig::default() })
+}
+
+/// Texts and log-probabilities have the same bits with a draft model as without, greedy and sampled: one that is the
+/// model itself, one of other heads, one of windows as well, and one in front of a model with recurrent states; with
+/// room for all sequences, or for so few that some are preempted.
+#[test]
+fn a_model_says_the_same_with_a_draft_model() {
+    let cases = [
+        ("quant_models/Q4_0", "quant_models/Q4_0"),
+        ("arch/qwen3", "arch/qwen2"),
+        ("arch/gemma2", "arch/gemma3"),
+        ("arch/qwen35", "arch/glm4"),
+    ];
+    for (place, (name, draft)) in cases.into_iter().enumerate() {
+        let file = testdata::file(&format!("{name}.gguf"));
+        let draft = of_vocabulary(&testdata::file(&format!("{draft}.gguf")), &file);
+        let load = |kv_cache_memory: u64, speculative_config| {
+            let args = EngineArgs { kv_cache_memory: Some(kv_cache_memory), ..args(&file, speculative_config) };
+            Engine::load(args, &mut |_| true)
+        };
+        // Little more than the longest sequence takes.
+        let scarce = match load(1, guessing(&draft, 2)).map(drop) {
+            Err(Error::OutOfMemory { requested, .. }) => requested + requested / 8,
+            other => panic!("{other:?}"),
+        };
+        for (kv_cache_memory, count) in [(2 * ROOMY, 4), (scarce, 2)] {
+            let engines = [None, guessing(&draft, count)].map(|config| load(kv_cache_memory, config).unwrap());
+            let sampled = place > 0;
+            let [without, with] = [0, 1].map(|which| run(&engines[which], sampled));
+            assert_same(&with, &without);
+            let stats = engines[1].stats();
+            println!("{name}, {kv_cache_memory}: {} preemptions, {:?}", stats.num_preemptions, stats.speculation);
+            match kv_cache_memory == 2 * ROOMY {
+                true => assert!(stats.kv_cache.prefix_cache_hits > 0, "{stats:?}"),
+                // Beside the windows of one sequence there is no room for another one's.
+                false => assert_eq!(stats.num_preemptions > 0, name != "arch/gemma2", "{stats:?}"),
+            }
+            // A draft model takes no slots of states, and gives none to a model without.
+            let slots = engines.each_ref().map(|engine| engine.stats().kv_cache.state_slots_total);
+            assert_eq!(slots.map(|slots| slots > 0), [name == "arch/qwen35"; 2]);
+            let counts = end(&engines[1]);
+            assert!(counts.num_draft_tokens > 0 && counts.num_draft_tokens == counts.num_proposed_tokens, "{counts:?}");
+            let right = counts.num_accepted_tokens as f64 / counts.num_draft_tokens as f64;
+            match place {
+                // The likeliest token is what the same weights say in any company.
+                0 => assert_eq!(counts.num_accepted_tokens, counts.num_draft_tokens, "{counts:?}"),
+                _ => assert!(right < 0.5, "{name}: {counts:?}"),
+            }
+            assert_eq!(end(&engines[0]), SpeculationStats::default());
+        }
+    }
+}
+
+/// The memory of the plan is what the model and the draft model take: both of their weights, and both of their keys and
+/// values in each block.
+#[test]
+fn memory_counts_the_draft_model() {
+    let file = testdata::file("arch/qwen3.gguf");
+    let draft = of_vocabulary(&testdata::file("arch/qwen2.gguf"), &file);
+    let [with, plain, alone] = [(&file, guessing(&draft, 4)), (&file, None), (&draft, None)].map(|(file, config)| {
+        let engine = Engine::load(args(file, config), &mut |_| true).unwrap();
+        let (memory, blocks) = (engine.memory(), engine.stats().kv_cache.blocks_total as u64);
+        end(&engine);
+        assert!(memory.kv_cache <= ROOMY);
+        (memory.weights, memory.kv_cache / blocks)
+    });
+    assert_eq!(with, (plain.0 + alone.0, plain.1 + alone.1));
+}
+
+/// A GPU with recorded steps says the same as well, in the mode in which rows do not depend on their company.
+#[test]
+fn a_gpu_says_the_same_with_a_draft_model() {
+    for target in CPU_TARGETS {
+        let Some((device, options)) = devices::open(target) else { return };
+        let gpu = GpuOptions { batch_invariant: true, graphs: Some(true), ..options };
+        // The first draft model is the model itself; the second one has fewer tokens, and the model recurrent states.
+        for (name, draft) in [("quant_models/Q4_0", "quant_models/Q4_0"), ("arch/qwen35", "arch/glm4")] {
+            let file = testdata::file(&format!("{name}.gguf"));
+            let draft = of_vocabulary(&testdata::file(&format!("{draft}.gguf")), &file);
+            let engines = [None, guessing(&draft, 3)].map(|speculative_config| {
+                let args = EngineArgs {
+                    device: DeviceKind::Gpu,
+                    gpu: gpu.clone(),
+                    max_model_len: Some(256),
+                    max_num_batched_tokens: Some(256),
+                    kv_cache_memory: Some(2 * ROOMY),
+                    ..args(&file, speculative_config)
+                };
+                let open = || Ok(OpenDevice::Gpu(device.clone()));
+                let LoadedModel { executor, config, .. } = load_on(&args, open, &mut |_| true).unwrap();
+                Engine::start(executor, config, None, None).unwrap()
+            });
+            let texts = engines.each_ref().map(|engine| {
+                let client = |count: u32| {
+                    let prompt: Vec<u32> = (0..count).map(|i| 7 + i * i % 31).collect();
+                    submit(engine, request(&prompt, SamplingParams { ignore_eos: true, ..greedy(12) })).unwrap()
+                };
+                let clients = [5, 30, 60].map(client);
+                clients.map(|client| client.wait()[&0].tokens.clone())
+            });
+            assert_eq!(texts[0], texts[1]);
+            let counts = end(&engines[1]);
+            println!("{name}: {counts:?}");
+            assert!(counts.num_draft_tokens > 0, "{counts:?}");
+            assert!(name != "quant_models/Q4_0" || counts.num_accepted_tokens > 0, "{counts:?}");
+            end(&engines[0]);
+            drop(engines);
+            assert_eq!(device.allocated_bytes(), 0);
+        }
+    }
+}
+
+/// A draft model that is missing, broken or of no use is an error of the load, before a device is opened.
+#[test]
+fn draft_models_of_no_use_are_refused() {
+    let file = testdata::file("arch/qwen3.gguf");
+    let load = |draft: &TempFile| -> Result<()> {
+        let open = || -> Result<OpenDevice> { panic!("the device was opened") };
+        load_on(&args(&file, guessing(draft, 2)), open, &mut |_| true).map(drop)
+    };
+    let other = testdata::file("arch/glm4.gguf");
+    match load(&other) {
+        Err(Error::InvalidRequest { what, .. }) => assert_eq!(what, "speculative_config.model"),
+        other => panic!("{other:?}"),
+    }
+    let whole = std::fs::read(&testdata::file("arch/qwen2.gguf").0).unwrap();
+    let broken = testdata::temp_file("broken.gguf", &whole[..whole.len() / 2]);
+    match load(&broken) {
+        Err(Error::ModelFile { path, .. }) => assert_eq!(path, broken.0),
+        other => panic!("{other:?}"),
+    }
+    let missing = TempFile(std::env::temp_dir().join("rocmforge-no-such-draft.gguf"));
+    match load(&missing) {
+        Err(Error::FileNotFound { path }) => assert_eq!(path, missing.0),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,290 @@
+//! Guesses of a draft model, against the golden logits of its own file.
+
+use std::time::{Duration, Instant};
+
+use super::states::argmax;
+use super::{MAX_TOKENS, Machine, Model, check_budget_of, distance, load_tensors, load_with_kv, max_abs, tokens};
+use crate::backend::cpu::CpuLoader;
+use crate::backend::{Backend, Loader};
+use crate::batch::GroupKind;
+use crate::config::KvCacheDtype;
+use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::{Array, GgufFile, Value};
+use crate::model::{ModelSpec, ModelTensors};
+use crate::testdata::{self, TempFile};
+use crate::{Error, Result};
+
+/// Models of one vocabulary, the draft model being the second: of other heads; of windows, as the model has, and of
+/// full attention; of experts; of latent attention; in front of a model with recurrent states; with fewer tokens than
+/// the model and inputs of layers from a table of tokens; with more tokens than the model.
+const PAIRS: [[&str; 2]; 7] = [
+    ["qwen3", "qwen2"],
+    ["gemma2", "gemma3"],
+    ["llama_tied", "mixtral"],
+    ["deepseek2_lite", "deepseek2"],
+    ["qwen35", "glm4"],
+    ["gemma2", "gemma4_e"],
+    ["smollm3", "phi4mini"],
+];
+
+fn golden(name: &str) -> TempFile {
+    testdata::file(&format!("arch/{name}.gguf"))
+}
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// The file of a draft model whose tokens are called as those of the model `like` are, as far as there are so many.
+pub(crate) fn of_vocabulary(draft: &TempFile, like: &TempFile) -> TempFile {
+    cut_vocabulary(draft, like, 0)
+}
+
+/// Such a file without its last `cut` tokens.
+fn cut_vocabulary(draft: &TempFile, like: &TempFile, cut: usize) -> TempFile {
+    let like = GgufFile::open(&like.0).unwrap();
+    let tokens = like.metadata().opt_strings(TOKENS).unwrap().unwrap();
+    let name = |token: usize| tokens.get(token).cloned().unwrap_or_else(|| format!("<more {token}>"));
+    rewritten(draft, cut, |key, value| match value {
+        Value::Array(Array::String(own)) if key == TOKENS => {
+            Some(Value::Array(Array::String((0..own.len() - cut).map(name).collect())))
+        }
+        other => Some(other.clone()),
+    })
+}
+
+/// The file with other values of its keys, or without them, and with so many tokens less.
+fn rewritten(file: &TempFile, cut: usize, change: impl Fn(&str, &Value) -> Option<Value>) -> TempFile {
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let mut writer = Writer::new();
+    for (key, value) in gguf.metadata().iter() {
+        writer = change(key, value).iter().fold(writer, |writer, value| writer.key(key, value));
+    }
+    for info in gguf.tensors() {
+        let view = gguf.view(info);
+        let (mut shape, mut data) = (info.shape.clone(), view.data);
+        if cut > 0 && ["token_embd.weight", "output.weight"].contains(&info.name.as_str()) {
+            shape[1] -= cut as u64;
+            data = &data[..data.len() / view.rows * (view.rows - cut)];
+        }
+        writer = writer.tensor(Tensor::new(&info.name, &shape, view.ggml_type, data));
+    }
+    testdata::temp_file("draft.gguf", &writer.bytes())
+}
+
+fn open([main, draft]: [&TempFile; 2]) -> [GgufFile; 2] {
+    [main, draft].map(|file| GgufFile::open(&file.0).unwrap())
+}
+
+fn spec_of([main, draft]: &[GgufFile; 2], max_model_len: Option<usize>) -> Result<ModelSpec> {
+    ModelSpec::from_gguf(main, max_model_len).unwrap().with_draft_model(main, draft, max_model_len)
+}
+
+fn load_on<L: Loader>(loader: L, files: [&TempFile; 2], dtype: KvCacheDtype) -> Model<L::Backend> {
+    let files = open(files);
+    let spec = spec_of(&files, Some(128)).unwrap();
+    let tensors = ModelTensors::collect(&files[0], &spec).unwrap().with_draft_model(&files[1]).unwrap();
+    load_tensors(loader, &tensors, dtype).unwrap()
+}
+
+/// A table of tokens that ends within a tile, in front of a model with more tokens: the last ones of the draft model
+/// are as unknown to it as those that it does not have, and the others are what they were.
+#[test]
+fn tables_that_end_within_a_tile_are_lengthened() {
+    let main = golden("smollm3");
+    for draft in ["glm4", "hunyuan_dense"] {
+        let cut = cut_vocabulary(&golden(draft), &main, 5);
+        let [mut short, mut whole] = [&cut, &of_vocabulary(&golden(draft), &main)]
+            .map(|draft| load_on(cpu(), [&main, draft], KvCacheDtype::F32));
+        let text: Vec<u32> = (0..30).map(|i| (7 + i * i * 5) % 432).collect();
+        let [of_short, of_whole] = [&mut short, &mut whole].map(|model| {
+            model.logits(&text[..29], 0);
+            model.guess(&[&text]).remove(0)
+        });
+        assert!(of_short.len() == 448 && of_short[..432] == of_whole[..432], "{draft}");
+        // Behind the last whole tile the first rows stand once more.
+        assert_eq!(of_short[432..], of_short[..16], "{draft}");
+        // Tokens of the model that the draft model does not have do no harm.
+        short.logits(&[440, 447, 445], 0);
+        assert!(short.draft(&[(&[440, 447, 445, 446], 3)])[0].iter().all(|&token| token < 448));
+    }
+}
+
+/// The model of a pair, the tokens of the draft model's golden text that the model knows, and the golden logits.
+fn load_pair<L: Loader>(
+    loader: L,
+    [main, draft]: [&str; 2],
+    dtype: KvCacheDtype,
+) -> (Model<L::Backend>, Vec<u32>, Vec<f32>) {
+    let main = golden(main);
+    let draft_file = of_vocabulary(&golden(draft), &main);
+    let model = load_on(loader, [&main, &draft_file], dtype);
+    let z = testdata::npz(&format!("arch/{draft}"));
+    let known = model.decoder.spec().vocab_size as u32;
+    let text = tokens(&z).into_iter().take_while(|&token| token < known).collect();
+    (model, text, z.f32("logits"))
+}
+
+fn cpu() -> CpuLoader {
+    CpuLoader::new(2, MAX_TOKENS).unwrap()
+}
+
+/// Compares the logits of guesses behind each token of the draft model's golden text, in steps of single tokens and
+/// behind prompts, and the tokens that are guessed, with the golden ones.
+pub(super) fn check_golden<L: Loader>(loader: L, pair: [&str; 2], dtype: KvCacheDtype, bound: f32) {
+    let (mut model, text, expected) = load_pair(loader, pair, dtype);
+    let num_tokens = testdata::npz(&format!("arch/{}", pair[1])).i32("tokens").len();
+    let vocab = expected.len() / num_tokens;
+    let known = model.decoder.spec().vocab_size;
+    assert!(text.len() > 12, "{pair:?}: {} tokens", text.len());
+    let (mut worst, mut others) = (0.0f32, 0);
+    for end in 1..text.len() {
+        let start = if end == 9 { 0 } else { end - 1 };
+        model.logits(&text[..end], start);
+        let row = model.guess(&[&text[..=end]]).remove(0);
+        let golden = &expected[end * vocab..][..vocab];
+        worst = worst.max(distance(&row[..vocab], golden).0);
+        let guess = model.draft(&[(&text[..=end], 1)])[0][0];
+        assert!((guess as usize) < known);
+        others += usize::from(guess != argmax(&golden[..vocab.min(known)]));
+    }
+    let relative = worst / max_abs(&expected);
+    println!("{pair:?}: {relative:.2e} of the largest logit, {others} other tokens of {}", text.len() - 1);
+    assert!(relative < bound, "{pair:?}: {relative:.2e}");
+    // A token that is as likely as the first one but for a rounding may be another one.
+    assert!(others <= 1, "{pair:?}: {others} of {} guesses are others", text.len() - 1);
+}
+
+#[test]
+fn golden_guesses_of_draft_models() {
+    for pair in PAIRS {
+        check_golden(cpu(), pair, KvCacheDtype::F32, 1e-3);
+    }
+}
+
+/// Several guesses are what the draft model by itself says to its own tokens, for several texts in any company; the
+/// model's logits have the same bits as without a draft model, also where wrong guesses came between.
+#[test]
+fn guesses_are_the_draft_models_own_and_leave_no_trace() {
+    for [name, draft] in [["qwen3", "qwen2"], ["gemma2", "gemma3"], ["qwen35", "glm4"]] {
+        let (mut model, text, _) = load_pair(cpu(), [name, draft], KvCacheDtype::F16);
+        let mut plain = load_with_kv(&format!("arch/{name}.gguf"), KvCacheDtype::F16);
+        let mut alone = load_with_kv(&format!("arch/{draft}.gguf"), KvCacheDtype::F16);
+        let mut said = |text: &[u32], count: usize| {
+            let mut ahead = text.to_vec();
+            alone.logits(text, 0);
+            for _ in 0..count {
+                let row = alone.logits(&ahead, ahead.len() - 1);
+                ahead.push(argmax(&row));
+            }
+            ahead[text.len()..].to_vec()
+        };
+        let other = &text[2..9];
+        let expected = [said(&text[..30], 4), said(other, 6)];
+        for cuts in [vec![1, 2, 17, 18, 29], vec![29], (1..=29).collect()] {
+            let mut start = 0;
+            for end in cuts {
+                assert!(model.logits(&text[..end], start) == plain.logits(&text[..end], start), "{name}");
+                // These are mostly wrong: the text goes on with other tokens.
+                model.draft(&[(&text[..=end], 5)]);
+                start = end;
+            }
+            model.step(&[(&text[..29], 28), (&other[..6], 0)]).unwrap();
+            let of_both = model.draft(&[(&text[..30], 4), (other, 6)]);
+            assert_eq!(of_both, expected, "{name}");
+            // The longest gap is not the first one, or it is.
+            for [of_text, of_other] in [[1, 6], [4, 2]] {
+                let guesses = model.draft(&[(&text[..30], of_text), (other, of_other)]);
+                assert_eq!(guesses, [&expected[0][..of_text], &expected[1][..of_other]], "{name}");
+            }
+        }
+    }
+}
+
+/// A step without logits stores what is guessed with, and so does one that was interrupted and came again.
+#[test]
+fn prompts_and_interrupted_steps_store_all() {
+    let pair = ["qwen3", "qwen2"];
+    let (mut model, text, _) = load_pair(cpu(), pair, KvCacheDtype::F16);
+    model.logits(&text[..20], 0);
+    let expected = model.guess(&[&text[..21]]);
+    let mut interrupted = 0;
+    for micros in (0..20).map(|i| 25 * i) {
+        let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
+        let interrupt = model.backend.interrupt().unwrap().clone();
+        interrupt.stop_at(Instant::now() + Duration::from_micros(micros));
+        match model.step(&[(&text[..20], 0)]) {
+            Err(Error::Interrupted) => interrupted += 1,
+            other => drop(other.unwrap()),
+        }
+        interrupt.clear();
+        let mut batch = model.batch(&[(&text[..20], 0)]);
+        batch.logits_indices.clear();
+        let needs = crate::selection::Needs { logits: true, hidden: false };
+        model.decoder.launch(&mut model.backend, &batch, needs).unwrap();
+        assert!(model.guess(&[&text[..21]]) == expected, "after {micros} us");
+    }
+    assert!(interrupted > 0, "the first one has no time at all");
+}
+
+/// The draft model's keys and values are in the blocks of the groups that attend to the same tokens, and it has no part
+/// in states: a model without such has none with it either. What is budgeted is what is taken.
+#[test]
+fn a_draft_model_is_part_of_the_plan() {
+    let machine = Machine::new("draft_budget", 1 << 20);
+    for [main, draft] in PAIRS {
+        let main = golden(main);
+        let files = open([&main, &of_vocabulary(&golden(draft), &main)]);
+        let [plain, alone] = [0, 1].map(|file| ModelSpec::from_gguf(&files[file], Some(128)).unwrap());
+        let with = spec_of(&files, Some(128)).unwrap();
+        let bytes = |spec: &ModelSpec, kind: GroupKind| -> u64 {
+            let of_kind = spec.kv_groups.iter().filter(|group| group.kind == kind);
+            of_kind.map(|group| group.block_bytes(16, KvCacheDtype::F16).unwrap()).sum()
+        };
+        for (index, group) in with.kv_groups.iter().enumerate() {
+            assert_eq!(with.kv_groups.iter().position(|other| other.kind == group.kind), Some(index));
+            assert_eq!(bytes(&with, group.kind), bytes(&plain, group.kind) + bytes(&alone, group.kind));
+        }
+        assert_eq!(with.state_bytes(), plain.state_bytes());
+        let blocks = vec![4; with.kv_groups.len()];
+        let layers = [&plain, &alone].map(|spec| spec.kv_layers(&blocks, 16, KvCacheDtype::F16)).concat();
+        assert_eq!(with.kv_layers(&blocks, 16, KvCacheDtype::F16), layers);
+        let tensors = ModelTensors::collect(&files[0], &with).unwrap().with_draft_model(&files[1]).unwrap();
+        let loader = CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0);
+        check_budget_of(loader, &tensors, 1 << 30, |_| {});
+    }
+}
+
+/// Each model that cannot guess is refused by an error that says why.
+#[test]
+fn models_that_cannot_guess_are_refused() {
+    let refusal = |main: &TempFile, draft: &TempFile, max_model_len: Option<usize>| {
+        let error = spec_of(&open([main, draft]), max_model_len).unwrap_err();
+        let Error::InvalidRequest { what, .. } = &error else { panic!("{error}") };
+        assert_eq!(*what, "speculative_config.model");
+        let error = error.to_string();
+        assert!(error.contains(&draft.0.display().to_string()), "{error}");
+        error
+    };
+    let [qwen3, qwen2, gemma3, llama] = ["qwen3", "qwen2", "gemma3", "llama3_ropescale"].map(golden);
+    let bert = testdata::file("embedding/bert.gguf");
+    let states = of_vocabulary(&golden("qwen35moe"), &golden("granitehybrid"));
+    // Both have 640 tokens, which are called otherwise.
+    assert!(refusal(&qwen3, &llama, None).contains("vocabulary; its token "));
+    assert!(refusal(&llama, &qwen3, Some(256)).contains("vocabulary; its token "));
+    assert!(refusal(&qwen3, &golden("glm4"), None).contains("it has 448 tokens, the model 640"));
+    assert!(refusal(&gemma3, &qwen3, None).contains("vocabulary; its token "), "128 more are allowed, by themselves");
+    assert!(refusal(&golden("granitehybrid"), &states, Some(64)).contains("qwen35moe carries recurrent states"));
+    assert!(refusal(&qwen3, &bert, None).contains("this one attends in both directions"));
+    assert!(refusal(&bert, &qwen3, None).contains("the model attends in both directions"));
+    // Llama's file is for 512 tokens.
+    let short = of_vocabulary(&qwen2, &llama);
+    let error = refusal(&llama, &short, None);
+    assert!(error.contains("for 512 tokens") && error.contains("made for 256: set max_model_len"), "{error}");
+    spec_of(&open([&llama, &short]), Some(256)).unwrap();
+    assert!(refusal(&llama, &short, Some(257)).contains("for 257 tokens"));
+    // A file without a list of tokens can be compared with none that has one.
+    let without = |key: &str, value: &Value| (!key.starts_with("tokenizer.")).then(|| value.clone());
+    let nameless = rewritten(&qwen2, 0, without);
+    assert!(refusal(&qwen3, &nameless, None).contains("its file has no list of tokens"));
+    assert!(refusal(&nameless, &qwen3, None).contains("the model's file has no list of tokens"));
+    spec_of(&open([&nameless, &nameless]), None).unwrap();
+}
