@@ -71,9 +71,8 @@ constants! {
     MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
     MATMUL_F32_THREADS_N4 = 512;
-    MATMUL_F32_TILES_N4 = 1;
     MATMUL_F32_THREADS_N8 = 256;
-    MATMUL_F32_TILES_N8 = 1;
+    MATMUL_F32_TILES_FEW = 1;
     MATMUL_F32_THREADS_N64 = 256;
     MATMUL_F32_TILES_N64 = 4;
     /// Columns of a block of `gated_activation`.

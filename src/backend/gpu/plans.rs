@@ -133,8 +133,8 @@ impl Tuning {
         let [fewest, few, many] = MATMUL_F32_ROWS;
         let (n, tiles) = match self.matmul_f32 {
             F32Rows { most_alone, .. } if rows <= most_alone => return None,
-            F32Rows { most_in_fewest, .. } if rows <= most_in_fewest => (fewest, args::MATMUL_F32_TILES_N4),
-            F32Rows { most_in_few, .. } if rows <= most_in_few => (few, args::MATMUL_F32_TILES_N8),
+            F32Rows { most_in_fewest, .. } if rows <= most_in_fewest => (fewest, args::MATMUL_F32_TILES_FEW),
+            F32Rows { most_in_few, .. } if rows <= most_in_few => (few, args::MATMUL_F32_TILES_FEW),
             _ => (many, args::MATMUL_F32_TILES_N64),
         };
         Some(plan(n, tiles, rows, out_rows, 1))
@@ -250,7 +250,7 @@ mod tests {
                     assert!(plan.grid[0] * tiles_per_block(plan.n) * 16 >= out_rows);
                     assert!(plan.grid[2] >= 1);
                     let Some(plan) = tuning.matmul_f32(rows, out_rows) else { continue };
-                    let tiles = if plan.n == 64 { args::MATMUL_F32_TILES_N64 } else { args::MATMUL_F32_TILES_N8 };
+                    let tiles = if plan.n == 64 { args::MATMUL_F32_TILES_N64 } else { args::MATMUL_F32_TILES_FEW };
                     assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
                     assert!(plan.grid[0] * tiles * 16 >= out_rows && plan.grid[2] == 1);
                 }
