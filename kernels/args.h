@@ -160,7 +160,7 @@ struct MatmulExpertsArgs {
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] with f32 weights. matmul_f32_n<N>, N = 4, 8, 64 rows a block: grid
 // (ceil(tiles of 16 outputs / tiles of a block), ceil(rows / N))
-constexpr u32 MATMUL_F32_THREADS_N4 = 512, MATMUL_F32_THREADS_N8 = 256, MATMUL_F32_TILES_FEW = 1;
+constexpr u32 MATMUL_F32_THREADS_N4 = 256, MATMUL_F32_THREADS_N8 = 256, MATMUL_F32_TILES_FEW = 1;
 constexpr u32 MATMUL_F32_THREADS_N64 = 256, MATMUL_F32_TILES_N64 = 4;
 struct MatmulF32Args {
   const u8* weights;      // tiles

@@ -70,7 +70,7 @@ constants! {
     MATMUL_KW_N64 = 1;
     MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
-    MATMUL_F32_THREADS_N4 = 512;
+    MATMUL_F32_THREADS_N4 = 256;
     MATMUL_F32_THREADS_N8 = 256;
     MATMUL_F32_TILES_FEW = 1;
     MATMUL_F32_THREADS_N64 = 256;
