@@ -38,6 +38,25 @@ def texts(llm, prompts, params):
     return [[(one.token_ids, one.text, one.finish_reason, one.stop_reason) for one in out.outputs] for out in outputs]
 
 
+def assert_same(plain, guessing, settings):
+    """Each guess is computed for a step that verifies it, and texts are the same with and without."""
+    params = SamplingParams(**{"max_tokens": 60, "ignore_eos": True, **settings})
+    prompts = [list(range(3, 3 + length)) for length in (2, 40, 75)]
+    # The second time the prompts are in the prefix cache.
+    for _ in range(2):
+        assert texts(guessing, prompts, params) == texts(plain, prompts, params)
+    stats = guessing.stats()
+    assert_counts(stats)
+    assert stats.spec_decode_num_draft_tokens == stats.spec_decode_num_proposed_tokens > 0
+
+
+def leave_in_the_middle(llm):
+    for _ in range(3):
+        for output in llm.stream([5, 6, 7], SamplingParams(max_tokens=100, ignore_eos=True)):
+            if len(output.outputs[0].token_ids) > 8:
+                break
+
+
 def assert_counts(stats):
     drafts, right = stats.spec_decode_num_draft_tokens, stats.spec_decode_num_accepted_tokens
     assert stats.spec_decode_num_drafts <= drafts <= stats.spec_decode_num_proposed_tokens
@@ -190,14 +209,7 @@ def mtp_pair(tiny_model):
 def test_a_model_that_guesses_says_the_same(mtp_pair, settings, assert_nothing_left):
     """A block of random weights is hardly ever right: what it guesses is verified and given up."""
     plain, guessing = mtp_pair
-    params = SamplingParams(**{"max_tokens": 60, "ignore_eos": True, **settings})
-    prompts = [list(range(3, 3 + length)) for length in (2, 40, 75)]
-    # The second time the prompts are in the prefix cache.
-    for _ in range(2):
-        assert texts(guessing, prompts, params) == texts(plain, prompts, params)
-    stats = guessing.stats()
-    assert_counts(stats)
-    assert stats.spec_decode_num_draft_tokens == stats.spec_decode_num_proposed_tokens > 0
+    assert_same(plain, guessing, settings)
     assert guessing.config()["speculative_config"] == MTP
     assert plain.stats().spec_decode_num_proposed_tokens == 0
     assert_nothing_left(guessing)
@@ -205,10 +217,7 @@ def test_a_model_that_guesses_says_the_same(mtp_pair, settings, assert_nothing_l
 
 def test_a_model_that_guesses_is_left_in_the_middle(mtp_pair, assert_nothing_left):
     _, guessing = mtp_pair
-    for _ in range(3):
-        for output in guessing.stream([5, 6, 7], SamplingParams(max_tokens=100, ignore_eos=True)):
-            if len(output.outputs[0].token_ids) > 8:
-                break
+    leave_in_the_middle(guessing)
     assert_nothing_left(guessing)
 
 
@@ -238,14 +247,7 @@ def draft_pair(tiny_model, request):
 )
 def test_a_draft_model_changes_no_text(draft_pair, settings, assert_nothing_left):
     plain, guessing = draft_pair
-    params = SamplingParams(**{"max_tokens": 60, "ignore_eos": True, **settings})
-    prompts = [list(range(3, 3 + length)) for length in (2, 40, 75)]
-    # The second time the prompts are in the prefix cache.
-    for _ in range(2):
-        assert texts(guessing, prompts, params) == texts(plain, prompts, params)
-    stats = guessing.stats()
-    assert_counts(stats)
-    assert stats.spec_decode_num_draft_tokens == stats.spec_decode_num_proposed_tokens > 0
+    assert_same(plain, guessing, settings)
     assert_nothing_left(guessing)
 
 
@@ -255,10 +257,7 @@ def test_a_draft_model_is_in_the_plan_and_in_no_vector(draft_pair, assert_nothin
     assert after.weights > before.weights
     ours, theirs = (llm.embed([[5, 6, 7, 8], list(range(3, 60))], progress=False) for llm in (guessing, plain))
     assert (ours == theirs).all()
-    for _ in range(3):
-        for output in guessing.stream([5, 6, 7], SamplingParams(max_tokens=100, ignore_eos=True)):
-            if len(output.outputs[0].token_ids) > 8:
-                break
+    leave_in_the_middle(guessing)
     assert_nothing_left(guessing)
 
 

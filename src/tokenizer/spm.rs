@@ -12,7 +12,7 @@ use crate::gguf::Metadata;
 pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 
 /// Longer words are rarely met twice; remembering them would only fill the table.
-pub(super) const MAX_REMEMBERED_WORD: usize = 32;
+const MAX_REMEMBERED_WORD: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Spm {
@@ -43,7 +43,7 @@ struct Candidate {
 }
 
 /// The words of an escaped text: runs of `▁`, each with what follows up to the next.
-pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let letters = rest.find(|c| c != SPACE).unwrap_or(rest.len());
@@ -52,6 +52,23 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
         rest = after;
         (!word.is_empty()).then_some(word)
     })
+}
+
+/// Appends the ids of each word of an escaped text. `encode` appends those of a word that was not met before.
+pub(super) fn encode_words(text: &str, out: &mut Vec<u32>, mut encode: impl FnMut(&str, &mut Vec<u32>)) {
+    // Range in the output of the ids of each word that was met already.
+    let mut seen: HashMap<&str, (usize, usize), hashbrown::DefaultHashBuilder> = HashMap::default();
+    for word in words(text) {
+        if let Some(&(start, end)) = seen.get(word) {
+            out.extend_from_within(start..end);
+            continue;
+        }
+        let start = out.len();
+        encode(word, out);
+        if word.len() <= MAX_REMEMBERED_WORD {
+            seen.insert(word, (start, out.len()));
+        }
+    }
 }
 
 impl Ord for Candidate {
@@ -109,21 +126,9 @@ impl Spm {
         let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
         escaped.extend(space_before.then_some(SPACE));
         escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
-        if !self.words {
-            return self.encode_word(vocab, &escaped, out);
-        }
-        // Range in the output of the ids of each word that was met already.
-        let mut seen: HashMap<&str, (usize, usize), hashbrown::DefaultHashBuilder> = HashMap::default();
-        for word in words(&escaped) {
-            if let Some(&(start, end)) = seen.get(word) {
-                out.extend_from_within(start..end);
-                continue;
-            }
-            let start = out.len();
-            self.encode_word(vocab, word, out);
-            if word.len() <= MAX_REMEMBERED_WORD {
-                seen.insert(word, (start, out.len()));
-            }
+        match self.words {
+            true => encode_words(&escaped, out, |word, out| self.encode_word(vocab, word, out)),
+            false => self.encode_word(vocab, &escaped, out),
         }
     }
 

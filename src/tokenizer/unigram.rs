@@ -2,10 +2,8 @@
 //! highest sum of their scores. Source of the algorithm: SentencePiece's unigram model (arXiv 1804.10959) and its
 //! normalizer.
 
-use std::collections::HashMap;
-
 use super::charsmap::CharsMap;
-use super::spm::{MAX_REMEMBERED_WORD, SCORES, read_scores, words};
+use super::spm::{SCORES, encode_words, read_scores};
 use super::vocab::{Kind, SPACE, Vocab, reaches_across_words};
 use crate::Result;
 use crate::gguf::Metadata;
@@ -62,21 +60,9 @@ impl Unigram {
     pub(super) fn encode(&self, vocab: &Vocab, text: &str, space_before: bool, out: &mut Vec<u32>) {
         let text = self.normalize(text, space_before);
         let mut best = Vec::new();
-        if !self.by_words {
-            return self.cut(vocab, &text, &mut best, out);
-        }
-        // Range in the output of the ids of each word that was met already.
-        let mut seen: HashMap<&str, (usize, usize), hashbrown::DefaultHashBuilder> = HashMap::default();
-        for word in words(&text) {
-            if let Some(&(start, end)) = seen.get(word) {
-                out.extend_from_within(start..end);
-                continue;
-            }
-            let start = out.len();
-            self.cut(vocab, word, &mut best, out);
-            if word.len() <= MAX_REMEMBERED_WORD {
-                seen.insert(word, (start, out.len()));
-            }
+        match self.by_words {
+            true => encode_words(&text, out, |word, out| self.cut(vocab, word, &mut best, out)),
+            false => self.cut(vocab, &text, &mut best, out),
         }
     }
 

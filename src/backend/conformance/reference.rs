@@ -40,24 +40,13 @@ pub(super) fn plain(activation: Activation, x: f64) -> f64 {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
         }
-        Activation::GeluErf => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+        Activation::GeluErf => 0.5 * x * (1.0 + libm::erf(x / std::f64::consts::SQRT_2)),
         Activation::ClampedSwiglu => {
             let gate = x.min(7.0);
             gate / (1.0 + (-1.702 * gate).exp())
         }
         Activation::SquaredRelu => x.max(0.0).powi(2),
     }
-}
-
-/// The error function, by the series whose terms have one sign.
-fn erf(x: f64) -> f64 {
-    let (mut term, mut sum, mut n) = (x, x, 0.0);
-    while term.abs() > 1e-18 * sum.abs() {
-        n += 1.0;
-        term *= 2.0 * x * x / (2.0 * n + 1.0);
-        sum += term;
-    }
-    2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
 }
 
 /// An activation of a gate and of `up`, the value that the gate lets pass.

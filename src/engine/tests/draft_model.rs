@@ -1,12 +1,11 @@
 //! Whole engines whose guesses come from a draft model.
 
-use super::drafter::{ROOMY, args, assert_same, end, run};
-use super::support::*;
+use super::drafter::{ROOMY, args, assert_same, end, run, same_on_a_gpu};
 use crate::backend::OpenDevice;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
-use crate::config::{DeviceKind, EngineArgs, GpuOptions, SamplingParams, SpeculativeConfig, SpeculativeMethod};
+use crate::config::{EngineArgs, SpeculativeConfig, SpeculativeMethod};
 use crate::engine::load::load_on;
-use crate::engine::{Engine, LoadedModel, SpeculationStats};
+use crate::engine::{Engine, SpeculationStats};
 use crate::model::tests::draft_model::of_vocabulary;
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
@@ -87,41 +86,15 @@ fn memory_counts_the_draft_model() {
 #[test]
 fn a_gpu_says_the_same_with_a_draft_model() {
     for target in CPU_TARGETS {
-        let Some((device, options)) = devices::open(target) else { return };
-        let gpu = GpuOptions { batch_invariant: true, graphs: Some(true), ..options };
+        let Some(opened) = devices::open(target) else { return };
         // The first draft model is the model itself; the second one has fewer tokens, and the model recurrent states.
         for (name, draft) in [("quant_models/Q4_0", "quant_models/Q4_0"), ("arch/qwen35", "arch/glm4")] {
             let file = testdata::file(&format!("{name}.gguf"));
             let draft = of_vocabulary(&testdata::file(&format!("{draft}.gguf")), &file);
-            let engines = [None, guessing(&draft, 3)].map(|speculative_config| {
-                let args = EngineArgs {
-                    device: DeviceKind::Gpu,
-                    gpu: gpu.clone(),
-                    max_model_len: Some(256),
-                    max_num_batched_tokens: Some(256),
-                    kv_cache_memory: Some(2 * ROOMY),
-                    ..args(&file, speculative_config)
-                };
-                let open = || Ok(OpenDevice::Gpu(device.clone()));
-                let LoadedModel { executor, config, .. } = load_on(&args, open, &mut |_| true).unwrap();
-                Engine::start(executor, config, None, None).unwrap()
-            });
-            let texts = engines.each_ref().map(|engine| {
-                let client = |count: u32| {
-                    let prompt: Vec<u32> = (0..count).map(|i| 7 + i * i % 31).collect();
-                    submit(engine, request(&prompt, SamplingParams { ignore_eos: true, ..greedy(12) })).unwrap()
-                };
-                let clients = [5, 30, 60].map(client);
-                clients.map(|client| client.wait()[&0].tokens.clone())
-            });
-            assert_eq!(texts[0], texts[1]);
-            let counts = end(&engines[1]);
+            let counts = same_on_a_gpu(&opened, &file, guessing(&draft, 3), 2 * ROOMY, [5, 30, 60]);
             println!("{name}: {counts:?}");
             assert!(counts.num_draft_tokens > 0, "{counts:?}");
             assert!(name != "quant_models/Q4_0" || counts.num_accepted_tokens > 0, "{counts:?}");
-            end(&engines[0]);
-            drop(engines);
-            assert_eq!(device.allocated_bytes(), 0);
         }
     }
 }

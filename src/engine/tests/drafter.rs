@@ -2,6 +2,7 @@
 
 use super::support::*;
 use crate::backend::OpenDevice;
+use crate::backend::gpu::Device;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{DeviceKind, EngineArgs, GpuOptions, SamplingParams, SpeculativeConfig, SpeculativeMethod};
 use crate::engine::load::load_on;
@@ -107,40 +108,52 @@ fn a_model_says_the_same_with_its_own_guesses() {
     }
 }
 
-/// A GPU with recorded steps says the same as well, in the mode in which rows do not depend on their company.
+/// Checks that a GPU with recorded steps says the same with guesses as without, of prompts of these lengths, in the
+/// mode in which rows do not depend on their company; and that both engines leave nothing. Returns what was guessed.
+pub(super) fn same_on_a_gpu(
+    (device, options): &(Device, GpuOptions),
+    file: &TempFile,
+    guessing: Option<SpeculativeConfig>,
+    kv_cache_memory: u64,
+    prompts: [u32; 3],
+) -> SpeculationStats {
+    let gpu = GpuOptions { batch_invariant: true, graphs: Some(true), ..options.clone() };
+    let engines = [None, guessing].map(|speculative_config| {
+        let args = EngineArgs {
+            device: DeviceKind::Gpu,
+            gpu: gpu.clone(),
+            max_model_len: Some(256),
+            max_num_batched_tokens: Some(256),
+            kv_cache_memory: Some(kv_cache_memory),
+            ..args(file, speculative_config)
+        };
+        let open = || Ok(OpenDevice::Gpu(device.clone()));
+        let LoadedModel { executor, config, .. } = load_on(&args, open, &mut |_| true).unwrap();
+        Engine::start(executor, config, None, None).unwrap()
+    });
+    let texts = engines.each_ref().map(|engine| {
+        let client = |count: u32| {
+            let prompt: Vec<u32> = (0..count).map(|i| 7 + i * i % 31).collect();
+            submit(engine, request(&prompt, SamplingParams { ignore_eos: true, ..greedy(12) })).unwrap()
+        };
+        let clients = prompts.map(client);
+        clients.map(|client| client.wait()[&0].tokens.clone())
+    });
+    assert_eq!(texts[0], texts[1]);
+    let counts = end(&engines[1]);
+    assert_eq!(end(&engines[0]), SpeculationStats::default());
+    drop(engines);
+    assert_eq!(device.allocated_bytes(), 0);
+    counts
+}
+
 #[test]
 fn a_gpu_says_the_same_with_guesses() {
     for target in CPU_TARGETS {
-        let Some((device, options)) = devices::open(target) else { return };
-        let gpu = GpuOptions { batch_invariant: true, graphs: Some(true), ..options };
-        let file = right_guesses("qwen35_mtp");
-        let engines = [None, guessing(3)].map(|speculative_config| {
-            let args = EngineArgs {
-                device: DeviceKind::Gpu,
-                gpu: gpu.clone(),
-                max_model_len: Some(256),
-                max_num_batched_tokens: Some(256),
-                ..args(&file, speculative_config)
-            };
-            let open = || Ok(OpenDevice::Gpu(device.clone()));
-            let LoadedModel { executor, config, .. } = load_on(&args, open, &mut |_| true).unwrap();
-            Engine::start(executor, config, None, None).unwrap()
-        });
-        let texts = engines.each_ref().map(|engine| {
-            let client = |count: u32| {
-                let prompt: Vec<u32> = (0..count).map(|i| 7 + i * i % 31).collect();
-                submit(engine, request(&prompt, SamplingParams { ignore_eos: true, ..greedy(12) })).unwrap()
-            };
-            // The longest one has more rows in a step than there is room to convert, for rows of logits.
-            let clients = [5, 30, 200].map(client);
-            clients.map(|client| client.wait()[&0].tokens.clone())
-        });
-        assert_eq!(texts[0], texts[1]);
-        let counts = end(&engines[1]);
+        let Some(opened) = devices::open(target) else { return };
+        // The longest prompt has more rows in a step than there is room to convert, for rows of logits.
+        let counts = same_on_a_gpu(&opened, &right_guesses("qwen35_mtp"), guessing(3), ROOMY, [5, 30, 200]);
         assert!(counts.num_accepted_tokens > 0, "{counts:?}");
-        end(&engines[0]);
-        drop(engines);
-        assert_eq!(device.allocated_bytes(), 0);
     }
 }
 
