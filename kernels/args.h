@@ -359,8 +359,8 @@ struct RopeStoreArgs {
 //   attention_decode_head_*: the same with a block for each query head instead of each kv head, for few sequences: grid
 //     (items, heads, splits).
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
-//     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
-//     that see the most keys first, none with much work starts when the others are done.
+//     first row within the sequence) pairs: grid (heads, items, splits). Blocks start in the order of the grid: with
+//     the items that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256, 512: the smallest not below head_dim. A sequence with context 0 gives zeros.
 //   attention_latent_{decode,decode_head,prefill}_{f16,f32}: the same over latent rows of up to LATENT_ROW elements, of
 //     which the first value_dim, up to LATENT_VALUES, are V: v_cache is k_cache, there is one KV head, qkv has q alone,
@@ -377,8 +377,8 @@ struct AttentionArgs {
   void* k_cache;
   void* v_cache;
   void* out;              // [n] rows of num_heads * value_dim in format_out
-  float* partial;         // decode: [items][num_heads][splits][value_dim + 2] (values, max, sum)
-  u32* counters;          // decode: [items][grid y], zero before and after
+  float* partial;         // decode: [items][num_heads][splits][value_dim + 2] (values, max, sum); prefill: see add_splits
+  u32* counters;          // decode: [items][grid y]; prefill: [items][num_heads][rounds]; zero before and after
   const u32* items;       // decode: sequence numbers; prefill: pairs
   const u32* q_start;
   const u32* context_lens;

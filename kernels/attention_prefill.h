@@ -1,5 +1,6 @@
 // Shared code of the prefill kernels of all platforms.
 #pragma once
+#include "arrival.h"
 #include "attention.h"
 
 // Rows of an item at most: the host cuts the sequences into items of so many.
@@ -25,4 +26,53 @@ DEV RowTile row_tile(const AttentionArgs& a) {
   const u32 kv_head = head / (a.num_heads / a.num_kv_heads), rows = min_(ATTENTION_PREFILL_ROWS, length - first);
   return {sequence, head, kv_head, start + first, rows, context - length + first, context, a.window,
           a.ahead};
+}
+
+// The keys first .. end of a block's split of those that some rows see: whole tiles of KEYS, shared out in order.
+struct SplitKeys { u32 first, end; };
+template <u32 KEYS> DEV SplitKeys keys_of_split(const AttentionArgs& a, u32 first, u32 end) {
+  const u32 start = first / KEYS * KEYS, tiles = end > start ? (end - start + KEYS - 1) / KEYS : 0;
+  const u32 share = (tiles + a.splits - 1) / a.splits * KEYS, from = start + (u32)bid_z() * share;
+  return {max_(first, from), min_(end, from + share)};
+}
+
+// Adds what all splits of the context have found, in order of the splits, whichever block comes last. Returns false in
+// all other blocks. A thread has ROWS rows, and of each COLUMNS sums of values, `value(row, column)`, which are
+// relative to 2^(top[row] * to_log2), and a part of the sum of weights. They are the rows of one of the block's ROUNDS.
+template <u32 ROWS, u32 COLUMNS, u32 ROUNDS, class Value>
+DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, float* sum, float to_log2) {
+  constexpr u32 FLOATS = ROWS * (COLUMNS + 2) * ATTENTION_THREADS;
+  const u32 place = ((u32)bid_y() * a.num_heads + (u32)bid_x()) * ROUNDS + round;
+  float* all = a.partial + (u64)place * a.splits * FLOATS + recomputed(tid_x());
+  float* mine = all + (u64)bid_z() * FLOATS;
+  #pragma unroll
+  for (u32 r = 0; r < ROWS; r++, mine += (COLUMNS + 2) * ATTENTION_THREADS) {
+    mine[0] = top[r];
+    mine[ATTENTION_THREADS] = sum[r];
+    #pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) mine[(c + 2) * ATTENTION_THREADS] = value(r, c);
+  }
+  if (!last_to_arrive<ATTENTION_THREADS>(a.counters + place, a.splits)) return false;
+  #pragma unroll
+  for (u32 r = 0; r < ROWS; r++) {
+    top[r] = NOTHING;
+    sum[r] = 0.f;
+    #pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) value(r, c) = 0.f;
+  }
+  #pragma unroll 1
+  for (u32 split = 0; split < a.splits; split++) {
+    const float* other = all + (u64)split * FLOATS;
+    #pragma unroll
+    for (u32 r = 0; r < ROWS; r++, other += (COLUMNS + 2) * ATTENTION_THREADS) {
+      const float its = other[0], highest = fmax_(top[r], its);
+      const float by = fast_exp2((top[r] - highest) * to_log2), its_by = fast_exp2((its - highest) * to_log2);
+      top[r] = highest;
+      sum[r] = sum[r] * by + other[ATTENTION_THREADS] * its_by;
+      #pragma unroll
+      for (u32 c = 0; c < COLUMNS; c++)
+        value(r, c) = value(r, c) * by + other[(c + 2) * ATTENTION_THREADS] * its_by;
+    }
+  }
+  return true;
 }

@@ -7,6 +7,7 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED, u32 VALUES = D>
 DEV void attention_prefill_few(const AttentionArgs& a) {
   using Queries = FewQueries<T, D, QUERIES, VALUES>;
   constexpr u32 ROUND = ATTENTION_THREADS / 32 * QUERIES;
+  if (bid_z()) return;                                 // contexts are not split here
   const RowTile tile = row_tile(a);
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
   const u64 q_stride = (u64)a.row_heads * a.head_dim;
@@ -46,6 +47,6 @@ DEV void attention_prefill_few(const AttentionArgs& a) {
 // The last head's blocks also fill up the rows with zeros.
 DEV void pad_rows(const AttentionArgs& a) {
   const RowTile tile = row_tile(a);
-  if (tile.head != a.num_heads - 1) return;
+  if (tile.head != a.num_heads - 1 || bid_z()) return;
   for (u32 row = 0; row < tile.rows; row++) store_padding(a, tile.row + row, ATTENTION_THREADS);
 }

@@ -205,7 +205,8 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   constexpr u32 KEYS = Lds::KEYS, ROW_TILES = ATTENTION_PREFILL_ROWS / 16 / (ATTENTION_THREADS / WARP);
   SHARED Lds lds;
   const RowTile tile = row_tile(a);
-  const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, tile.first_key(0), tile.end_key(tile.rows - 1));
+  const SplitKeys split = keys_of_split<KEYS>(a, tile.first_key(0), tile.end_key(tile.rows - 1));
+  const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, split.first, split.end);
 
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
   const u64 q_stride = (u64)a.row_heads * a.head_dim;
@@ -245,6 +246,23 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
     #pragma unroll
     for (u32 i = 0; i < ROW_TILES; i++) rows[i].add_values(lds);
     block_sync();                                        // V has been read
+  }
+  if (a.splits > 1) {
+    float top[ROW_TILES * MMA_ACC], sum[ROW_TILES * MMA_ACC];
+    #pragma unroll
+    for (u32 i = 0; i < ROW_TILES * MMA_ACC; i++) {
+      top[i] = rows[i / MMA_ACC].top[i % MMA_ACC];
+      sum[i] = rows[i / MMA_ACC].sum[i % MMA_ACC];
+    }
+    const auto value = [&](u32 i, u32 d) -> float& { return rows[i / MMA_ACC].values[d][i % MMA_ACC]; };
+    static_assert(ROW_TILES * MMA_ACC * (D / 16 + 2) * ATTENTION_THREADS <= ATTENTION_PREFILL_ROWS * (D + 32),
+                  "plans.rs says what the host allocates");
+    if (!add_splits<ROW_TILES * MMA_ACC, D / 16, 1>(reload(a), 0, value, top, sum, 1.f)) return;
+    #pragma unroll
+    for (u32 i = 0; i < ROW_TILES * MMA_ACC; i++) {
+      rows[i / MMA_ACC].top[i % MMA_ACC] = top[i];
+      rows[i / MMA_ACC].sum[i % MMA_ACC] = sum[i];
+    }
   }
   // The outputs go through the place of the wave's own rows of q, which nobody else reads.
   #pragma unroll

@@ -173,9 +173,10 @@ template <u32 D> struct PrefillLds<D, true> {
 template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32 first_row,
                                                             PrefillLds<D>& shared) {
   constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, WARP_ROWS = 16 * TILES;
+  constexpr u32 BLOCK_ROWS = ATTENTION_THREADS / 32 / SHARERS<D> * WARP_ROWS;
   KvTile<D>* lds = shared.tiles;
   const u32 lane = (u32)lane_id(), warp = (u32)tid_x() / 32, warp_row = first_row + warp / SHARERS<D> * WARP_ROWS;
-  const u32 last_row = min_(tile.rows, first_row + ATTENTION_THREADS / 32 / SHARERS<D> * WARP_ROWS) - 1;
+  const u32 last_row = min_(tile.rows, first_row + BLOCK_ROWS) - 1;
   // The warp's first columns.
   const u32 first_column = warp % SHARERS<D> * COLUMNS<D>, first_value = warp % SHARERS<D> * VALUE_COLUMNS<D>;
   constexpr u32 Q_STEPS = COLUMNS<D> / 16, Q_KEPT = Q_STEPS - q_steps_shared<D>();
@@ -214,8 +215,9 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
   for (u32 i = 0; i < 2 * TILES; i++) { top[i / 2][i % 2] = NOTHING; sum[i / 2][i % 2] = 0.f; }
 
   typename CopiesOf<D>::Type copies;
-  copies.first_key = tile.first_key(first_row);
-  copies.end_key = tile.end_key(last_row);
+  const SplitKeys keys = keys_of_split<KEYS>(a, tile.first_key(first_row), tile.end_key(last_row));
+  copies.first_key = keys.first;
+  copies.end_key = keys.end;
   u32 key = copies.first_key / KEYS * KEYS, stage = 0;
   if (key < copies.end_key) {
     copies.start(a, tile, key, lds);
@@ -348,6 +350,14 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     }
   }
 
+  if (a.splits > 1) {
+    constexpr u32 LANE_COLUMNS = VALUE_COLUMNS<D> / 4, ROUNDS = ATTENTION_PREFILL_ROWS / BLOCK_ROWS;
+    const auto value = [&](u32 half, u32 i) -> float& { return values[half / 2][i / 2][half % 2 * 2 + i % 2]; };
+    const u32 round = ROUNDS == 1 ? 0 : first_row / BLOCK_ROWS;
+    static_assert(2 * TILES * (LANE_COLUMNS + 2) * ATTENTION_THREADS <= BLOCK_ROWS * (VALUES<D> + 32),
+                  "plans.rs says what the host allocates");
+    if (!add_splits<2 * TILES, LANE_COLUMNS, ROUNDS>(a, round, value, &top[0][0], &sum[0][0], to_log2)) return;
+  }
   // The outputs go through shared memory, eight rows at a time, so that a lane stores eight neighbours.
   constexpr u32 OUT_STRIDE = VALUE_COLUMNS<D> + 8, EIGHTS = VALUE_COLUMNS<D> / 8;
   const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop

@@ -120,6 +120,15 @@ pub(super) const BIDIRECTIONAL: [Case; 15] = [
     Case { reach: Some(8), dtype: KvCacheDtype::F32, ..case([2, 2], 64, 16, WHOLE) },
 ];
 
+/// Chunks of prompts whose contexts devices split.
+const SPLIT: [Case; 5] = [
+    case([2, 1], 40, 16, &[(2200, 70), (0, 5), (1100, 1)]),
+    case([2, 2], 128, 16, &[(3200, 3)]),
+    Case { softcap: Some(2.0), sinks: true, ..case([2, 1], 256, 32, &[(2100, 33)]) },
+    Case { window: Some(2500), gated: true, ..case([1, 1], 64, 16, &[(3000, 20)]) },
+    case([1, 1], 512, 16, &[(2100, 9)]),
+];
+
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
         let &Self { num_heads, num_kv_heads, head_dim, gated, .. } = self;
@@ -206,7 +215,7 @@ pub(crate) fn check<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     tally.group("attention");
-    for cases in [&CASES[..], &BIDIRECTIONAL] {
+    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT] {
         for (seed, case) in tally.part(cases) {
             check_case(&loader, accuracy, seed, case, tally)?;
         }

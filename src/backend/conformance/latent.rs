@@ -55,8 +55,8 @@ const CASES: [Case; 13] = [
     Case { weights: GgmlType::BF16, ..case([2, 80, 32, 260, 70], &[(0, 20), (130, 1), (0, 66)]) },
 ];
 
-/// A context that devices split.
-const LONG: Case = case([9, 16, 16, 64, 16], &[(1100, 1), (40, 1)]);
+/// Contexts that devices split, for a single token and for a chunk of a prompt.
+const LONG: Case = case([9, 16, 16, 64, 16], &[(1100, 1), (40, 1), (2100, 9)]);
 
 pub(crate) fn check<L: Loader>(
     loader: impl Fn(usize) -> Result<L>,
@@ -68,7 +68,7 @@ pub(crate) fn check<L: Loader>(
         check_case(loader(1200)?, accuracy, seed as u64, case, tally)?;
     }
     if tally.is_full() {
-        check_case(loader(1200)?, accuracy, CASES.len() as u64, &LONG, tally)?;
+        check_case(loader(2200)?, accuracy, CASES.len() as u64, &LONG, tally)?;
     }
     Ok(())
 }

@@ -7,11 +7,14 @@ use super::tuning::{Experts, F32Rows, LibraryRows, Tuning};
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
 /// would not do.
-pub(super) const PARTIAL_BYTES: u64 = 32 << 20;
+pub(super) const PARTIAL_BYTES: u64 = 40 << 20;
 /// Counters of blocks that share an output.
 pub(super) const NUM_COUNTERS: usize = 1 << 16;
 /// Device memory for weights on their way to the vendor's library: larger matrices go in pieces.
 pub(super) const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
+
+/// Floats that a row of prefill attention leaves for each split beside its values, at most.
+const PREFILL_EXTRA: u32 = 32;
 
 /// How a product on the matrix units is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +207,24 @@ impl Tuning {
         DecodePlan { per_head, splits }
     }
 
+    /// Pieces into which the context is split where chunks of prompts attend to it, the longest one being of `context`
+    /// tokens: as many as run at once, where the tiles of rows and their heads alone leave multiprocessors idle.
+    pub fn attention_prefill_splits(
+        &self,
+        items: u32,
+        [num_heads, head_size]: [u32; 2],
+        context: u32,
+        multiprocessors: u32,
+    ) -> u32 {
+        let numbers = &self.attention;
+        let blocks = items.saturating_mul(num_heads).max(1);
+        let rows = u64::from(blocks) * numbers.prefill_rows as u64;
+        let partial = 4 * rows * u64::from(head_size + PREFILL_EXTRA);
+        let room = u32::try_from(PARTIAL_BYTES / partial.max(1)).unwrap_or(u32::MAX);
+        let most = (context / numbers.prefill_split_tokens).min(numbers.most_splits).min(room);
+        (numbers.blocks * multiprocessors / blocks).min(most).max(1)
+    }
+
     /// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
     /// thread.
     pub fn argmax_share(&self, rows: usize, cols: usize, multiprocessors: u32) -> usize {
@@ -285,6 +306,11 @@ mod tests {
         assert_eq!(decode(16, 4), DecodePlan { per_head: false, splits: 3 });
         assert_eq!(decode(256, 32), DecodePlan { per_head: false, splits: 1 });
         assert_eq!(decode(1 << 14, 32), DecodePlan { per_head: false, splits: 1 });
+        // The heads are those of Qwen3.6-35B-A3B, then of Llama 3 8B.
+        let prefill = |items, heads, context| hopper::TUNING.attention_prefill_splits(items, heads, context, 132);
+        assert_eq!([500, 2047, 4095, 12_000].map(|context| prefill(4, [16, 256], context)), [1, 1, 3, 4]);
+        assert_eq!([1, 4, 5, 16].map(|items| prefill(items, [32, 128], 1 << 17)), [8, 2, 1, 1]);
+        assert_eq!(prefill(u32::MAX, [32, 128], 1 << 17), 1);
     }
 
     /// The blocks of two matrices: one a multiprocessor, about the same bytes for each, none without a tile.

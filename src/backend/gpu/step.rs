@@ -144,6 +144,8 @@ pub struct StepShape {
     pub prefill_items: usize,
     /// Most splits of a context, among the sequences with one row.
     pub context_splits: u32,
+    /// The longest context among the others, in tokens.
+    pub prefill_context: u32,
     /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
     pub pure_decode: bool,
 }
@@ -347,13 +349,16 @@ impl StepInputs {
             words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
         }
 
-        let alone = (0..seqs).filter(|&seq| batch.tokens_of(seq).len() == 1);
-        let longest = alone.map(|seq| batch.context_lens[seq]).max().unwrap_or(0);
+        let longest = |alone: bool| {
+            let these = (0..seqs).filter(|&seq| (batch.tokens_of(seq).len() == 1) == alone);
+            these.map(|seq| batch.context_lens[seq]).max().unwrap_or(0)
+        };
         self.shape = StepShape {
             tokens,
             decode_items,
             prefill_items: self.tiles.len(),
-            context_splits: self.tuning.context_splits(longest),
+            context_splits: self.tuning.context_splits(longest(true)),
+            prefill_context: longest(false),
             pure_decode,
         };
         self.checked.clear();

@@ -4,8 +4,8 @@ use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX,
-    ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs, RotationArgs,
+    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, LATENT_VALUES, ROPE_STORE_HEADS,
+    ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs, RotationArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
@@ -250,8 +250,12 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     }
     if prefill_items > 0 {
         args.items = step.inputs.prefill_items()?.ptr();
+        // A token sees no more keys than its window has.
+        let context = shape.prefill_context.min(window.checked_sub(1).unwrap_or(u32::MAX));
+        let heads = [num_heads, if is_latent { LATENT_VALUES } else { head_size(layout.head_dim)? }];
+        args.splits = launcher.tuning().attention_prefill_splits(prefill_items, heads, context, multiprocessors);
         // SAFETY: as above.
-        unsafe { launcher.launch(prefill, variant, [num_heads, prefill_items, 1], &args)? };
+        unsafe { launcher.launch(prefill, variant, [num_heads, prefill_items, args.splits], &args)? };
     }
     Ok(())
 }

@@ -47,6 +47,7 @@ pub(super) const TUNING: Tuning = Tuning {
         rotates: true,
         // Estimated: Hopper's number.
         split_tokens: 128,
+        prefill_split_tokens: 1024,
         most_splits: 32,
         // Estimated: Hopper's number.
         blocks: 2,

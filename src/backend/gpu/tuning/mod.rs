@@ -112,6 +112,8 @@ pub struct Attention {
     pub rotates: bool,
     /// Tokens of a split of the context, at least.
     pub split_tokens: u32,
+    /// Tokens that a split has at least where chunks of prompts attend to the context.
+    pub prefill_split_tokens: u32,
     /// Pieces into which a context is split at most, a power of two up to 32.
     pub most_splits: u32,
     /// Blocks for each multiprocessor that splitting the contexts aims at.
