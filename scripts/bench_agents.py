@@ -118,9 +118,10 @@ async def send(client: httpx.AsyncClient, model: str | None, history: list[int],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    body, first, usage = asked | ({"model": model} if model else {}), None, None
+    body, first, usage = json.dumps(asked | ({"model": model} if model else {})), None, None
     started = time.perf_counter()
-    async with client.stream("POST", "/v1/completions", json=body) as response:
+    headers = {"Content-Type": "application/json"}
+    async with client.stream("POST", "/v1/completions", content=body, headers=headers) as response:
         if response.status_code != httpx.codes.OK:
             raise RuntimeError((await response.aread()).decode())
         async for line in response.aiter_lines():

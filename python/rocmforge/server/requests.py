@@ -163,7 +163,15 @@ def check_limit(param: str, got: int, limit: int, setting: str) -> None:
         raise ApiError(400, f"{param}: got {got}, expected at most {limit} (the server's {setting})", param=param)
 
 
-Prompts: TypeAlias = str | list[str] | list[int] | list[list[int]]
+# A prompt of thousands of token ids is not a list of texts, which the first of them tells: errors of the others take
+# milliseconds.
+_FIRST_ERROR = Field(fail_fast=True)
+Prompts: TypeAlias = (
+    str
+    | Annotated[list[str], _FIRST_ERROR]
+    | Annotated[list[int], _FIRST_ERROR]
+    | Annotated[list[list[int]], _FIRST_ERROR]
+)
 
 
 def prompt_list(param: str, prompts: Prompts, service: Service) -> Sequence[str | list[int]]:
