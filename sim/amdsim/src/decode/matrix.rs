@@ -10,10 +10,12 @@ use super::{Decoded, Decoder, Step, step};
 use crate::float::{Fp8, bf16_to_f32, f16_to_f32};
 use crate::operand::Source;
 use crate::syntax::Register;
-use crate::wave::{GROUP, MAX_LANES, Wave};
+use crate::wave::{GROUP, MAX_LANES, Vgpr, Wave};
 
 /// Products along K that one instruction sums at most.
 const MAX_DEPTH: usize = 64;
+/// Registers of C, and of D, at most.
+const MAX_RESULTS: usize = 16;
 
 pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let Some(shape) = Shape::parse(d)? else { return Ok(None) };
@@ -70,13 +72,16 @@ fn execute_inner<const SIDE: usize, const DEPTH: usize>(
     a.read(wave, shape, &mut left);
     b.read(wave, shape, &mut right);
     let product = multiply(&left, &right, shape.depth);
-    for index in 0..shape.results() {
-        let mut old = match c {
+    // C is read whole first: D may begin within it, as long as both have four registers.
+    let mut results = [Vgpr::default(); MAX_RESULTS];
+    let results = &mut results[..shape.results()];
+    for (index, result) in results.iter_mut().enumerate() {
+        *result = match c {
             Accumulator::Registers(first) => *wave.vgpr(first + index as u16),
             Accumulator::Constant(source) => [[source.scalar(wave); GROUP]; MAX_LANES / GROUP],
         };
         // Lanes that follow each other hold a row of the result.
-        let lanes = &mut old.as_flattened_mut()[..wave.lanes];
+        let lanes = &mut result.as_flattened_mut()[..wave.lanes];
         for (part, values) in lanes.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
             let row = &product[shape.result_row(part * SIDE, index) % SIDE];
             match shape.float {
@@ -89,8 +94,9 @@ fn execute_inner<const SIDE: usize, const DEPTH: usize>(
                 }
             }
         }
-        wave.vgprs[usize::from(dest) + index] = old;
     }
+    let dest = usize::from(dest);
+    wave.vgprs[dest..dest + results.len()].copy_from_slice(results);
 }
 
 #[inline(always)]

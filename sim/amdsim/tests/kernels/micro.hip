@@ -404,6 +404,22 @@ K(matrix_32) {
   for (int i = 0; i < 16; i++) y[((i >> 2) * 8 + (t >> 5) * 4 + (i & 3)) * 32 + (t & 31)] = f32_bits(c[i]);
 }
 #if defined(__gfx942__)
+// D begins within C, as compilers make it where both have four registers.
+K(matrix_overlap) {
+  LANE;
+  H4 a, b;
+  for (int i = 0; i < 4; i++) {
+    a[i] = (_Float16)(float)((const i8*)x)[(t & 15) * 16 + (t >> 4) * 4 + i];
+    b[i] = (_Float16)(float)((const i8*)(x + 512))[(t & 15) * 16 + (t >> 4) * 4 + i];
+  }
+  float d[4];
+  asm volatile("v_mov_b32 v40, 1.0\n v_mov_b32 v41, 2.0\n v_mov_b32 v42, 4.0\n v_mov_b32 v43, -1.0\n s_nop 7\n"
+               "v_mfma_f32_16x16x16_f16 v[42:45], %4, %5, v[40:43]\n s_nop 15\n"
+               "v_mov_b32 %0, v42\n v_mov_b32 %1, v43\n v_mov_b32 %2, v44\n v_mov_b32 %3, v45"
+               : "=&v"(d[0]), "=&v"(d[1]), "=&v"(d[2]), "=&v"(d[3]) : "v"(a), "v"(b)
+               : "v40", "v41", "v42", "v43", "v44", "v45");
+  for (int i = 0; i < 4; i++) y[(4 * (t >> 4) + i) * 16 + (t & 15)] = f32_bits(d[i]);
+}
 K(matrix_k32_i8) {
   LANE;
   i4v c = 3;

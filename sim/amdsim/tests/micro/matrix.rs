@@ -61,6 +61,18 @@ fn matrix_units() {
     let ocp: fn(&[u32], usize) -> f64 = |x, i| fp8(x, i, 7);
     run("matrix_fp8", |target| target.starts_with("gfx12"), |x, y, _| check_matrix(x, y, (16, 16), [ocp, ocp], None));
     run("matrix_32", mfma, |x, y, _| check_matrix(x, y, (32, 8), [i8, i8], None));
+    run(
+        "matrix_overlap",
+        |target| target == "gfx942",
+        |x, y, _| {
+            for (at, got) in y[..256].iter().enumerate() {
+                let (row, column) = (at / 16, at % 16);
+                let sum: f64 = (0..16).map(|k| i8(x, row * 16 + k) * i8(&x[512..], column * 16 + k)).sum();
+                let c = [1.0, 2.0, 4.0, -1.0][row % 4];
+                assert_eq!(f32::from_bits(*got), (sum + c) as f32, "{row}, {column}");
+            }
+        },
+    );
     run("matrix_k32_i8", |target| target == "gfx942", |x, y, _| check_matrix(x, y, (16, 32), [i8, i8], Some(3)));
     let fnuz: fn(&[u32], usize) -> f64 = |x, i| fp8(x, i, 8);
     run("matrix_k32_fp8", |target| target == "gfx942", |x, y, _| check_matrix(x, y, (16, 32), [fnuz, fnuz], None));
