@@ -30,6 +30,7 @@ from rocmforge.cli.load import Ask
 from rocmforge.cli.load_client import of_server
 
 KEYS = {"one": "key-of-one", "many": "key-of-many"}
+SETTINGS = {"temperature": 0.0, "ignore_eos": True}
 WAIT_SECONDS = 120.0
 RANDOM = np.random.default_rng(0)
 
@@ -74,7 +75,7 @@ def serving(model: str, crowd: int) -> Iterator[str]:
 async def compare(url: str, args: argparse.Namespace) -> None:
     lengths = [int(length) for length in args.prompt.split(",")]
     medians: dict[tuple[int, bool], list[float]] = {}
-    one = of_server(url, None, KEYS["one"], 1)
+    one = of_server(url, None, KEYS["one"], SETTINGS)
     await first_tokens(one, max(lengths), 2, 0.0)
     for _ in range(args.rounds):
         for length in lengths:
@@ -100,7 +101,7 @@ async def first_tokens(ask: Ask, length: int, count: int, pause: float) -> list[
     for _ in range(count):
         await asyncio.sleep(pause)
         started = time.perf_counter()
-        pieces = [time.perf_counter() - started async for _ in ask(prompt(length))]
+        pieces = [time.perf_counter() - started async for _ in ask(prompt(length), 1)]
         seconds.append(pieces[0])
     return seconds
 
@@ -108,10 +109,10 @@ async def first_tokens(ask: Ask, length: int, count: int, pause: float) -> list[
 @asynccontextmanager
 async def crowd(url: str, count: int, length: int) -> AsyncIterator[None]:
     """Keeps the other client's requests before the server; those that have not ended are cancelled at the end."""
-    ask = of_server(url, None, KEYS["many"], 64)
+    ask = of_server(url, None, KEYS["many"], SETTINGS)
 
     async def one() -> None:
-        async for _ in ask(prompt(length)):
+        async for _ in ask(prompt(length), 64):
             pass
 
     tasks = [asyncio.create_task(one()) for _ in range(count)]

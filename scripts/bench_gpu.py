@@ -6,12 +6,14 @@
 
 Each row is one process: a model is loaded once and measured at all prompt lengths and batch sizes. With --served: so
 many requests of so many tokens of prompt and of output, all handed over at once; tokens per second of output, from the
-first request to the last token, with each of several sampling settings.
+first request to the last token, with each of several sampling settings. Each of these figures is a process of its own,
+`rocmforge bench --serve`.
 """
 
 import argparse
 import datetime as dt
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -24,7 +26,7 @@ START = """
 import json, statistics, sys, time
 from rocmforge import LLM, SamplingParams
 started = time.perf_counter()
-llm = LLM(sys.argv[1], device="gpu", enable_prefix_caching=False)
+llm = LLM(sys.argv[1], device=sys.argv[2], enable_prefix_caching=False)
 load = time.perf_counter() - started
 params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 def first_token():
@@ -35,36 +37,16 @@ first_token()
 print(json.dumps({"load": load, "first_token": statistics.median(first_token() for _ in range(5))}))
 llm.close()
 """
-SERVED = """
-import ast, json, random, statistics, sys, time
-from rocmforge import LLM, SamplingParams, StructuredOutputsParams
-requests, prompt, output, sequences = map(int, sys.argv[2:6])
-llm = LLM(sys.argv[1], device="gpu", max_model_len=prompt + output, max_num_seqs=sequences, enable_prefix_caching=False)
-dice = random.Random(1)
-prompts = [[dice.randrange(300, 30000) for _ in range(prompt)] for _ in range(requests)]
-def speed(settings):
-    form = settings.get("structured_outputs")
-    form = None if form is None else StructuredOutputsParams(**form)
-    params = SamplingParams(max_tokens=output, ignore_eos=True, seed=1, **settings | {"structured_outputs": form})
-    started = time.perf_counter()
-    llm.generate(prompts, params, progress=False)
-    return requests * output / (time.perf_counter() - started)
-settings = ast.literal_eval(sys.argv[6])
-for one in settings.values():
-    speed(one)
-rounds = [{name: speed(one) for name, one in settings.items()} for _ in range(int(sys.argv[7]))]
-figures = {name: statistics.median(one[name] for one in rounds) for name in settings}
-print(json.dumps(figures | {"rows fetched": llm.stats().logits_rows_fetched}))
-llm.close()
-"""
-# Sampling settings to serve with, by their column's name: the others are compared with the first.
+# Sampling settings to serve with, as fields of a request, by their column's name: the others are compared with the
+# first.
 SETTINGS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
     "repetition": {"temperature": 0.0, "repetition_penalty": 1.1},
     "repetition, top-k": {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.9},
     "presence, logprobs": {"temperature": 0.0, "presence_penalty": 0.5, "frequency_penalty": 0.5, "logprobs": 2},
-    "min_tokens, bias": {"temperature": 0.0, "min_tokens": 32, "logit_bias": {5: -10.0}},
+    "min_tokens, bias": {"temperature": 0.0, "min_tokens": 32, "logit_bias": {"5": -10.0}},
     "temperature 1": {"temperature": 1.0},
+    "temperature 0.8, top-p, top-k": {"temperature": 0.8, "top_p": 0.95, "top_k": 50},
 }
 ITEM = {
     "type": "object",
@@ -108,23 +90,41 @@ def run(what: str, command: Sequence[str | Path]) -> Any:
     return json.loads(done.stdout)
 
 
-def measure(path: Path, prompts: str, batches: str, decode: int, extra: list[str]) -> dict[str, float]:
+def measure(args: argparse.Namespace, path: Path) -> dict[str, float]:
     """The figures of one model, tokens per second."""
-    command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", "gpu", "--json"]
-    command += ["--prompt", prompts, "--batch", batches, "--decode", str(decode), *extra]
+    command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", args.device, "--json"]
+    command += ["--prompt", args.prompts, "--batch", args.batches, "--decode", str(args.decode), *args.extra]
     results = run(" ".join(command), command)["results"]
     return {name: speeds["median"] for name, speeds in results.items()}
 
 
-def start(path: Path) -> dict[str, float]:
+def start(path: Path, device: str) -> dict[str, float]:
     """Seconds to load a model from the page cache, and to the first token of a prompt of 512."""
-    return run(f"loading {path}", [sys.executable, "-c", START, path])
+    return run(f"loading {path}", [sys.executable, "-c", START, path, device])
 
 
-def served(path: Path, shape: str, sequences: int, rounds: int, settings: dict[str, Any]) -> dict[str, float]:
-    """Output tokens per second by the name of the sampling setting, and rows of logits read on their own."""
-    command = [sys.executable, "-c", SERVED, path, *shape.split("x"), str(sequences), repr(settings), str(rounds)]
-    return run(f"serving {path}", command)
+def served(args: argparse.Namespace, path: Path, sequences: str, fields: dict[str, object]) -> tuple[float, int]:
+    """Output tokens per second with requests that have these fields, the median of all rounds; and rows of logits that
+    were read on their own."""
+    requests, prompt, output = args.served.split("x")
+    command = [
+        sys.executable,
+        "-m",
+        "rocmforge",
+        "bench",
+        "--serve",
+        "--model",
+        path,
+        "--device",
+        args.device,
+        "--json",
+    ]
+    command += ["--num-prompts", requests, "--input-len", prompt, "--output-len", output, "--max-num-seqs", sequences]
+    # The first round warms up.
+    command += ["--num-warmups", requests, "--request-rate", ",".join(["inf"] * args.rounds)]
+    rows = run(f"serving {path}", [*command, "--extra-body", json.dumps(fields), *args.extra])["rows"]
+    speed = statistics.median(row["output_throughput"] for row in rows)
+    return speed, sum(row["logits_rows_fetched"] for row in rows)
 
 
 def print_served(args: argparse.Namespace) -> None:
@@ -135,12 +135,12 @@ def print_served(args: argparse.Namespace) -> None:
     print(f"| model, requests at once | {' | '.join(settings)} | rows fetched |\n|---|{'---:|' * (len(settings) + 1)}")
     for name in args.rows.split(","):
         path = model_file(args.models, name, args.tokenizer)
-        for sequences in (int(n) for n in args.sequences.split(",")):
-            figures = served(path, args.served, sequences, args.rounds, settings)
-            fetched = figures.pop("rows fetched")
-            base = next(iter(figures.values()))
-            cells = " | ".join(f"{speed:,.0f} ({speed / base:.0%})" for speed in figures.values())
-            print(f"| {name}, {sequences} | {cells} | {fetched:,.0f} |", flush=True)
+        for sequences in args.sequences.split(","):
+            figures = [served(args, path, sequences, fields) for fields in settings.values()]
+            base = figures[0][0]
+            cells = " | ".join(f"{speed:,.0f} ({speed / base:.0%})" for speed, _ in figures)
+            fetched = sum(fetched for _, fetched in figures)
+            print(f"| {name}, {sequences} | {cells} | {fetched:,} |", flush=True)
 
 
 def main() -> None:
@@ -148,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=Path("target/bench-models"))
     parser.add_argument("--rows", default=ROWS)
+    parser.add_argument("--device", default="gpu")
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--batches", default="1,8,32,64,256")
     parser.add_argument("--decode", type=int, default=128)
@@ -177,9 +178,9 @@ def main() -> None:
     )
     for name in args.rows.split(","):
         path = model_file(args.models, name)
-        figures = measure(path, args.prompts, args.batches, args.decode, args.extra)
+        figures = measure(args, path)
         cells = " | ".join(f"{figures[column]:,.0f}" for column in columns)
-        times = start(path)
+        times = start(path, args.device)
         print(f"| {name} | {cells} | {times['load']:.2f} | {times['first_token'] * 1e3:.1f} |", flush=True)
 
 

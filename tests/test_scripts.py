@@ -21,7 +21,7 @@ REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def run_script(name: str, *arguments: Path, ci: bool = False) -> subprocess.CompletedProcess[str]:
+def run_script(name: str, *arguments: Path | str, ci: bool = False) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CI": "true" if ci else ""}
     command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -152,6 +152,45 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     done = run_script("plot_benchmarks.py", tmp_path, tmp_path / "benchmarks.png")
     assert done.returncode == 1
     assert "make bench" in done.stderr
+
+
+def test_served_rows_are_those_of_bench_serve(tmp_path: Path, model: Path) -> None:
+    """A row for each number of sequences, with a figure for each way to sample."""
+    shutil.copy(model, tmp_path / "tiny.q4_0.gguf")
+    done = run_script("bench_gpu.py", "--device", "cpu", "--models", tmp_path, "--rows", "tiny:q4_0", "--served",
+                      "3x8x33", "--sequences", "1,3", "--rounds", "2", "--", "-t", "1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    headers, _, *rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    assert headers[:2] == ["model, requests at once", "greedy"]
+    assert [row[0] for row in rows] == ["tiny:q4_0, 1", "tiny:q4_0, 3"]
+    for row in rows:
+        assert len(row) == len(headers)
+        assert row[1].endswith("(100%)")
+        assert all(float(cell.split()[0].replace(",", "")) > 0 for cell in row[1:-1])
+
+
+def test_servers_are_compared(tmp_path: Path, model: Path) -> None:
+    """A server of ours stands for another one; a load that it refuses ends the program."""
+    other = f"{sys.executable} -m rocmforge serve {model} --num-threads 1 --port {{port}}"
+    options = ["--ours", "--num-threads 1", "--rounds", "1", "--", "--num-prompts", "4", "--output-len", "8"]
+    compare = ["compare_served.py", "-m", model, "--other"]
+    done = run_script(*compare, other, *options, "--input-len", "8", "--max-concurrency", "1,4")
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["1, all", "4, all"]
+    for row in rows:
+        speeds, first, after = ([float(figure.replace(",", "")) for figure in cell.split(" and ")] for cell in row[1:4])
+        assert float(row[4].split()[0]) == pytest.approx(speeds[0] / speeds[1], abs=0.01)
+        assert len(first) == len(after) == 2
+        assert min(first) > 0
+    for command, length, said in (
+        (other, "99999", "4 of 4 requests failed"),
+        ("false {port}", "1", "the server did not start: false "),
+        ("false", "1", "got 'false', expected {port} in it"),
+    ):
+        done = run_script(*compare, command, *options, "--input-len", length)
+        assert done.returncode != 0
+        assert said in done.stderr
 
 
 # A shortened print of llvm-readelf-22 --notes.

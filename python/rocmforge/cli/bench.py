@@ -8,63 +8,46 @@ after a warm-up, with their extremes.
 import csv
 import dataclasses
 import functools
-import math
 import statistics
 import sys
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from rocmforge import LLM, SamplingParams
+from rocmforge.cli import load_options as options
 from rocmforge.cli.bandwidth import read_bandwidth
-from rocmforge.cli.bench_serve import bench_engine, bench_server
+from rocmforge.cli.bench_serve import Loads, Plan, bench_engine, bench_server
 from rocmforge.cli.common import (
     BatchInvariantOption,
     DeviceOption,
+    Format,
     JsonOption,
     ModelOption,
     SpeculativeOption,
     ThreadsOption,
     completed,
     model_path,
+    positive_numbers,
     print_json,
     print_table,
 )
-from rocmforge.cli.load import Load
+from rocmforge.cli.load_lengths import Lengths
 from rocmforge.cli.summary import machine_line, model_summary
 from rocmforge.progress import bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocmforge.settings import EngineSettings
+
 CONTEXT = 32
-# The heading of options in the help.
-LOAD = "Options of --serve"
-
-
-class Format(StrEnum):
-    """The forms in which rows are printed."""
-
-    TABLE = "table"
-    MD = "md"
-    CSV = "csv"
-    JSON = "json"
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        counts = [int(item) for item in text.split(",") if item]
-    except ValueError:
-        counts = [0]
-    if any(count < 1 for count in counts):
-        raise typer.BadParameter(f"{text!r} is not a list of positive numbers such as 128,512")
-    return counts
 
 
 def bench(
+    context: typer.Context,
     model: ModelOption = None,
     *,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Prompt lengths.")] = "128,512",
@@ -93,66 +76,89 @@ def bench(
         bool,
         typer.Option("--serve", help="Measure many requests at once: on the engine itself, or with --url on a server."),
     ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.", rich_help_panel=LOAD),
-    ] = None,
-    num_prompts: Annotated[int, typer.Option(min=1, help="Requests.", rich_help_panel=LOAD)] = 100,
-    max_concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Requests under way at once, at most.", rich_help_panel=LOAD)
-    ] = None,
-    request_rate: Annotated[
-        float, typer.Option(help="Requests per second, at random times; inf sends all at once.", rich_help_panel=LOAD)
-    ] = math.inf,
-    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.", rich_help_panel=LOAD)] = 128,
-    output_len: Annotated[int, typer.Option(min=1, help="Tokens of an answer.", rich_help_panel=LOAD)] = 128,
-    seed: Annotated[int, typer.Option(help="Of the prompts and of the times.", rich_help_panel=LOAD)] = 0,
-    served_model_name: Annotated[
-        str | None, typer.Option(help="The model to ask the server for.", rich_help_panel=LOAD, show_default=False)
-    ] = None,
-    api_key: Annotated[str | None, typer.Option(help="The server's key.", rich_help_panel=LOAD)] = None,
+    url: options.UrlOption = None,
+    served_model_name: options.ServedModelNameOption = None,
+    api_key: options.ApiKeyOption = None,
+    max_num_seqs: options.MaxNumSeqsOption = None,
+    num_prompts: options.NumPromptsOption = 100,
+    num_warmups: options.NumWarmupsOption = 0,
+    max_concurrency: options.MaxConcurrencyOption = None,
+    request_rate: options.RequestRateOption = "inf",
+    input_len: options.InputLenOption = 128,
+    output_len: options.OutputLenOption = 128,
+    dataset_path: options.DatasetPathOption = None,
+    seed: options.LoadSeedOption = 0,
+    temperature: options.TemperatureOption = 0.0,
+    top_p: options.TopPOption = None,
+    top_k: options.TopKOption = None,
+    min_p: options.MinPOption = None,
+    repetition_penalty: options.RepetitionPenaltyOption = None,
+    presence_penalty: options.PresencePenaltyOption = None,
+    frequency_penalty: options.FrequencyPenaltyOption = None,
+    extra_body: options.ExtraBodyOption = None,
+    percentile_metrics: options.PercentileMetricsOption = "ttft,tpot,itl,e2el",
+    metric_percentiles: options.MetricPercentilesOption = "50,95,99",
+    goodput: options.GoodputOption = None,
+    plot: options.PlotOption = None,
 ) -> None:
     """Measure tokens per second: prompts, one sequence, many sequences; with --serve, many requests at once."""
-    if not request_rate > 0:
-        raise typer.BadParameter(f"--request-rate: got {request_rate}, expected more than 0")
-    if url is not None and not serve:
-        raise typer.BadParameter("--url needs --serve")
+    options.check_uses(context, serve=serve, url=url is not None, dataset=dataset_path is not None)
+    output_format = Format.JSON if json_output else output_format
+    engine: EngineSettings = {
+        "device": device,
+        "num_threads": threads,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "batch_invariant": batch_invariant,
+        "graphs": graphs,
+        "vendor_blas": vendor_blas,
+        "speculative_config": speculative_config,
+    }
     if serve:
-        load = Load(num_prompts, max_concurrency, request_rate, input_len, output_len, seed)
-        if url is not None:
-            bench_server(url, load, model_name=served_model_name, api_key=api_key, json_output=json_output)
-            return
-        bench_engine(
-            model,
-            load,
-            json_output=json_output,
-            device=device,
-            num_threads=threads,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_queue_size=num_prompts,
-            batch_invariant=batch_invariant,
-            graphs=graphs,
-            vendor_blas=vendor_blas,
-            speculative_config=speculative_config,
+        if plot is not None:
+            options.check_picture(plot)
+        sampling = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+        }
+        loads = Loads.of(
+            fixed=Lengths(input_len, output_len),
+            file=dataset_path,
+            num_prompts=num_prompts,
+            num_warmups=num_warmups,
+            concurrencies=options.concurrencies(max_concurrency, num_prompts),
+            rates=options.request_rates(request_rate),
+            seed=seed,
         )
+        plan = Plan(
+            loads=loads,
+            settings=options.request_settings(sampling, extra_body),
+            metrics=options.metrics(percentile_metrics),
+            percentiles=options.percentiles(metric_percentiles),
+            limits=options.limits(goodput),
+            output_format=output_format,
+            plot=plot,
+        )
+        if url is not None:
+            bench_server(url, plan, model_name=served_model_name, api_key=api_key)
+        else:
+            engine["max_queue_size"] = max(num_prompts, num_warmups)
+            if max_num_seqs is not None:
+                engine["max_num_seqs"] = max_num_seqs
+            bench_engine(model, plan, engine)
         return
-    prompts, batches = _counts(prompt), _counts(batch)
+    prompts, batches = positive_numbers(prompt, "--prompt"), positive_numbers(batch, "--batch")
     if not (prompts or batches):
         raise typer.BadParameter("nothing to measure: -p and -b are both empty")
     path = model_path(model)
-    llm = LLM(
-        path,
-        device=device,
-        num_threads=threads,
-        max_model_len=max([n + 1 for n in prompts] + [CONTEXT + decode + 1]),
-        max_num_seqs=max([1, *batches]),
-        max_num_batched_tokens=max_num_batched_tokens,
-        enable_prefix_caching=False,
-        batch_invariant=batch_invariant,
-        graphs=graphs,
-        vendor_blas=vendor_blas,
-        speculative_config=speculative_config,
-    )
+    engine["max_model_len"] = max([n + 1 for n in prompts] + [CONTEXT + decode + 1])
+    engine["max_num_seqs"] = max([1, *batches])
+    engine["enable_prefix_caching"] = False
+    llm = LLM(path, **engine)
     results: dict[str, Speeds] = {}
     summary = model_summary(path)
     with llm, bar("Measuring", unit="runs") as draw:
@@ -181,7 +187,7 @@ def bench(
     if on_cpu and "tg" in results and summary.bytes_per_token is not None:
         report.bandwidth = read_bandwidth(num_threads)
         report.bandwidth_share = results["tg"].median * summary.bytes_per_token / report.bandwidth
-    _print(report, Format.JSON if json_output else output_format)
+    _print(report, output_format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
@@ -23,6 +24,30 @@ from rocmforge.settings import SpeculativeConfig
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Format(StrEnum):
+    """The forms in which rows are printed."""
+
+    TABLE = "table"
+    MD = "md"
+    CSV = "csv"
+    JSON = "json"
+
+
+def positive_numbers(text: str, option: str) -> list[int]:
+    """Reads a list such as `128,512`; an empty text has no numbers.
+
+    Raises:
+        BadParameter: A part is no whole number from 1 on.
+    """
+    try:
+        numbers = [int(item) for item in text.split(",") if item]
+    except ValueError:
+        numbers = [0]
+    if any(number < 1 for number in numbers):
+        raise typer.BadParameter(f"{text!r} is not a list of positive numbers such as 128,512", param_hint=option)
+    return numbers
 
 
 def json_object(value: str | dict[str, Any]) -> dict[str, Any]:

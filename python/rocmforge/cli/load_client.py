@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,14 +13,14 @@ from rocmforge.cli.load import Ask
 READ_BYTES = 1 << 16
 
 
-def of_server(url: str, model: str | None, api_key: str | None, output_len: int) -> Ask:
+def of_server(url: str, model: str | None, api_key: str | None, settings: Mapping[str, Any]) -> Ask:
     """Asks a server by OpenAI's API for completions.
 
     Args:
         url: The server's address, with or without `/v1`.
         model: The name of its model, if it needs one.
         api_key: What it wants to be shown.
-        output_len: Tokens of an answer.
+        settings: Further fields of each request, such as how to sample.
 
     Raises:
         ValueError: The address is none of HTTP.
@@ -35,28 +35,32 @@ def of_server(url: str, model: str | None, api_key: str | None, output_len: int)
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
     asked: dict[str, Any] = {
-        "max_tokens": output_len,
-        "temperature": 0.0,
-        "ignore_eos": True,
+        **settings,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
     if model is not None:
         asked["model"] = model
 
-    async def ask(prompt: list[int]) -> AsyncIterator[int]:
-        body = json.dumps(asked | {"prompt": prompt}).encode()
+    async def ask(prompt: list[int], max_tokens: int) -> AsyncIterator[int]:
+        body = json.dumps(asked | {"prompt": prompt, "max_tokens": max_tokens}).encode()
         tokens = 0
         async for event in _events(
             host, port, target, headers | {"Content-Length": str(len(body))}, body, secure=secure
         ):
             if "error" in event:
                 raise RuntimeError(str(event["error"].get("message", event["error"])))
+            usage = event.get("usage") or {}
             # A server that does not say how many tokens a piece has is taken to send each on its own.
-            tokens = event["usage"]["completion_tokens"] if event.get("usage") else tokens + 1
+            tokens = usage.get("completion_tokens", tokens + any(map(_is_piece, event.get("choices", ()))))
             yield tokens
 
     return ask
+
+
+def _is_piece(choice: Mapping[str, Any]) -> bool:
+    """Whether a token came. Its text may be empty; that of a choice which only says that the text has ended is."""
+    return bool(choice.get("text")) or choice.get("finish_reason") is None
 
 
 async def _events(

@@ -1,0 +1,330 @@
+"""Options of `rocmforge bench --serve`, by the names of `vllm bench serve` where it has them."""
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rocmforge import InvalidRequestError, SamplingParams, StructuredOutputsParams
+from rocmforge.cli.common import json_object, positive_numbers
+from rocmforge.cli.load_report import LIMITED, METRICS
+
+# The heading of these options in the help.
+PANEL = "Options of --serve"
+PICTURES = (".svg", ".png", ".pdf")
+# Fields of a request that the command sets, so that nobody else may.
+_OWN = {"prompt", "messages", "model", "max_tokens", "n", "stream", "stream_options", "output_kind"}
+# Parameters that mean something in some uses of the command alone.
+_WITHOUT_SERVE = {"prompt", "decode", "batch", "reps"}
+_ENGINE = {
+    "model",
+    "threads",
+    "device",
+    "batch_invariant",
+    "graphs",
+    "vendor_blas",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "speculative_config",
+}
+_SERVER = {"served_model_name", "api_key"}
+_FIXED_LENGTHS = {"input_len", "output_len"}
+
+UrlOption = Annotated[
+    str | None, typer.Option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.", rich_help_panel=PANEL)
+]
+NumPromptsOption = Annotated[int, typer.Option(min=1, help="Requests of each row.", rich_help_panel=PANEL)]
+NumWarmupsOption = Annotated[
+    int, typer.Option(min=0, help="Requests before the first row, which do not count.", rich_help_panel=PANEL)
+]
+MaxConcurrencyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Requests under way at once, at most; several, such as 1,8,64, make a row each.",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+RequestRateOption = Annotated[
+    str,
+    typer.Option(
+        help="Requests per second, at random times (Poisson); inf sends all at once. Several make a row each.",
+        rich_help_panel=PANEL,
+    ),
+]
+InputLenOption = Annotated[int, typer.Option(min=1, help="Tokens of a prompt.", rich_help_panel=PANEL)]
+OutputLenOption = Annotated[int, typer.Option(min=1, help="Tokens of an answer.", rich_help_panel=PANEL)]
+DatasetPathOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Draw lengths from this file of JSON lines with input_length and output_length.",
+        exists=True,
+        dir_okay=False,
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+TemperatureOption = Annotated[float, typer.Option(help="0 takes the most likely token, always.", rich_help_panel=PANEL)]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Keep the most likely tokens that sum up to this probability.", rich_help_panel=PANEL, show_default=False
+    ),
+]
+TopKOption = Annotated[
+    int | None,
+    typer.Option(help="Keep so many of the most likely tokens.", rich_help_panel=PANEL, show_default=False),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Keep tokens at least so likely, relative to the likeliest.", rich_help_panel=PANEL, show_default=False
+    ),
+]
+RepetitionPenaltyOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Above 1 makes tokens of prompt and answer less likely.", rich_help_panel=PANEL, show_default=False
+    ),
+]
+PresencePenaltyOption = Annotated[
+    float | None,
+    typer.Option(help="Subtracted from the logit of each token of the answer.", rich_help_panel=PANEL,
+                 show_default=False),
+]  # fmt: skip
+FrequencyPenaltyOption = Annotated[
+    float | None,
+    typer.Option(help="The same, times the number of occurrences.", rich_help_panel=PANEL, show_default=False),
+]
+ExtraBodyOption = Annotated[
+    dict[str, Any] | None,
+    typer.Option(
+        parser=json_object,
+        metavar="JSON",
+        help='Further fields of each request, such as {"min_tokens": 16}.',
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+PercentileMetricsOption = Annotated[
+    str, typer.Option(help=f"Times to report: some of {', '.join(METRICS)}.", rich_help_panel=PANEL)
+]
+MetricPercentilesOption = Annotated[str, typer.Option(help="Percentiles of these times.", rich_help_panel=PANEL)]
+GoodputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METRIC:MS",
+        help=f"Count requests within a limit of milliseconds for {', '.join(LIMITED)}. Give it once for each, or all "
+        'in one: "ttft:500 tpot:50".',
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"Draw latency against throughput, a point for each row; the name ends in {', '.join(PICTURES)}.",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+MaxNumSeqsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Most sequences of the engine in one step, without --url.", rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]  # fmt: skip
+LoadSeedOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Prompts, times and lengths are drawn from it. A server that has the prompts of an earlier run in its "
+        "prefix cache needs another one.",
+        rich_help_panel=PANEL,
+    ),
+]
+ServedModelNameOption = Annotated[
+    str | None, typer.Option(help="The model to ask the server for.", rich_help_panel=PANEL, show_default=False)
+]
+ApiKeyOption = Annotated[str | None, typer.Option(help="The server's key.", rich_help_panel=PANEL, show_default=False)]
+
+
+def check_uses(context: typer.Context, *, serve: bool, url: bool, dataset: bool) -> None:
+    """Refuses options that would have no effect.
+
+    Args:
+        context: Says which options were given.
+        serve: Whether many requests are measured.
+        url: Whether they are sent to a server.
+        dataset: Whether their lengths come from a file.
+
+    Raises:
+        BadParameter: There is such an option.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        flag = max(parameter.opts, key=len)
+        if not serve and getattr(parameter, "rich_help_panel", None) == PANEL:
+            raise typer.BadParameter(f"{flag} needs --serve")
+        if serve and name in _WITHOUT_SERVE:
+            raise typer.BadParameter(f"{flag} does not go with --serve")
+        if url and name in _ENGINE:
+            raise typer.BadParameter(f"{flag} does not go with --url: the server's engine has its own settings")
+        if serve and not url and name in _SERVER:
+            raise typer.BadParameter(f"{flag} needs --url")
+        if dataset and name in _FIXED_LENGTHS:
+            raise typer.BadParameter(f"{flag} does not go with --dataset-path, which says how long requests are")
+
+
+def concurrencies(text: str | None, num_prompts: int) -> list[int | None]:
+    """Reads numbers of requests at once; `None` alone sets no limit.
+
+    Raises:
+        BadParameter: A part is something else, or there are fewer requests.
+    """
+    if text is None:
+        return [None]
+    numbers = positive_numbers(text, "--max-concurrency")
+    if not numbers:
+        raise typer.BadParameter(f"got {text!r}, expected numbers such as 1,8,64", param_hint="--max-concurrency")
+    if max(numbers) > num_prompts:
+        raise typer.BadParameter(
+            f"got {max(numbers)} requests at once, but there are {num_prompts} in all; give more --num-prompts",
+            param_hint="--max-concurrency",
+        )
+    return [*numbers]
+
+
+def request_rates(text: str) -> list[float]:
+    """Reads requests per second, above 0; infinite ones send all at once.
+
+    Raises:
+        BadParameter: A part is something else.
+    """
+    rates = _numbers(text)
+    if not rates or any(not rate > 0 for rate in rates):
+        raise typer.BadParameter(
+            f"got {text!r}, expected numbers above 0 such as 1,2,4, or inf", param_hint="--request-rate"
+        )
+    return rates
+
+
+def percentiles(text: str) -> list[float]:
+    """Reads numbers from 0 to 100.
+
+    Raises:
+        BadParameter: A part is something else.
+    """
+    values = _numbers(text)
+    if not values or any(not 0 <= value <= 100 for value in values):
+        raise typer.BadParameter(
+            f"got {text!r}, expected numbers from 0 to 100 such as 50,95,99", param_hint="--metric-percentiles"
+        )
+    return list(dict.fromkeys(values))
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(item) for item in text.split(",") if item]
+    except ValueError:
+        return []
+
+
+def metrics(text: str) -> list[str]:
+    """Reads names of `METRICS`.
+
+    Raises:
+        BadParameter: A part is something else.
+    """
+    names = [item.strip() for item in text.split(",") if item.strip()]
+    if not names or not set(names) <= set(METRICS):
+        raise typer.BadParameter(
+            f"got {text!r}, expected some of {','.join(METRICS)}", param_hint="--percentile-metrics"
+        )
+    return list(dict.fromkeys(names))
+
+
+def limits(texts: Sequence[str] | None) -> dict[str, float]:
+    """Reads the limits of goodput: milliseconds by metric.
+
+    Raises:
+        BadParameter: A part is something else, or a metric has two limits.
+    """
+    found: dict[str, float] = {}
+    for text in " ".join(texts or ()).replace(",", " ").split():
+        metric, _, number = text.partition(":")
+        (limit,) = _numbers(number) or [math.nan]
+        if metric not in LIMITED or not 0 <= limit < math.inf:
+            raise typer.BadParameter(
+                f"got {text!r}, expected a metric of {', '.join(LIMITED)} and milliseconds, such as ttft:500",
+                param_hint="--goodput",
+            )
+        if metric in found:
+            raise typer.BadParameter(f"got two limits for {metric}, expected one", param_hint="--goodput")
+        found[metric] = limit
+    return found
+
+
+def check_picture(file: Path) -> None:
+    """Finds out before the measurement whether a picture can be drawn and written.
+
+    Raises:
+        BadParameter: The library is missing, the name is none of a picture, or its folder is not there.
+    """
+    if file.suffix not in PICTURES:
+        raise typer.BadParameter(f"got {file}, expected a name in {', '.join(PICTURES)}", param_hint="--plot")
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"got {file}, but there is no folder {file.parent}", param_hint="--plot")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise typer.BadParameter(
+            "drawing needs a package that is not installed: pip install 'rocmforge[plot]'", param_hint="--plot"
+        )
+
+
+def request_settings(sampling: Mapping[str, float | None], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields that all requests of a load have.
+
+    Args:
+        sampling: How to sample, by the names of `SamplingParams`; `None` leaves a setting to the server.
+        extra: Further fields, which win.
+
+    Raises:
+        BadParameter: A value is out of its range, or a field is the command's own.
+    """
+    given = {name: value for name, value in sampling.items() if value is not None}
+    try:
+        SamplingParams(**given)  # type: ignore[arg-type]
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error)) from None
+    if own := sorted(_OWN.intersection(extra or ())):
+        raise typer.BadParameter(
+            f"got {', '.join(own)}, which the command sets itself; expected other fields", param_hint="--extra-body"
+        )
+    # Answers have the lengths that were asked for.
+    return {**given, "ignore_eos": True, **(extra or {})}
+
+
+def engine_params(settings: Mapping[str, Any]) -> SamplingParams:
+    """The parameters of an engine for a request with these fields.
+
+    Raises:
+        BadParameter: A field is unknown, or its value is wrong.
+    """
+    given = dict(settings)
+    try:
+        if isinstance(bias := given.get("logit_bias"), dict):
+            # Keys are texts in JSON.
+            given["logit_bias"] = {int(token): value for token, value in bias.items()}
+        if isinstance(form := given.get("structured_outputs"), dict):
+            given["structured_outputs"] = StructuredOutputsParams(**form)
+        return SamplingParams(**given)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--extra-body") from None
