@@ -17,9 +17,9 @@ DEV u32 arrive(u32* counter) {
 
 // Counts the waves that have stored their share. True for all threads of the last of `blocks` blocks, which then sees
 // what all have stored. Each wave arrives by itself, so that one barrier is enough. `counter` is 0 before and after.
-template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
+// `before` has room in shared memory for how many waves of all blocks came before each of this block's.
+template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks, u32* before) {
   constexpr u32 WAVES = THREADS / WARP;
-  SHARED u32 before[WAVES];            // waves of all blocks that came before each of this block's
   const u32 came = arrive(counter);
   if (lane_id() == 0) before[(u32)tid_x() / WARP] = came;
   block_sync();
@@ -30,6 +30,11 @@ template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
   FENCE(1, acquire_fence);             // nothing is read ahead of the last arrival
   if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
   return true;
+}
+
+template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
+  SHARED u32 before[THREADS / WARP];
+  return last_to_arrive<THREADS>(counter, blocks, before);
 }
 
 // Counts single waves, where one wave of a block has its share: without a barrier, true for the lanes of the last one.

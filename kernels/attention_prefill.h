@@ -39,8 +39,10 @@ template <u32 KEYS> DEV SplitKeys keys_of_split(const AttentionArgs& a, u32 firs
 // Adds what all splits of the context have found, in order of the splits, whichever block comes last. Returns false in
 // all other blocks. A thread has ROWS rows, and of each COLUMNS sums of values, `value(row, column)`, which are
 // relative to 2^(top[row] * to_log2), and a part of the sum of weights. They are the rows of one of the block's ROUNDS.
+// `before`: a place in shared memory that nobody reads any more, of a word for each wave.
 template <u32 ROWS, u32 COLUMNS, u32 ROUNDS, class Value>
-DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, float* sum, float to_log2) {
+DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, float* sum, float to_log2,
+                    u32* before) {
   constexpr u32 FLOATS = ROWS * (COLUMNS + 2) * ATTENTION_THREADS;
   const u32 place = ((u32)bid_y() * a.num_heads + (u32)bid_x()) * ROUNDS + round;
   float* all = a.partial + (u64)place * a.splits * FLOATS + recomputed(tid_x());
@@ -52,7 +54,7 @@ DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, 
     #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) mine[(c + 2) * ATTENTION_THREADS] = value(r, c);
   }
-  if (!last_to_arrive<ATTENTION_THREADS>(a.counters + place, a.splits)) return false;
+  if (!last_to_arrive<ATTENTION_THREADS>(a.counters + place, a.splits, before)) return false;
   #pragma unroll
   for (u32 r = 0; r < ROWS; r++) {
     top[r] = NOTHING;

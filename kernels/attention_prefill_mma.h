@@ -247,7 +247,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
     for (u32 i = 0; i < ROW_TILES; i++) rows[i].add_values(lds);
     block_sync();                                        // V has been read
   }
-  if (a.splits > 1) {
+  if (a.splits > 1) {                                    // the flags' place is V's: more LDS would cost CDNA a block
     float top[ROW_TILES * MMA_ACC], sum[ROW_TILES * MMA_ACC];
     #pragma unroll
     for (u32 i = 0; i < ROW_TILES * MMA_ACC; i++) {
@@ -257,7 +257,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
     const auto value = [&](u32 i, u32 d) -> float& { return rows[i / MMA_ACC].values[d][i % MMA_ACC]; };
     static_assert(ROW_TILES * MMA_ACC * (D / 16 + 2) * ATTENTION_THREADS <= ATTENTION_PREFILL_ROWS * (D + 32),
                   "plans.rs says what the host allocates");
-    if (!add_splits<ROW_TILES * MMA_ACC, D / 16, 1>(reload(a), 0, value, top, sum, 1.f)) return;
+    if (!add_splits<ROW_TILES * MMA_ACC, D / 16, 1>(reload(a), 0, value, top, sum, 1.f, (u32*)lds.kv)) return;
     #pragma unroll
     for (u32 i = 0; i < ROW_TILES * MMA_ACC; i++) {
       rows[i / MMA_ACC].top[i % MMA_ACC] = top[i];
