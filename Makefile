@@ -131,8 +131,8 @@ lint-rust: ## rustfmt, clippy, cargo-deny
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
 
-lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills and shared memory of the kernels for all AMD targets
-	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory'
+lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills, shared memory and bounds of the kernels for all AMD targets
+	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory, bounds'
 	@if [ -e target/kernels/release.tsv ]; then $(BIN)/python scripts/kernel_report.py target/kernels/release.tsv; \
 	else echo 'SKIPPED: the wheel was built without a compiler for AMD GPUs'; [ "$$CI" != true ]; fi
 

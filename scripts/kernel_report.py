@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Registers, spills and shared memory of the kernels that were compiled for AMD GPUs, from the code objects' own notes.
 
-    scripts/kernel_report.py [--all] [target/kernels/release.tsv]
+    scripts/kernel_report.py [--all] [--write] [target/kernels/release.tsv]
 
 The list of code objects is written by the build (release builds have all targets). Fails if a kernel of the inner loop
-spills registers, or if any kernel wants more shared memory (LDS) than a block may have. Prints one line per kernel and
-target with --all, else the worst over all targets of each kernel. "Waves" is how many waves of a SIMD the vector
-registers allow.
+spills registers, if any kernel wants more shared memory (LDS) than a block may have, or if what bounds a hot kernel by
+the model of kernel_model.py is worse by more than 10 % than docs/kernels.md says; --write writes the bounds into it.
+Prints one line per kernel and target with --all, else the worst over all targets of each kernel. "Waves" is how many
+waves of a SIMD the vector registers allow.
 """
 
 import argparse
@@ -17,6 +18,9 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+
+import kernel_model
+import kernel_table
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTS = (ROOT / "target/kernels/release.tsv", ROOT / "target/kernels/debug.tsv")
@@ -102,18 +106,23 @@ def parse_notes(text: str, target: str) -> list[Kernel]:
     return kernels
 
 
-def read_kernels(listing: Path) -> list[Kernel]:
+def read_listing(listing: Path) -> dict[tuple[str, str], str]:
+    """The paths of a build's code objects, by target and unit."""
+    lines = [line.split("\t") for line in listing.read_text(encoding="utf-8").splitlines()]
+    return {(target, unit): path for target, unit, path in lines}
+
+
+def read_kernels(paths: dict[tuple[str, str], str]) -> list[Kernel]:
     """The kernels of every code object of a build."""
     readelf = next(filter(None, map(shutil.which, READELF)), None)
     if readelf is None:
         raise SystemExit(f"none of {', '.join(READELF)} is in the path; on Debian: apt install llvm-22")
     objects = defaultdict(list)
-    for line in listing.read_text(encoding="utf-8").splitlines():
-        target, _, path = line.split("\t")
+    for (target, _), path in paths.items():
         objects[target].append(path)
     kernels = []
-    for target, paths in objects.items():
-        notes = subprocess.run([readelf, "--notes", *paths], check=True, capture_output=True, text=True).stdout
+    for target, files in objects.items():
+        notes = subprocess.run([readelf, "--notes", *files], check=True, capture_output=True, text=True).stdout
         kernels += parse_notes(notes, target)
     return kernels
 
@@ -142,21 +151,39 @@ def worst(kernels: list[Kernel]) -> list[Kernel]:
     return [by_name[name] for name in sorted(by_name)]
 
 
+def check_bounds(bounds: list[kernel_model.Bound], arguments: argparse.Namespace) -> list[str]:
+    """Prints what bounds the hot kernels, writes it where that is asked for, and lists what became worse."""
+    there = {bound.device for bound in bounds}
+    for bound in bounds if arguments.all else []:
+        print(bound.line())
+    if missing := [device for device in kernel_model.DEVICES if device.name not in there]:
+        print("bounds: not compiled, so skipped: " + ", ".join(f"{d.name} ({d.target})" for d in missing))
+    if arguments.write:
+        kernel_table.write(bounds)
+    faults, remarks = kernel_table.compare(bounds, kernel_table.DOCUMENT.read_text(encoding="utf-8"))
+    print(f"bounds: {len(bounds)} of hot kernels on {len(there)} GPUs, {len(faults)} worse than docs/kernels.md says")
+    print("\n".join(remarks), end="\n" if remarks else "")
+    return faults
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("listing", nargs="?", type=Path, help="list of code objects")
-    parser.add_argument("--all", action="store_true", help="every target instead of the worst")
+    parser.add_argument("--all", action="store_true", help="every target instead of the worst, and every bound")
+    parser.add_argument("--write", action="store_true", help="write the bounds into docs/kernels.md")
     arguments = parser.parse_args()
     listing = arguments.listing or next((path for path in LISTS if path.exists()), None)
     if listing is None:
         raise SystemExit(f"{LISTS[0]} is not there: build with a compiler for AMD GPUs first (build.rs says which)")
-    kernels = read_kernels(listing)
+    paths = read_listing(listing)
+    kernels = read_kernels(paths)
     targets = {kernel.target for kernel in kernels}
     print(table(sorted(kernels, key=lambda k: (k.name, k.target)) if arguments.all else worst(kernels)))
     print(f"{len(kernels)} kernels for {len(targets)} targets: {', '.join(sorted(targets))}")
     faults = [fault for kernel in kernels for fault in kernel.faults()]
     if not kernels:
         faults.append(f"{listing} lists no kernels")
+    faults += check_bounds(kernel_model.bounds(paths, kernels), arguments)
     if faults:
         sys.exit("\n".join(faults))
 
