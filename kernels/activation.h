@@ -6,11 +6,19 @@
 // A lane of the matrix kernels owns whole runs of columns of a weight tile (quant.h), in which the two halves of a
 // 16-bit pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns. On
 // NVIDIA they also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time, 64 rows together: all of a block's
-// loads for a super-block are then at constant distances. Index, in 16-bit elements, of column c of row n; padded_cols
-// = 256 * super_blocks.
+// loads for a super-block are then at constant distances. For wgmma they lie as it finds them in shared memory
+// (wgmma.h), eight rows together: a step of 16 columns, four of each run, is two halves of eight rows x 16 bytes, so
+// that columns 0 and 2 of four lie in the one and columns 1 and 3 in the other. Index, in 16-bit elements, of column c
+// of row n; padded_cols = 256 * super_blocks.
+#if GPU_WGMMA
+constexpr u32 HALF_STEP = 64;          // elements from columns 0 and 2 of four to columns 1 and 3
+#endif
 DEV u64 activation_index(u32 n, u32 c, u32 super_blocks) {
   u32 p = c & 3, in_four = p == 1 ? 2 : p == 2 ? 1 : p;
-#if GPU_NV
+#if GPU_WGMMA
+  u64 step = ((u64)(n >> 3) * super_blocks + (c >> 8)) * 16 + ((c >> 2) & 15);
+  return step * 2 * HALF_STEP + (in_four >> 1) * HALF_STEP + (n & 7) * 8 + ((c >> 6) & 3) * 2 + (in_four & 1);
+#elif GPU_NV
   u32 sb = c >> 8, t = (c >> 6) & 3, j = (c >> 4) & 3, i = (c >> 2) & 3;
   u64 step = (((u64)(n >> 6) * super_blocks + sb) * 4 + j) * 2 + (i >> 1);
   return ((step * 8 + ((n >> 3) & 7)) * 32 + (n & 7) * 4 + t) * 8 + (i & 1) * 4 + in_four;
@@ -51,11 +59,17 @@ DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float*
   }
   const u32 super_blocks = (cols + 255) >> 8;
   u64 at = (u64)n * super_blocks * 256 + c;
-  // In the tiled formats eight aligned columns also lie together, but the inner two of every four change places.
+  // In the tiled formats eight aligned columns also lie together, but the inner two of every four change places. For
+  // wgmma they are two words of a step, and two of the next one.
   if (format >= FORMAT_F16_TILED) {
     at = activation_index(n, c, super_blocks);
     swap(h[1], h[2]);
     swap(h[5], h[6]);
+#if GPU_WGMMA
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) *(u32*)((u16*)out + at + HALF_STEP * i) = h[2 * i] | h[2 * i + 1] << 16;
+    return;
+#endif
   }
   const v4 words = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
   *(v4*)((u16*)out + at) = words;

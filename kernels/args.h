@@ -126,13 +126,19 @@ constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2, MATMUL_KW_N8 = 4;
 constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 2, MATMUL_KW_N16 = 4;
 constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4, MATMUL_KW_N32 = 1;
 constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8, MATMUL_KW_N64 = 1;
+// Where wgmma multiplies (NVIDIA's Hopper): tiles, which have a warp each, and bytes of shared memory, into which the
+// copy engine brings weights and activations ahead.
+constexpr u32 MATMUL_WGMMA_TILES_N8 = 4, MATMUL_WGMMA_SHARED_N8 = 56832;
+constexpr u32 MATMUL_WGMMA_TILES_N16 = 4, MATMUL_WGMMA_SHARED_N16 = 56832;
+constexpr u32 MATMUL_WGMMA_TILES_N32 = 8, MATMUL_WGMMA_SHARED_N32 = 115200;
+constexpr u32 MATMUL_WGMMA_TILES_N64 = 8, MATMUL_WGMMA_SHARED_N64 = 231424;
 struct MatmulArgs {
   const u8* weights;      // tiles
   const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 with anything
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
-  float* partial;         // splits > 1: a block of the grid has [splits][16 * MATMUL_TILES_N<N> * max(N, 16)]; in the
-                          // order of the matrix unit, for the kernel alone
+  float* partial;         // splits > 1: a block of the grid has [splits][16 * its tiles * max(N, 16)]; in the order of
+                          // the matrix unit, for the kernel alone
   u32* counters;          // splits > 1: one per (row block, column block) of the grid; zero before and after
   u32 out_rows, cols, rows, out_stride;
   u32 splits;             // of the columns, grid z; summed in order by the last block to arrive
@@ -149,7 +155,8 @@ struct MatmulPairArgs {
 // `matmul` with a matrix for each block of N rows: the matrix lies experts[block] * expert_bytes behind
 // `product.weights`, its bias (where there is one) experts[block] * product.out_rows behind `product.bias`. A block
 // with NO_EXPERT leaves its rows as they are. There are no splits. matmul_experts_<type>_n<N>, N = 16, 64. Activations
-// come from L2 for each block: those of runs of 16 have more tiles than the blocks of `matmul`, and as many threads.
+// come from L2 for each block: but where wgmma multiplies, those of runs of 16 have more tiles than the blocks of
+// `matmul`, and as many threads.
 constexpr u32 MATMUL_EXPERTS_TILES_N16 = 4;
 constexpr u32 NO_EXPERT = 0xffffffffu;
 struct MatmulExpertsArgs {

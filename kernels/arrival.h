@@ -15,13 +15,24 @@ DEV u32 arrive(u32* counter) {
   return lane_id() == 0 ? atomic_add_u32(counter, 1) : 0;   // ... the arrival of its wave
 }
 
-// Counts the waves that have stored their share. True for all threads of the last of `blocks` blocks, which then sees
-// what all have stored. Each wave arrives by itself, so that one barrier is enough. `counter` is 0 before and after.
-// `before` has room in shared memory for how many waves of all blocks came before each of this block's.
+// True for all threads of the last of `blocks` blocks to call this, which then sees what all have stored. `counter` is
+// 0 before and after. `before` has room in shared memory for a word of each wave.
+#if GPU_NV
+// One thread releases and acquires for its block: fences of all of them take longer.
+template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks, u32* before) {
+  block_sync();
+  if (tid_x() == 0) *before = atomic_arrive_u32(counter, 1);         // blocks that came before this one
+  block_sync();
+  if (*before != blocks - 1) return false;
+  if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
+  return true;
+}
+#else
+// Each wave that has stored its share arrives by itself, so that one barrier is enough.
 template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks, u32* before) {
   constexpr u32 WAVES = THREADS / WARP;
   const u32 came = arrive(counter);
-  if (lane_id() == 0) before[(u32)tid_x() / WARP] = came;
+  if (lane_id() == 0) before[(u32)tid_x() / WARP] = came;            // waves of all blocks that came before this one
   block_sync();
   u32 latest = 0;
   #pragma unroll
@@ -31,6 +42,7 @@ template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks, u32* be
   if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
   return true;
 }
+#endif
 
 template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
   SHARED u32 before[THREADS / WARP];

@@ -356,7 +356,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     const u32 round = ROUNDS == 1 ? 0 : first_row / BLOCK_ROWS;
     static_assert(2 * TILES * (LANE_COLUMNS + 2) * ATTENTION_THREADS <= BLOCK_ROWS * (VALUES<D> + 32),
                   "plans.rs says what the host allocates");
-    SHARED u32 before[ATTENTION_THREADS / 32];                          // the tiles may still be read
+    u32* before = (u32*)lds;                                            // all have read the tiles when it is written
     if (!add_splits<2 * TILES, LANE_COLUMNS, ROUNDS>(a, round, value, &top[0][0], &sum[0][0], to_log2, before)) return;
   }
   // The outputs go through shared memory, eight rows at a time, so that a lane stores eight neighbours.

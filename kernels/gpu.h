@@ -29,6 +29,7 @@ typedef u16 f16;                       // storage of a half: half headers differ
 #if defined(__AMDGCN__)
 #define GPU_AMD 1
 #define GPU_NV 0
+#define GPU_WGMMA 0
 
 // ---- language and target
 #ifndef __global__                     // hipRTC's prelude defines them
@@ -198,6 +199,11 @@ DEV void prefetch(const void*) {}
 #elif defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define GPU_AMD 0
 #define GPU_NV 1
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  #define GPU_WGMMA 1                  // wgmma.h
+#else
+  #define GPU_WGMMA 0
+#endif
 
 // ---- language
 #define DEV static __device__ __forceinline__
@@ -221,8 +227,13 @@ DEV u32 shfl_u32(u32 v, int src) { return __shfl_sync(0xffffffffu, v, src); }
 DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 DEV u32 atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
-DEV void release_fence() { __threadfence(); }
-DEV void acquire_fence() { __threadfence(); }
+DEV u32 atomic_arrive_u32(u32* p, u32 v) {           // releases before and acquires after
+  u32 r;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");
+  return r;
+}
+DEV void release_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+DEV void acquire_fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // ---- numbers
 DEV float h2f(f16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
@@ -232,6 +243,13 @@ DEV u32 hmul2(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : 
 DEV u32 hfma2(u32 a, u32 b, u32 c) {
   u32 r;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+// Halves saturate; a NaN stays one.
+DEV u32 hclamp2(u32 a) {
+  u32 r;
+  asm("{ .reg .b32 t; min.NaN.f16x2 t, %1, %2; max.NaN.f16x2 %0, t, %3; }"
+      : "=r"(r) : "r"(a), "r"(0x7bff7bffu), "r"(0xfbfffbffu));
   return r;
 }
 DEV float fdot2(u32 a, u32 b, float c) {
@@ -255,6 +273,13 @@ DEV float add_rn(float a, float b) { return __fadd_rn(a, b); }
 // ---- memory. Weights are read once: they pass L1 by, and L2 fetches 256 bytes.
 struct __align__(16) v4 { u32 x, y, z, w; };
 struct __align__(8)  v2 { u32 x, y; };
+#if GPU_WGMMA && defined(WEIGHTS_IN_SHARED)       // the copy engine has brought them
+DEV v4 ld16s(const void* p) { return *(const v4*)p; }
+DEV v2 ld8s(const void* p) { return *(const v2*)p; }
+DEV u32 ld4s(const void* p) { return *(const u32*)p; }
+DEV u32 ld2s(const void* p) { return *(const u16*)p; }
+DEV u32 ld1s(const void* p) { return *(const u8*)p; }
+#else
 DEV v4 ld16s(const void* p) {
   v4 r;
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -269,6 +294,7 @@ DEV v2 ld8s(const void* p) {
 DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
 DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
 DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
+#endif
 DEV u32 ld_step(const u32* p) { return *p; }
 DEV v4 ld16_once(const void* p) {
   v4 r;
@@ -303,6 +329,7 @@ DEV void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" :: "l
 #else
 #define GPU_AMD 0
 #define GPU_NV 0
+#define GPU_WGMMA 0
 #define GPU_CPU 1
 #define MEM inline __attribute__((always_inline))
 #include "host/gpu_cpu.h"

@@ -1,5 +1,6 @@
 // matmul_<type>_n{8,16,32,64}: quantised weights times 8, 16, 32 or 64 activation rows a block, on the matrix units.
 // matmul_<type>_<type>_n{8,16}: the same for two matrices of one stack, in one launch.
+#define WEIGHTS_IN_SHARED                // where wgmma multiplies
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 
@@ -13,7 +14,7 @@ template <class T, int N> DEV void matmul(const MatmulArgs& a, u32 x) {
 
 #ifndef SECOND
 #define MATMUL_KERNEL(N) \
-  KERNEL(MATMUL_THREADS_N##N, PASTE(TYPED(matmul_), _n##N), MatmulArgs) { matmul<Tile, N>(a, bid_x()); }
+  MATMUL_BLOCK(N, PASTE(TYPED(matmul_), _n##N), MatmulArgs) { matmul<Tile, N>(a, bid_x()); }
 MATMUL_KERNEL(8)
 MATMUL_KERNEL(16)
 MATMUL_KERNEL(32)
@@ -25,7 +26,7 @@ template <int N> DEV void matmul_pair(const MatmulPairArgs& a) {
   else matmul<SecondTile, N>(a.second, x - blocks);
 }
 #define MATMUL_KERNEL(N) \
-  KERNEL(MATMUL_THREADS_N##N, PASTE(TYPED(matmul_), _n##N), MatmulPairArgs) { matmul_pair<N>(a); }
+  MATMUL_BLOCK(N, PASTE(TYPED(matmul_), _n##N), MatmulPairArgs) { matmul_pair<N>(a); }
 MATMUL_KERNEL(8)
 MATMUL_KERNEL(16)
 #endif

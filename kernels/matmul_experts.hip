@@ -1,6 +1,7 @@
 // matmul_experts_<type>_n{16,64}: `matmul` over rows that lie in runs of one expert each, every run a whole number of
 // blocks of rows. A unit of its own, so that models without experts neither compile nor load it.
 #define MATMUL_OF_EXPERTS
+#define WEIGHTS_IN_SHARED                // where wgmma multiplies
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 
@@ -18,6 +19,6 @@ template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
 }
 
 #define MATMUL_EXPERTS_KERNEL(N) \
-  KERNEL(MATMUL_THREADS_N##N, PASTE(TYPED(matmul_experts_), _n##N), MatmulExpertsArgs) { matmul_experts<N>(a); }
+  MATMUL_BLOCK(N, PASTE(TYPED(matmul_experts_), _n##N), MatmulExpertsArgs) { matmul_experts<N>(a); }
 MATMUL_EXPERTS_KERNEL(16)
 MATMUL_EXPERTS_KERNEL(64)

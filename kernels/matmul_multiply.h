@@ -11,6 +11,9 @@ template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
 
+#if GPU_WGMMA
+#include "matmul_wgmma.h"
+#else
 template <class T, int N> struct MatmulWeights {
   using Piece = typename MatmulPiece<T>::Type;
   static constexpr bool IS_BF16 = MatmulPiece<T>::IS_BF16;
@@ -158,3 +161,4 @@ template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArg
     }
   }
 }
+#endif

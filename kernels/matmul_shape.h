@@ -4,6 +4,20 @@
 #include "args.h"
 
 template <int N> struct MatmulBlock;
+#if GPU_WGMMA
+template <int TILE_COUNT, int RING_BYTES, int BLOCKS> struct MatmulRingBlock {
+  static constexpr int THREADS = 32 * TILE_COUNT, TILES = TILE_COUNT, KW = 1, SHARED_BYTES = RING_BYTES;
+  static constexpr int AT_ONCE = BLOCKS;                             // find room in a multiprocessor
+};
+#define RING_BLOCK(N, BLOCKS) \
+  template <> struct MatmulBlock<N> : MatmulRingBlock<MATMUL_WGMMA_TILES_N##N, MATMUL_WGMMA_SHARED_N##N, BLOCKS> {};
+RING_BLOCK(8, 4)
+RING_BLOCK(16, 4)
+RING_BLOCK(32, 2)
+RING_BLOCK(64, 1)
+#define MATMUL_BLOCK(N, name, Args) KERNEL_AT_ONCE(MatmulBlock<N>::THREADS, MatmulBlock<N>::AT_ONCE, name, Args)
+#else
+#define MATMUL_BLOCK(N, name, Args) KERNEL(MATMUL_THREADS_N##N, name, Args)
 template <> struct MatmulBlock<8> {
   static constexpr int THREADS = MATMUL_THREADS_N8, TILES = MATMUL_TILES_N8, KW = MATMUL_KW_N8;
 };
@@ -21,6 +35,7 @@ template <> struct MatmulBlock<32> {
 template <> struct MatmulBlock<64> {
   static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = MATMUL_KW_N64;
 };
+#endif
 
 // Groups of 32 lanes load and dequantise weights, because a tile is laid out for 32 lanes; waves multiply. With WARP =
 // 64 two groups, with neighbouring tiles, make a wave.

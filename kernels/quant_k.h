@@ -15,13 +15,16 @@
 struct RowHalf {
   u32 d0, d1;
   MEM void load(const u8* p, int lane) { d0 = ld2s(p + (lane >> 2) * 2); d1 = ld2s(p + 16 + (lane >> 2) * 2); }
-  MEM float d(int row) const { return h2f((f16)(row ? d1 : d0)); }
+  MEM f16 d_bits(int row) const { return (f16)(row ? d1 : d0); }
+  MEM float d(int row) const { return h2f(d_bits(row)); }
 };
 struct RowHalves {
   u32 d0, d1;
   MEM void load(const u8* p, int lane) { d0 = ld4s(p + (lane >> 2) * 4); d1 = ld4s(p + 32 + (lane >> 2) * 4); }
-  MEM float d(int row) const { return lo_h(row ? d1 : d0); }
-  MEM float dmin(int row) const { return hi_h(row ? d1 : d0); }
+  MEM f16 d_bits(int row) const { return (f16)(row ? d1 : d0); }
+  MEM f16 dmin_bits(int row) const { return (f16)((row ? d1 : d0) >> 16); }
+  MEM float d(int row) const { return h2f(d_bits(row)); }
+  MEM float dmin(int row) const { return h2f(dmin_bits(row)); }
 };
 // Halves of the rows of an element: stride bytes a row.
 DEV float row_half(const u8* p, const Place& e, u32 stride) {
@@ -52,8 +55,8 @@ struct SixBitScales {
     const u32 scale = scales(), minimum = minima();
     #pragma unroll
     for (int k = 0; k < 4; k++) {
-      s2[k] = splat_half(d.d(k >> 1) * byte_of(scale, k));
-      m2[k] = splat_half(-d.dmin(k >> 1) * byte_of(minimum, k));
+      s2[k] = splat_product(d.d_bits(k >> 1), scale, k);
+      m2[k] = splat_product<true>(d.dmin_bits(k >> 1), minimum, k);
     }
   }
   // y += d * sum of scale * code * x - dmin * sum of minimum * x
@@ -218,8 +221,8 @@ struct Q2_K {
     for (int h = 0; h < 2; h++)
       #pragma unroll
       for (int j = 0; j < 4; j++) {
-        s2[h][j] = splat_half(d.d(h) * (float)((word(s, h) >> (8 * j)) & 15u));
-        m2[h][j] = splat_half(-d.dmin(h) * (float)((word(s, h) >> (8 * j + 4)) & 15u));
+        s2[h][j] = splat_product(d.d_bits(h), word(s, h) & 0x0f0f0f0fu, j);
+        m2[h][j] = splat_product<true>(d.dmin_bits(h), (word(s, h) >> 4) & 0x0f0f0f0fu, j);
       }
   }
   MEM void fragment(int j, int i, u32 a[4]) const {
@@ -338,7 +341,7 @@ struct Q6_K {
     #pragma unroll
     for (int h = 0; h < 2; h++)
       #pragma unroll
-      for (int j = 0; j < 4; j++) s2[h][j] = splat_half(d.d(h) * signed_byte_of(word(s, h), j));
+      for (int j = 0; j < 4; j++) s2[h][j] = splat_signed_product(d.d_bits(h), word(s, h), j);
   }
   MEM void fragment(int j, int i, u32 a[4]) const {
     u32 c[2];

@@ -28,8 +28,17 @@ DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
     return load_four((const u16*)x + (u64)n * super_blocks * 256, c, cols, is_bf16(format));
   }
   // Four columns lie together, the middle two swapped; the padding behind `cols` is there to be read, and zero.
-  const Four f = load_four((const u16*)x + activation_index(n, c, super_blocks), 0, 4, is_bf16(format));
+  const u16* four = (const u16*)x + activation_index(n, c, super_blocks);
+#if GPU_WGMMA
+  const u32 even = *(const u32*)four, odd = *(const u32*)(four + HALF_STEP);
+  const u32 half[4] = {even & 0xffff, odd & 0xffff, even >> 16, odd >> 16};
+  Four f;
+  for (u32 i = 0; i < 4; i++) f.v[i] = is_bf16(format) ? bf2f((u16)half[i]) : h2f((f16)half[i]);
+  return f;
+#else
+  const Four f = load_four(four, 0, 4, is_bf16(format));
   return Four{{f.v[0], f.v[2], f.v[1], f.v[3]}};
+#endif
 }
 
 // Stores what `load_activations` loads. Columns that are not there are zero, and fill the padding of padded formats.
@@ -55,6 +64,13 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
   v2 w;
   w.x = half[0] | (tiled ? half[2] : half[1]) << 16;
   w.y = (tiled ? half[1] : half[2]) | half[3] << 16;
+#if GPU_WGMMA
+  if (tiled) {
+    *(u32*)((u16*)out + at) = w.x;
+    *(u32*)((u16*)out + at + HALF_STEP) = w.y;
+    return;
+  }
+#endif
   *(v2*)((u16*)out + at) = w;
 }
 

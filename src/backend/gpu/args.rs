@@ -68,6 +68,15 @@ constants! {
     MATMUL_THREADS_N64 = 128;
     MATMUL_TILES_N64 = 8;
     MATMUL_KW_N64 = 1;
+    /// Tiles of a block, which have a warp each, and the bytes of shared memory that it takes where `wgmma` multiplies.
+    MATMUL_WGMMA_TILES_N8 = 4;
+    MATMUL_WGMMA_SHARED_N8 = 56_832;
+    MATMUL_WGMMA_TILES_N16 = 4;
+    MATMUL_WGMMA_SHARED_N16 = 56_832;
+    MATMUL_WGMMA_TILES_N32 = 8;
+    MATMUL_WGMMA_SHARED_N32 = 115_200;
+    MATMUL_WGMMA_TILES_N64 = 8;
+    MATMUL_WGMMA_SHARED_N64 = 231_424;
     MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
     MATMUL_F32_THREADS_N4 = 256;
@@ -475,26 +484,12 @@ kernel_args! {
     AlterLogitsArgs { logits: DevicePtr, rows: DevicePtr, tokens: DevicePtr, cols: u32 }
     MaskArgs { places: DevicePtr, words: DevicePtr }
     ArgmaxArgs {
-        logits: DevicePtr,
-        tokens: DevicePtr,
-        values: DevicePtr,
-        partial: DevicePtr,
-        counters: DevicePtr,
-        masks: MaskArgs,
-        rows: u32,
-        cols: u32,
-        share: u32,
+        logits: DevicePtr, tokens: DevicePtr, values: DevicePtr, partial: DevicePtr, counters: DevicePtr,
+        masks: MaskArgs, rows: u32, cols: u32, share: u32,
     }
     TopKArgs {
-        logits: DevicePtr,
-        ids: DevicePtr,
-        values: DevicePtr,
-        log_sums: DevicePtr,
-        temperatures: DevicePtr,
-        masks: MaskArgs,
-        rows: u32,
-        cols: u32,
-        k: u32,
+        logits: DevicePtr, ids: DevicePtr, values: DevicePtr, log_sums: DevicePtr, temperatures: DevicePtr,
+        masks: MaskArgs, rows: u32, cols: u32, k: u32,
     }
     ProbeArgs { data: DevicePtr, out: DevicePtr, pieces: u64, blocks: u32 }
 }

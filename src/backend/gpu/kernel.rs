@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::args::*;
 use super::compile::plan::{KernelType, Operands, Per, Unit};
 use super::compile::table::{with_kernel_types, with_kernels};
+use super::driver::{Block, DeviceProperties};
 use crate::backend::{ExpertSpec, KvLayerSpec};
 use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
@@ -27,6 +28,17 @@ pub(super) const PROBE_THREADS: u32 = 256;
 
 /// The element types that caches may have.
 const CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
+
+/// Blocks of `matmul` where warpgroups multiply: each tile has a warp.
+fn matmul_wgmma_block(rows: u32) -> Block {
+    let (tiles, shared_bytes) = match rows {
+        8 => (MATMUL_WGMMA_TILES_N8, MATMUL_WGMMA_SHARED_N8),
+        16 => (MATMUL_WGMMA_TILES_N16, MATMUL_WGMMA_SHARED_N16),
+        32 => (MATMUL_WGMMA_TILES_N32, MATMUL_WGMMA_SHARED_N32),
+        _ => (MATMUL_WGMMA_TILES_N64, MATMUL_WGMMA_SHARED_N64),
+    };
+    Block { threads: 32 * tiles, shared_bytes }
+}
 
 fn matmul_threads(rows: u32) -> u32 {
     match rows {
@@ -150,8 +162,10 @@ pub(super) enum Threads {
     One(u32),
     /// Threads of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
     ByRows(&'static [u32], fn(u32) -> u32),
+    /// Threads like those, and the blocks that it has instead where the device has `wgmma`.
+    ByRowsOrWgmma(&'static [u32], fn(u32) -> u32, fn(u32) -> Block),
 }
-use Threads::{ByRows, One};
+use Threads::{ByRows, ByRowsOrWgmma, One};
 
 /// The tensor types or the KV cache that a kernel was compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,7 +287,9 @@ impl Row {
         };
         let variants = subjects.into_iter().flat_map(|subject| match self.threads {
             One(_) => vec![Variant::from(subject)],
-            ByRows(rows, _) => rows.iter().map(|&rows| Variant::with_rows(subject, rows)).collect(),
+            ByRows(rows, _) | ByRowsOrWgmma(rows, ..) => {
+                rows.iter().map(|&rows| Variant::with_rows(subject, rows)).collect()
+            }
         });
         // Kernels of the matrix units leave types out.
         let multiplies = |variant: &Variant| variant.types().iter().all(|ty| ty.operands() != Operands::Nothing);
@@ -289,11 +305,13 @@ impl Row {
     }
 
     pub fn id(&self, variant: Variant) -> KernelId {
-        let threads = match (self.threads, variant.rows) {
-            (One(threads), _) => threads,
-            (ByRows(_, threads), rows) => threads(rows.unwrap_or(0)),
+        let rows = variant.rows.unwrap_or(0);
+        let (threads, wgmma) = match self.threads {
+            One(threads) => (threads, None),
+            ByRows(_, threads) => (threads(rows), None),
+            ByRowsOrWgmma(_, threads, block) => (threads(rows), Some(block(rows))),
         };
-        KernelId { unit: self.unit(variant), name: self.symbol() + &variant.suffix(), threads }
+        KernelId { unit: self.unit(variant), name: self.symbol() + &variant.suffix(), threads, wgmma }
     }
 }
 
@@ -303,6 +321,15 @@ pub struct KernelId {
     pub unit: Unit,
     pub name: String,
     pub threads: u32,
+    /// Its blocks where the device has `wgmma`, if they are others there.
+    pub wgmma: Option<Block>,
+}
+
+impl KernelId {
+    /// Its blocks on a device.
+    pub fn block(&self, properties: &DeviceProperties) -> Block {
+        self.wgmma.filter(|_| properties.has_wgmma()).unwrap_or(Block::of_threads(self.threads))
+    }
 }
 
 /// A kernel of the table, which takes an `A`.

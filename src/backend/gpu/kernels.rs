@@ -59,7 +59,8 @@ impl Kernels {
     /// # Errors
     /// The errors of loading its unit, and `Error::Device` if the loaded code has no such kernel.
     pub fn function(&self, kernel: &KernelId) -> Result<Function> {
-        self.load(kernel.unit)?.module.function(&kernel.name, kernel.threads)
+        let block = kernel.block(self.device.properties());
+        self.load(kernel.unit)?.module.function(&kernel.name, block)
     }
 
     /// How the code of a unit came about; `None` while it is not loaded.

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use super::device::Device;
-use super::driver::DeviceProperties;
+use super::driver::{Block, DeviceProperties};
 use super::sys::{FunctionHandle, ModuleHandle};
 use crate::config::Platform;
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ pub struct Function {
     module: Arc<Module>,
     handle: FunctionHandle,
     name: Arc<str>,
-    threads: u32,
+    block: Block,
 }
 
 impl Module {
@@ -69,11 +69,11 @@ impl Module {
         Ok(Arc::new(Self { device: device.clone(), handle, _image: image }))
     }
 
-    /// A kernel by name, which runs in blocks of `threads`.
+    /// A kernel by name, which runs in such blocks.
     ///
     /// # Errors
     /// `Error::Device` if the module has no such kernel or the device cannot run it in such blocks.
-    pub fn function(self: &Arc<Self>, name: &str, threads: u32) -> Result<Function> {
+    pub fn function(self: &Arc<Self>, name: &str, block: Block) -> Result<Function> {
         let device = &self.device;
         let problem = |problem: String| Error::Device { device: device.label().into(), problem };
         let symbol = CString::new(name).map_err(Error::internal)?;
@@ -88,10 +88,16 @@ impl Module {
         // SAFETY: the handle is the module's.
         let most =
             device.call(|driver| unsafe { driver.max_threads(handle) }).map_err(|error| in_context(error, name))?;
+        let Block { threads, shared_bytes } = block;
         if most < threads {
             return Err(problem(format!("kernel {name} was compiled for at most {most} threads, not {threads}")));
         }
-        Ok(Function { module: Arc::clone(self), handle, name: name.into(), threads })
+        if shared_bytes > 0 {
+            // SAFETY: the handle is the module's.
+            let allowed = device.call(|driver| unsafe { driver.allow_shared_bytes(handle, shared_bytes) });
+            allowed.map_err(|error| in_context(error, name))?;
+        }
+        Ok(Function { module: Arc::clone(self), handle, name: name.into(), block })
     }
 }
 
@@ -107,9 +113,8 @@ impl Function {
         &self.name
     }
 
-    /// Threads of a block.
-    pub fn threads(&self) -> u32 {
-        self.threads
+    pub(super) fn block(&self) -> Block {
+        self.block
     }
 
     pub fn device(&self) -> &Device {
@@ -126,7 +131,7 @@ impl Function {
     }
 
     pub(super) fn check_grid(&self, properties: &DeviceProperties, grid: [u32; 3]) -> Result<()> {
-        check_grid(properties, grid, self.threads)
+        check_grid(properties, grid, self.block.threads)
             .map_err(|problem| Error::internal(format!("kernel {} on a grid of {grid:?}: {problem}", self.name)))
     }
 }

@@ -1,5 +1,6 @@
 //! The owning types over a driver in memory that fails on command: whatever fails, nothing stays allocated.
 
+use super::driver::Block;
 use super::driver::fake::{self, Fake};
 use super::driver::faults::{Call, Faults, Faulty, Live};
 use super::*;
@@ -34,7 +35,7 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
     let (compute, copies) = (Stream::new(device)?, Stream::new(device)?);
     let event = Event::new(device)?;
     let module = Module::load(device, fake::IMAGE.to_vec(), "unit")?;
-    let kernel = module.function("kernel", 64)?;
+    let kernel = module.function("kernel", Block::of_threads(64))?;
     host.as_mut_slice().copy_from_slice(&[7; 16]);
     assert_eq!(MappedBuffer::new(device, 16)?.slice().bytes(), 16);
     // SAFETY: everything lives to the end of this function, and the fake driver runs each call at once.
@@ -229,12 +230,12 @@ fn kernels_are_checked_when_they_are_looked_up() {
     let (device, faults) = faulty();
     let module = Module::load(&device, fake::IMAGE.to_vec(), "unit").unwrap();
     for (name, threads) in [("no_such", 64), (fake::NULL_KERNEL, 64), ("kernel", fake::KERNEL_THREADS + 1)] {
-        let error = module.function(name, threads).err().unwrap().to_string();
+        let error = module.function(name, Block::of_threads(threads)).err().unwrap().to_string();
         assert!(error.contains(name), "{error}");
     }
-    assert!(module.function("zero\0inside", 64).is_err());
+    assert!(module.function("zero\0inside", Block::of_threads(64)).is_err());
     assert!(Module::load(&device, b"text".to_vec(), "unit").is_err());
-    let kernel = module.function("kernel", fake::KERNEL_THREADS).unwrap();
+    let kernel = module.function("kernel", Block::of_threads(fake::KERNEL_THREADS)).unwrap();
     drop(module);
     assert_eq!(faults.live().modules, 1, "a kernel keeps its module");
     drop(kernel);

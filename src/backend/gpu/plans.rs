@@ -3,7 +3,7 @@
 
 use super::args::{self, Format};
 use super::kernel::{EXPERT_RUNS, MATMUL_F32_ROWS};
-use super::tuning::{Experts, F32Rows, LibraryRows, Tuning};
+use super::tuning::{Experts, F32Rows, LibraryRows, Matmul, MatmulShape, Tuning};
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
 /// would not do.
@@ -21,6 +21,8 @@ const PREFILL_EXTRA: u32 = 32;
 pub struct MatmulPlan {
     /// Rows of a block: one of the variants.
     pub n: u32,
+    /// Tiles of 16 outputs of a block.
+    pub tiles: u32,
     pub grid: [u32; 3],
 }
 
@@ -36,49 +38,50 @@ pub struct DecodePlan {
 /// Logits that a block of `argmax` reads with one load a thread.
 const ARGMAX_STRETCH: usize = 4096;
 
-/// Tiles of 16 outputs that a block of a variant of `matmul` computes.
-fn tiles_per_block(n: u32) -> u32 {
-    match n {
-        8 => args::MATMUL_TILES_N8,
-        16 => args::MATMUL_TILES_N16,
-        32 => args::MATMUL_TILES_N32,
-        _ => args::MATMUL_TILES_N64,
-    }
-}
-
-/// Groups of 32 lanes of a block that share the columns of a tile.
-fn column_groups(n: u32) -> u32 {
-    match n {
-        8 => args::MATMUL_KW_N8,
-        16 => args::MATMUL_KW_N16,
-        32 => args::MATMUL_KW_N32,
-        _ => args::MATMUL_KW_N64,
-    }
-}
-
 /// The launch of a variant whose blocks compute `tiles` tiles.
 fn plan(n: u32, tiles: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
-    MatmulPlan { n, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits] }
+    MatmulPlan { n, tiles, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits] }
 }
 
 /// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared
-/// out without a rest. Estimated: a split takes a 25th of that, for partial sums that are written and read.
-fn time_of_splits(blocks: u32, splits: u32, at_once: u32) -> f64 {
+/// out without a rest. A split takes `split_time` of that, for partial sums that are written and read.
+fn time_of_splits(blocks: u32, splits: u32, at_once: u32, split_time: f64) -> f64 {
     let at_once = at_once.max(1);
     let turns = blocks.div_ceil(at_once);
-    f64::from(turns) * f64::from(at_once) / f64::from(blocks.max(1)) + 0.04 * f64::from(splits - 1)
-}
-
-/// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
-pub(super) fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
-    let tiles = if n == 16 { args::MATMUL_EXPERTS_TILES_N16 } else { tiles_per_block(n) };
-    plan(n, tiles, rows, out_rows, 1)
+    f64::from(turns) * f64::from(at_once) / f64::from(blocks.max(1)) + split_time * f64::from(splits - 1)
 }
 
 /// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
 pub(super) fn partial_bytes(plan: MatmulPlan) -> u64 {
     let [x, y, splits] = plan.grid.map(u64::from);
-    4 * x * y * splits * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
+    4 * x * y * splits * u64::from(16 * plan.tiles * plan.n.max(16))
+}
+
+impl Matmul {
+    /// Tiles of 16 outputs that a block of a variant of `matmul` computes.
+    fn tiles(&self, n: u32) -> u32 {
+        match (self.wgmma, n) {
+            (true, 8) => args::MATMUL_WGMMA_TILES_N8,
+            (true, 16) => args::MATMUL_WGMMA_TILES_N16,
+            (true, 32) => args::MATMUL_WGMMA_TILES_N32,
+            (true, _) => args::MATMUL_WGMMA_TILES_N64,
+            (false, 8) => args::MATMUL_TILES_N8,
+            (false, 16) => args::MATMUL_TILES_N16,
+            (false, 32) => args::MATMUL_TILES_N32,
+            (false, _) => args::MATMUL_TILES_N64,
+        }
+    }
+
+    /// Groups of 32 lanes of a block that share the columns of a tile.
+    fn column_groups(&self, n: u32) -> u32 {
+        match n {
+            _ if self.wgmma => 1,
+            8 => args::MATMUL_KW_N8,
+            16 => args::MATMUL_KW_N16,
+            32 => args::MATMUL_KW_N32,
+            _ => args::MATMUL_KW_N64,
+        }
+    }
 }
 
 impl Tuning {
@@ -143,6 +146,15 @@ impl Tuning {
         Some(plan(n, tiles, rows, out_rows, 1))
     }
 
+    /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
+    pub fn expert_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+        let tiles = match n {
+            16 if !self.matmul.wgmma => args::MATMUL_EXPERTS_TILES_N16,
+            _ => self.matmul.tiles(n),
+        };
+        plan(n, tiles, rows, out_rows, 1)
+    }
+
     /// How a product on the matrix units is launched.
     pub fn matmul(&self, rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
         let [plan] = self.matmuls(rows, [out_rows], cols, multiprocessors);
@@ -161,17 +173,19 @@ impl Tuning {
     ) -> [MatmulPlan; M] {
         let shapes = self.matmul.shapes;
         let shape = shapes.iter().find(|shape| rows <= shape.most_rows).or(shapes.last());
-        let (n, wanted, least) =
-            shape.map_or((64, 1, 1), |shape| (shape.block_rows, shape.blocks, shape.least_super_blocks));
-        let plan = |out_rows, splits| plan(n, tiles_per_block(n), rows, out_rows, splits);
+        let shape = shape.copied().unwrap_or(MatmulShape::PLAIN);
+        let (n, tiles) = (shape.block_rows, self.matmul.tiles(shape.block_rows));
+        let plan = |out_rows, splits| plan(n, tiles, rows, out_rows, splits);
         let whole = out_rows.map(|out_rows| plan(out_rows, 1));
         let blocks = whole.iter().fold(0u32, |sum, plan| sum.saturating_add(plan.grid[0].saturating_mul(plan.grid[1])));
         let split_bytes = whole.into_iter().map(partial_bytes).sum::<u64>();
         let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / split_bytes.max(1) };
         let super_blocks = cols.div_ceil(256);
-        let most = (super_blocks / (column_groups(n) * least)).min(self.matmul.most_splits).max(1);
+        let least = self.matmul.column_groups(n) * shape.least_super_blocks;
+        let most = (super_blocks / least).min(self.matmul.most_splits).max(1);
         let most = most.min(u32::try_from(room).unwrap_or(u32::MAX).max(1));
-        let time = |splits: &u32| time_of_splits(blocks.saturating_mul(*splits), *splits, multiprocessors * wanted);
+        let at_once = multiprocessors * shape.blocks;
+        let time = |splits: &u32| time_of_splits(blocks.saturating_mul(*splits), *splits, at_once, shape.split_time);
         let splits = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
         out_rows.map(|out_rows| plan(out_rows, splits))
     }
@@ -268,7 +282,7 @@ mod tests {
                 for tuning in ALL.into_iter().flat_map(|(_, tuning)| [*tuning, tuning.batch_invariant()]) {
                     let plan = tuning.matmul(rows, out_rows, 4096, 132);
                     assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
-                    assert!(plan.grid[0] * tiles_per_block(plan.n) * 16 >= out_rows);
+                    assert!(plan.grid[0] * plan.tiles * 16 >= out_rows);
                     assert!(plan.grid[2] >= 1);
                     let Some(plan) = tuning.matmul_f32(rows, out_rows) else { continue };
                     let tiles = if plan.n == 64 { args::MATMUL_F32_TILES_N64 } else { args::MATMUL_F32_TILES_FEW };
@@ -285,11 +299,11 @@ mod tests {
     fn splits() {
         assert!(hopper::TUNING.matmul(8, 4096, 14_336, 132).grid[2] > 1);
         assert_eq!(hopper::TUNING.matmul(8, 28_672, 4096, 132).grid[2], 1);
-        assert_eq!(hopper::TUNING.matmul(32, 28_672, 4096, 132).grid, [448, 1, 1]);
-        // 528 blocks run at once: of 544, 16 would have a turn to themselves.
-        assert_eq!(hopper::TUNING.matmul(32, 34_816, 5120, 132).grid, [544, 1, 5]);
-        // 480 of them run, where 4 splits would be 320 and 8 two turns.
-        assert_eq!(hopper::TUNING.matmul(32, 5120, 17_408, 132).grid, [80, 1, 6]);
+        assert_eq!(hopper::TUNING.matmul(32, 28_672, 4096, 132).grid, [224, 1, 1]);
+        // 264 blocks run at once: of 272, 8 would have a turn to themselves.
+        assert_eq!(hopper::TUNING.matmul(32, 34_816, 5120, 132).grid, [272, 1, 5]);
+        // 240 of them run, where 4 splits would be 160 and 8 two turns.
+        assert_eq!(hopper::TUNING.matmul(32, 5120, 17_408, 132).grid, [40, 1, 6]);
         assert_eq!(hopper::TUNING.matmul(1, 16, 256, 132).grid[2], 1);
         for rows in [1, 64, 2048] {
             let plan = hopper::TUNING.matmul(rows, 64, 65_536, 1000);
@@ -328,8 +342,8 @@ mod tests {
 
         // The splits are one number, and the partial sums of both have room.
         let [first, second] = hopper::TUNING.matmuls(8, [34, 40], 8192, 132);
-        assert_eq!((first.grid, second.grid), ([2, 1, 2], [2, 1, 2]));
-        assert_eq!(hopper::TUNING.matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[288, 1, 2], [32, 1, 2]]);
+        assert_eq!((first.grid, second.grid), ([1, 1, 8], [1, 1, 8]));
+        assert_eq!(hopper::TUNING.matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[144, 1, 3], [16, 1, 3]]);
         let plans = hopper::TUNING.matmuls(16, [1 << 17, 1 << 17], 1 << 20, 1 << 16);
         assert!(plans[0].grid[2] == plans[1].grid[2] && plans[0].grid[2] > 1);
         assert!(plans.map(partial_bytes).into_iter().sum::<u64>() <= PARTIAL_BYTES);

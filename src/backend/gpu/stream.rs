@@ -109,14 +109,7 @@ impl Stream {
             .call(|driver| {
                 // SAFETY: the caller's promise; the driver copies the arguments before it returns.
                 unsafe {
-                    driver.launch(
-                        function.handle(),
-                        grid,
-                        function.threads(),
-                        args.as_ptr(),
-                        overlaps,
-                        self.queue.handle,
-                    )
+                    driver.launch(function.handle(), grid, function.block(), args.as_ptr(), overlaps, self.queue.handle)
                 }
             })
             .map_err(|error| function.name_in(error))

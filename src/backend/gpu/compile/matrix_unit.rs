@@ -10,6 +10,8 @@ pub enum MatrixUnit {
     Mfma,
     /// `mma.sync` of NVIDIA.
     MmaSync,
+    /// `wgmma` of NVIDIA's Hopper.
+    Wgmma,
     /// The code has no instruction of a matrix unit.
     Unused,
     /// The image is not the code of a GPU that this module can read.
@@ -22,6 +24,7 @@ impl MatrixUnit {
             Self::Wmma => "WMMA",
             Self::Mfma => "MFMA",
             Self::MmaSync => "mma.sync",
+            Self::Wgmma => "wgmma",
             Self::Unused => "no matrix unit",
             Self::Unknown => "unknown",
         }
@@ -91,11 +94,16 @@ fn of_amd(sections: &[&[u8]]) -> MatrixUnit {
     MatrixUnit::Unused
 }
 
-/// Instructions have 16 bytes and their opcode in the lowest 12 bits; `HMMA` is what `mma.sync` on halves becomes.
+/// Instructions have 16 bytes and their opcode in the lowest 12 bits; `HGMMA` is what `wgmma` on halves becomes, `HMMA`
+/// what `mma.sync` does.
 fn of_nvidia(sections: &[&[u8]]) -> MatrixUnit {
-    let hmma = |instruction: &[u8; 16]| instruction[0] == 0x3c && instruction[1] & 0xf == 0x2;
-    match sections.iter().flat_map(|section| section.as_chunks::<16>().0).any(hmma) {
-        true => MatrixUnit::MmaSync,
-        false => MatrixUnit::Unused,
+    let has = |opcode: u16| {
+        let is = |instruction: &[u8; 16]| u16::from_le_bytes([instruction[0], instruction[1]]) & 0xfff == opcode;
+        sections.iter().flat_map(|section| section.as_chunks::<16>().0).any(is)
+    };
+    match (has(0xdf0), has(0x23c)) {
+        (true, _) => MatrixUnit::Wgmma,
+        (false, true) => MatrixUnit::MmaSync,
+        (false, false) => MatrixUnit::Unused,
     }
 }

@@ -21,6 +21,9 @@ use crate::config::{GpuOptions, Platform};
 /// A unit takes seconds; a compiler that hangs must not hang the engine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Major version from which on NVRTC compiles for `sm_90a`.
+const OLDEST_NVRTC_FOR_WGMMA: c_int = 12;
+
 pub(super) struct RuntimeCompiler {
     library: Api,
     file: PathBuf,
@@ -85,6 +88,12 @@ impl RuntimeCompiler {
         let status = unsafe { rtc!(&library, hiprtcVersion | nvrtcVersion(&raw mut major, &raw mut minor)) };
         if status != Status(0) {
             return Err(format!("asked for its version, it answers {}", status.0));
+        }
+        if properties.has_wgmma() && major < OLDEST_NVRTC_FOR_WGMMA {
+            return Err(format!(
+                "NVRTC {major}.{minor} is too old for {}: install one of CUDA 12 or 13",
+                properties.arch
+            ));
         }
         // hipRTC's own number stays the same over releases that compile differently: the driver's tells them apart.
         let name = match properties.platform {
@@ -266,7 +275,9 @@ fn target_options(properties: &DeviceProperties) -> Vec<String> {
             vec![format!("--offload-arch={arch}"), "-O3".into(), "-std=c++17".into(), "-ffp-contract=on".into()]
         }
         Platform::Nvidia => {
-            vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-default-device".into()]
+            // The plain target of Hopper leaves `wgmma` out.
+            let suffix = if properties.has_wgmma() { "a" } else { "" };
+            vec![format!("--gpu-architecture={arch}{suffix}"), "--std=c++17".into(), "-default-device".into()]
         }
     }
 }

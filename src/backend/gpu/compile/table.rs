@@ -70,17 +70,18 @@ macro_rules! with_kernels {
                 GEMV_PAIR as gemv: GemvPairArgs, Pair, One(GEMV_THREADS), "product of 1 row";
             }
             "matmul.hip" Always OnMatrixUnits {
-                MATMUL: MatmulArgs, Type, ByRows(&MATMUL_ROWS, matmul_threads), "product of more rows";
-                MATMUL_PAIR as matmul: MatmulPairArgs, Pair, ByRows(&MATMUL_PAIR_ROWS, matmul_threads),
-                    "product of few rows";
+                MATMUL: MatmulArgs, Type, ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, matmul_wgmma_block),
+                    "product of more rows";
+                MATMUL_PAIR as matmul: MatmulPairArgs, Pair,
+                    ByRowsOrWgmma(&MATMUL_PAIR_ROWS, matmul_threads, matmul_wgmma_block), "product of few rows";
             }
             "matmul_f32.hip" Always Plainly {
                 MATMUL_F32: MatmulF32Args, Once, ByRows(&MATMUL_F32_ROWS, matmul_f32_threads),
                     "product of more rows in f32";
             }
             "matmul_experts.hip" Experts OnMatrixUnits {
-                MATMUL_EXPERTS: MatmulExpertsArgs, Type, ByRows(&EXPERT_RUNS, matmul_threads),
-                    "products of experts' rows";
+                MATMUL_EXPERTS: MatmulExpertsArgs, Type,
+                    ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, matmul_wgmma_block), "products of experts' rows";
             }
             "experts.hip" Experts Plainly {
                 CHOOSE_EXPERTS: ChooseExpertsArgs, Once, One(32 * CHOOSE_EXPERTS_ROWS), "experts of a row";

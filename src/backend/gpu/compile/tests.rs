@@ -269,8 +269,11 @@ fn nvrtc_compiles_and_keeps() {
         let made = compiler.code_object(unit).unwrap();
         assert!(matches!(made.origin, Origin::Compiled { .. }), "{}: {:?}", unit.name(), made.origin);
         assert!(made.image.starts_with(b"\x7fELF"), "{}", unit.name());
-        let products = ["matmul.hip", "matmul_experts.hip", "attention_prefill.hip"].contains(&unit.file);
-        let expected = if products { MatrixUnit::MmaSync } else { MatrixUnit::Unused };
+        let expected = match unit.file {
+            "matmul.hip" | "matmul_experts.hip" => MatrixUnit::Wgmma,
+            "attention_prefill.hip" | "attention_latent.hip" | "latent.hip" | "delta_chunks.hip" => MatrixUnit::MmaSync,
+            _ => MatrixUnit::Unused,
+        };
         assert_eq!(MatrixUnit::of(&made.image), expected, "{}", unit.name());
         let kept = compiler.code_object(unit).unwrap();
         assert!(matches!(kept.origin, Origin::Cached { .. }), "{}: {:?}", unit.name(), kept.origin);

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::SUCCESS;
-use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
+use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::hip::{self, Hip};
@@ -216,16 +216,17 @@ impl Driver for Amd {
         &self,
         function: FunctionHandle,
         [x, y, z]: [u32; 3],
-        threads: u32,
+        block: Block,
         args: *const c_void,
         _overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()> {
         let mut parameters = [args.cast_mut()];
         let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+        let Block { threads, shared_bytes: shared } = block;
         // SAFETY: see above; the driver copies the parameter before it returns.
         unsafe {
-            call!(self.hip, hipModuleLaunchKernel(function, x, y, z, threads, 1, 1, 0, stream, parameters, extra))
+            call!(self.hip, hipModuleLaunchKernel(function, x, y, z, threads, 1, 1, shared, stream, parameters, extra))
         }
     }
 

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use parking_lot::Mutex;
 
 use super::error::OUT_OF_MEMORY;
-use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
+use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
 use crate::config::Platform;
 
@@ -231,7 +231,7 @@ impl Driver for Fake {
         &self,
         function: FunctionHandle,
         _grid: [u32; 3],
-        _threads: u32,
+        _block: Block,
         _args: *const c_void,
         _overlaps: bool,
         stream: StreamHandle,

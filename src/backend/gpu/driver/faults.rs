@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
+use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
 
 /// Kinds of calls that can fail.
@@ -322,13 +322,13 @@ impl Driver for Faulty {
         &self,
         function: FunctionHandle,
         grid: [u32; 3],
-        threads: u32,
+        block: Block,
         args: *const c_void,
         overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()> {
         // SAFETY: see above.
-        let launch = || unsafe { self.driver.launch(function, grid, threads, args, overlaps, stream) };
+        let launch = || unsafe { self.driver.launch(function, grid, block, args, overlaps, stream) };
         self.faults.uncounted(Call::Launch, launch)
     }
     unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {

@@ -50,7 +50,26 @@ pub struct DeviceProperties {
     pub integrated: bool,
 }
 
+/// The blocks that a kernel is launched in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    pub threads: u32,
+    /// Bytes of shared memory beside what the kernel's code declares.
+    pub shared_bytes: u32,
+}
+
+impl Block {
+    pub const fn of_threads(threads: u32) -> Self {
+        Self { threads, shared_bytes: 0 }
+    }
+}
+
 impl DeviceProperties {
+    /// Whether warpgroups multiply (`wgmma`), which Hopper's alone do: code for it runs on no other GPU.
+    pub fn has_wgmma(&self) -> bool {
+        self.platform == Platform::Nvidia && self.arch == "sm_90"
+    }
+
     /// The device's name in messages.
     pub fn label(&self) -> String {
         format!("gpu:{} ({}, {})", self.index, self.name, self.arch)
@@ -121,6 +140,12 @@ pub(crate) trait Driver: Send + Sync {
     /// Most threads of a block of the kernel, as its loaded code says.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn max_threads(&self, function: FunctionHandle) -> Outcome<u32>;
+    /// Lets the kernel's blocks have so many bytes of shared memory beside what its code declares. NVIDIA's driver
+    /// wants to be asked; AMD's takes what a launch says.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn allow_shared_bytes(&self, _function: FunctionHandle, _bytes: u32) -> Outcome<()> {
+        Ok(())
+    }
     /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of
     /// it has ended, where the device can do that; it then waits itself (`pdl_wait`).
     #[allow(clippy::missing_safety_doc)]
@@ -128,7 +153,7 @@ pub(crate) trait Driver: Send + Sync {
         &self,
         function: FunctionHandle,
         grid: [u32; 3],
-        threads: u32,
+        block: Block,
         args: *const c_void,
         overlaps: bool,
         stream: StreamHandle,

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::SUCCESS;
-use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
+use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::cuda::{self, Cuda};
@@ -185,11 +185,17 @@ impl Driver for Nvidia {
         unsafe { call!(self.cuda, cuMemsetD8Async(to, byte, bytes as usize, stream)) }
     }
 
+    unsafe fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Outcome<()> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuFuncSetAttribute(function, cuda::FUNCTION_MAX_DYNAMIC_SHARED_BYTES, bytes)) }
+    }
+
     unsafe fn launch(
         &self,
         function: FunctionHandle,
         [x, y, z]: [u32; 3],
-        threads: u32,
+        block: Block,
         args: *const c_void,
         overlaps: bool,
         stream: StreamHandle,
@@ -200,8 +206,8 @@ impl Driver for Nvidia {
         let dependent = cuda::LaunchAttribute { id, padding: 0, value };
         let config = cuda::LaunchConfig {
             grid: [x, y, z],
-            block: [threads, 1, 1],
-            shared_bytes: 0,
+            block: [block.threads, 1, 1],
+            shared_bytes: block.shared_bytes,
             stream,
             attributes: &raw const dependent,
             num_attributes: u32::from(self.dependent_launch && overlaps),

@@ -12,7 +12,6 @@ use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, cou
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, Variant};
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::plans::expert_matmul;
 use crate::backend::gpu::{DeviceBuffer, DeviceSlice, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
 
@@ -326,7 +325,7 @@ impl Compute {
             flags: 0,
         };
         let args = MatmulExpertsArgs { product, experts: experts.ptr(), expert_bytes: matrix.expert_bytes() };
-        let plan = expert_matmul(run, rows, product.out_rows);
+        let plan = launcher.tuning().expert_matmul(run, rows, product.out_rows);
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
         unsafe { launcher.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
     }

@@ -17,6 +17,9 @@ pub(crate) const ATTRIBUTE_INTEGRATED: c_int = 18;
 pub(crate) const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
+// CUfunction_attribute
+pub(crate) const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 pub(crate) struct LaunchConfig {
@@ -74,6 +77,7 @@ api! {
         fn cuModuleUnload(ModuleHandle) -> Status;
         fn cuModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;
         fn cuFuncGetAttribute(*mut c_int, c_int, FunctionHandle) -> Status;
+        fn cuFuncSetAttribute(FunctionHandle, c_int, c_int) -> Status;
         fn cuLaunchKernelEx(
             *const LaunchConfig, FunctionHandle, *mut *mut c_void, *mut *mut c_void,
         ) -> Status;

@@ -4,7 +4,7 @@
 //! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
 //! 128). They have no programmatic dependent launch, so fewer launches are worth more than there.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
@@ -18,13 +18,9 @@ pub(super) const TUNING: Tuning = Tuning {
         pairs_share: true,
     },
     matmul: Matmul {
-        // Estimated: Hopper's number.
-        shapes: &[
-            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
-            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
-            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
-            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
-        ],
+        wgmma: false,
+        // Estimated: what a Hopper took by `mma.sync`.
+        shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number, since a launch saved is worth more than there.

@@ -57,6 +57,9 @@ pub struct Gemv {
 /// Products on the matrix units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Matmul {
+    /// Whether warpgroups multiply, in blocks of other shapes: what the device's kernels are compiled to
+    /// (`DeviceProperties::has_wgmma`).
+    pub wgmma: bool,
     /// Shapes by rows, ascending; the last serves any number.
     pub shapes: &'static [MatmulShape],
     /// Pieces into which the columns are split at most, a power of two.
@@ -78,6 +81,14 @@ pub struct MatmulShape {
     /// Columns at least of each group of lanes that shares a piece, in super-blocks of 256: shorter pieces are not
     /// worth their partial sums.
     pub least_super_blocks: u32,
+    /// Time of a further split, in that of a product whose blocks are shared out without a rest.
+    pub split_time: f64,
+}
+
+impl MatmulShape {
+    /// Any number of rows, without an aim.
+    pub const PLAIN: Self =
+        Self { most_rows: u32::MAX, block_rows: 32, blocks: 1, least_super_blocks: 1, split_time: 0.0 };
 }
 
 /// Products with f32 weights, by rows. No matrix unit multiplies them exactly.
@@ -150,9 +161,20 @@ pub struct LibraryRows {
     pub rows_dequantised: usize,
 }
 
+/// Shapes of blocks whose waves multiply each by itself. Measured on an H200, where `mma.sync` did that then: fitted to
+/// products of the shapes of an 8B model in Q4_K. Estimated to serve on every GPU without `wgmma`, as is the time of a
+/// split.
+const SHAPES_OF_WAVES: &[MatmulShape] = &[
+    MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4, split_time: 0.04 },
+    MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4, split_time: 0.04 },
+    MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2, split_time: 0.04 },
+    MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2, split_time: 0.04 },
+];
+
 /// NVIDIA's GPUs that no table is of, Turing and Blackwell among them. Every number is Hopper's, estimated to serve
-/// there too.
-const OTHER_NVIDIA: Tuning = Tuning { family: "other GPUs of NVIDIA", measured_on: None, ..hopper::TUNING };
+/// there too, but for products on matrix units that others have not: there they are those of Ampere and Ada.
+const OTHER_NVIDIA: Tuning =
+    Tuning { family: "other GPUs of NVIDIA", measured_on: None, matmul: ampere_ada::TUNING.matmul, ..hopper::TUNING };
 
 /// AMD's GPUs that no table is of. Every number is RDNA4's, estimated to serve there too: the newest family's.
 const OTHER_AMD: Tuning = Tuning { family: "other GPUs of AMD", ..rdna4::TUNING };
@@ -181,7 +203,7 @@ impl Tuning {
             // The compute capability, without the point.
             Platform::Nvidia => match arch.strip_prefix("sm_").map(str::parse::<u32>) {
                 Some(Ok(80..=89)) => &ampere_ada::TUNING,
-                Some(Ok(90..=99)) => &hopper::TUNING,
+                Some(Ok(90)) => &hopper::TUNING,
                 _ => &OTHER_NVIDIA,
             },
             // An MI300A is part of a processor too, with CDNA3's compute units and memory.
@@ -202,11 +224,10 @@ impl Tuning {
     /// The table in which no number depends on how many rows there are: each row comes about in one order of
     /// operations, whatever it is computed with.
     pub const fn batch_invariant(self) -> Self {
-        const SHAPES: &[MatmulShape] =
-            &[MatmulShape { most_rows: u32::MAX, block_rows: 32, blocks: 1, least_super_blocks: 1 }];
+        const SHAPES: &[MatmulShape] = &[MatmulShape::PLAIN];
         Self {
             gemv: Gemv { most_rows: 0, pairs_share: false, ..self.gemv },
-            matmul: Matmul { shapes: SHAPES, most_splits: 1, most_pair_rows: 0 },
+            matmul: Matmul { shapes: SHAPES, most_splits: 1, most_pair_rows: 0, ..self.matmul },
             matmul_f32: F32Rows { most_alone: u32::MAX, most_in_fewest: u32::MAX, most_in_few: u32::MAX },
             experts: Experts { alone_from: None, most_in_short_runs: usize::MAX },
             attention: Attention {

@@ -4,7 +4,7 @@
 //! multiprocessor is a workgroup processor, as the driver counts: two compute units with four SIMDs and 128 KB of LDS
 //! (40 of an RX 6900 XT). There are no matrix units: products of many rows use dot products.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA2",
@@ -18,13 +18,9 @@ pub(super) const TUNING: Tuning = Tuning {
         pairs_share: true,
     },
     matmul: Matmul {
-        // Estimated: Hopper's number.
-        shapes: &[
-            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
-            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
-            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
-            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
-        ],
+        wgmma: false,
+        // Estimated: what a Hopper took by `mma.sync`.
+        shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.

@@ -2,7 +2,7 @@ use super::*;
 use crate::backend::gpu::args::{ARGMAX_BLOCKS, Format};
 use crate::backend::gpu::compile::plan::GENERIC_TARGETS;
 use crate::backend::gpu::driver::fake::{self, Fake};
-use crate::backend::gpu::kernel::{MATMUL_PAIR_ROWS, MATMUL_ROWS};
+use crate::backend::gpu::kernel::{MATMUL, MATMUL_PAIR_ROWS, MATMUL_ROWS, Variant};
 use crate::backend::gpu::{Device, KernelType};
 use crate::config::GpuOptions;
 
@@ -61,6 +61,32 @@ fn every_gpu_has_its_family() {
     }
 }
 
+/// Blocks are planned as they are launched, and code is compiled for them.
+#[test]
+fn warpgroups_multiply_where_the_code_is_for_them() {
+    for arch in ["sm_75", "sm_80", "sm_89", "sm_90", "sm_91", "sm_100", "sm_120"] {
+        let properties = DeviceProperties { platform: Platform::Nvidia, arch: arch.to_owned(), ..fake::properties() };
+        assert_eq!(Tuning::of(&properties).matmul.wgmma, properties.has_wgmma(), "{arch}");
+        let multiprocessors = 132;
+        for rows in MATMUL_ROWS {
+            let plan = Tuning::of(&properties).matmul(rows, 4096, 4096, multiprocessors);
+            let block = MATMUL.id(Variant::with_rows(KernelType::Q4K, plan.n)).block(&properties);
+            // A warp has a tile there.
+            assert!(!properties.has_wgmma() || block.threads == 32 * plan.tiles, "{arch}: {plan:?} {block:?}");
+            assert_eq!(block.shared_bytes > 0, properties.has_wgmma(), "{arch}");
+        }
+        // So many blocks have room in the 228 KiB of a multiprocessor, where each takes one more, and no more of them.
+        for shape in Tuning::of(&properties).matmul.shapes.iter().filter(|_| properties.has_wgmma()) {
+            let block = MATMUL.id(Variant::with_rows(KernelType::Q4K, shape.block_rows)).block(&properties);
+            let room = |blocks: u32| blocks * (block.shared_bytes + 1024) <= 228 * 1024;
+            assert!(room(shape.blocks) && !room(shape.blocks + 1), "{shape:?} {block:?}");
+        }
+    }
+    for (platform, tuning) in ALL {
+        assert!(!tuning.matmul.wgmma || platform == Platform::Nvidia, "{}", tuning.family);
+    }
+}
+
 /// The device's own word decides where the architecture's name does not, and a GPU that nobody has heard of is served.
 #[test]
 fn an_unknown_gpu_has_a_table_with_a_name() {
@@ -106,7 +132,7 @@ fn tables_ask_for_kernels_that_there_are() {
         assert_eq!(matmul.shapes.last().map(|shape| shape.most_rows), Some(u32::MAX), "{family}");
         for shape in matmul.shapes {
             assert!(MATMUL_ROWS.contains(&shape.block_rows) && shape.blocks > 0, "{family}: {shape:?}");
-            assert!(shape.least_super_blocks > 0, "{family}: {shape:?}");
+            assert!(shape.least_super_blocks > 0 && shape.split_time >= 0.0, "{family}: {shape:?}");
         }
         // A pair's rows have kernels, of the shapes that serve them.
         let of_pairs = matmul.shapes.iter().take_while(|shape| shape.most_rows as usize <= matmul.most_pair_rows);
@@ -158,7 +184,7 @@ fn no_plan_of_batch_invariant_mode_depends_on_the_rows() {
     }
 }
 
-/// The plans of an H200. Its figures are those of these launches, but for the splits of q, k and v of 17 rows and more.
+/// The plans of a Hopper of 132 multiprocessors.
 #[test]
 fn hopper_is_as_it_was_measured() {
     let tuning = &hopper::TUNING;
@@ -169,12 +195,12 @@ fn hopper_is_as_it_was_measured() {
     // The shapes are an 8B model's: q, k and v; output; gate and up; down; head.
     let shapes = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096)];
     let expected = [
-        (1, (8, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),
-        (8, (8, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),
-        (9, (16, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),
-        (17, (32, [[96, 1, 5], [64, 1, 8], [448, 1, 1], [64, 1, 8], [2004, 1, 1]])),
-        (64, (64, [[48, 1, 5], [32, 1, 8], [224, 1, 1], [32, 1, 8], [1002, 1, 1]])),
-        (256, (64, [[48, 4, 4], [32, 4, 2], [224, 4, 1], [32, 4, 2], [1002, 4, 1]])),
+        (1, (8, [[96, 1, 5], [64, 1, 8], [448, 1, 1], [64, 1, 8], [2004, 1, 1]])),
+        (8, (8, [[96, 1, 5], [64, 1, 8], [448, 1, 1], [64, 1, 8], [2004, 1, 1]])),
+        (9, (16, [[96, 1, 5], [64, 1, 8], [448, 1, 1], [64, 1, 8], [2004, 1, 1]])),
+        (17, (32, [[48, 1, 5], [32, 1, 8], [224, 1, 1], [32, 1, 8], [1002, 1, 1]])),
+        (64, (64, [[48, 1, 2], [32, 1, 4], [224, 1, 1], [32, 1, 4], [1002, 1, 1]])),
+        (256, (64, [[48, 4, 2], [32, 4, 1], [224, 4, 1], [32, 4, 1], [1002, 4, 1]])),
     ];
     for (rows, (n, grids)) in expected {
         for ((out_rows, cols), expected) in shapes.into_iter().zip(grids) {

@@ -1,0 +1,120 @@
+// Products of weight tiles and activations where a warpgroup multiplies (Hopper). A lane of a wgmma holds of its warp's
+// 16 rows just what a lane of mma.m16n8k16 does, so fragments of tiles are operands as they are; the activations of
+// all warps of a block lie in shared memory, read once for 64 rows of weights. The copy engine brings both, a few
+// pieces ahead: the memory's speed depends on how many bytes are on their way.
+#pragma once
+#include "matmul_shape.h"
+#include "activation.h"
+#include "quant.h"
+#include "wgmma.h"
+
+// The ring of a block: a stage has a piece of each of its tiles, and the same columns of its activation rows.
+template <class T, int N> struct MatmulRing {
+  typedef MatmulShape<N> S;
+  static_assert(S::WAVE_TILES == 1 && S::KW == 1 && N / 8 <= S::ROW_WAVES, "a warp has a tile, and eight rows at most");
+  using Piece = typename MatmulPiece<T>::Type;
+  static constexpr int STEPS = Piece::COLS / 16;                     // products of 16 columns
+  static constexpr u32 PIECES = 256 / Piece::COLS;                   // of a super-block
+  static constexpr u32 ROWS_BYTES = 8 * 2 * Piece::COLS;             // of 8 activation rows
+  static constexpr u32 WEIGHT_BYTES = S::TILES * Piece::BYTES, BYTES = WEIGHT_BYTES + N / 8 * ROWS_BYTES;
+  static constexpr u32 MOST_STAGES = 8, FIT = MatmulBlock<N>::SHARED_BYTES / BYTES;
+  static constexpr u32 STAGES = FIT < MOST_STAGES ? FIT : MOST_STAGES;
+  static_assert(STAGES > 1, "one stage is filled while another one is read");
+};
+
+// A warp copies its tile, which it alone reads, and eight of the activation rows, if there are any for it. Its first
+// lane does: the copies of several lanes would be made one after the other.
+template <class T, int N> struct MatmulCopies {
+  using Ring = MatmulRing<T, N>;
+  using Piece = typename Ring::Piece;
+  const u8* weights;                                                 // of piece 0
+  const u8* rows;
+  u32 to_weights, to_rows;                                           // places in a stage
+  bool has_rows;
+  MEM MatmulCopies(const MatmulArgs& a, const MatmulPlace<N>& at) {
+    const u32 super_blocks = (a.cols + 255) / 256, tiles = (a.out_rows + 15) / 16;
+    // A tile beyond the matrix is multiplied as the last one and not stored. Sums of rows that are not there are of
+    // whatever the ring holds, and not stored either.
+    const u32 tile = at.first_tile < tiles ? at.first_tile : tiles - 1, row = at.by * N + at.row_wave * 8;
+    has_rows = at.row_wave < N / 8 && row < a.rows;
+    weights = a.weights + (u64)tile * super_blocks * Ring::PIECES * Piece::BYTES;
+    rows = (const u8*)a.x + (u64)(row / 8) * super_blocks * 4096;
+    to_weights = at.row_wave * Piece::BYTES;
+    to_rows = Ring::WEIGHT_BYTES + at.row_wave * Ring::ROWS_BYTES;
+  }
+  MEM void copy_weights(u32 piece, u32 stage, u32 full) const {
+    barrier_expect(full, Piece::BYTES + (has_rows ? Ring::ROWS_BYTES : 0));
+    bulk_copy(stage + to_weights, weights + (u64)piece * Piece::BYTES, Piece::BYTES, full);
+  }
+  MEM void copy_rows(u32 piece, u32 stage, u32 full) const {
+    bulk_copy(stage + to_rows, rows + (u64)piece * Ring::ROWS_BYTES, Ring::ROWS_BYTES, full);
+  }
+};
+
+// Multiplies the super-blocks of this block's split.
+template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+  typedef MatmulShape<N> S;
+  using Ring = MatmulRing<T, N>;
+  using Piece = typename Ring::Piece;
+  constexpr u32 STAGES = Ring::STAGES;
+  extern __shared__ __align__(128) u8 ring[];
+  SHARED __attribute__((aligned(8))) u64 barriers[2 * STAGES];
+  const u32 full = shared_address(barriers), empty = full + 8 * STAGES, slots = shared_address(ring);
+  if (tid_x() == 0) {
+    for (u32 s = 0; s < STAGES; s++) {
+      barrier_init(full + 8 * s, S::THREADS / WARP);
+      barrier_init(empty + 8 * s, S::THREADS / WARP);
+    }
+    barriers_made();
+  }
+  block_sync();
+  const u32 super_blocks = (a.cols + 255) / 256;
+  const u32 first = (u64)super_blocks * bid_z() / a.splits * Ring::PIECES;
+  const u32 last = (u64)super_blocks * (bid_z() + 1) / a.splits * Ring::PIECES;
+  const int lane = lane_id();
+  const MatmulCopies<T, N> copies(a, at);
+  const u32 begun = last - first < STAGES ? last - first : STAGES;
+  if (lane == 0)
+    for (u32 s = 0; s < begun; s++) copies.copy_weights(first + s, slots + s * Ring::BYTES, full + 8 * s);
+  pdl_launch();
+  pdl_wait();                          // weights depend on no kernel before, activations do
+  if (lane == 0 && copies.has_rows)
+    for (u32 s = 0; s < begun; s++) copies.copy_rows(first + s, slots + s * Ring::BYTES, full + 8 * s);
+  #pragma unroll
+  for (int i = 0; i < 4 * S::QUADS; i++) (&sums.v[0][0][0])[i] = 0.f;
+
+  u32 stage = 0, parity = 0;
+  for (u32 p = first; p < last; p++) {
+    barrier_wait(full + 8 * stage, parity);
+    Piece tile;
+    tile.load(ring + stage * Ring::BYTES + copies.to_weights, lane);
+    tile.prepare();
+    // It comes from the first lane, so that the compiler sees that it is the same for all: else the compiler moves it
+    // to where products find it between two of them.
+    const u64 rows = wgmma_operand(shfl_u32(slots + stage * Ring::BYTES + Ring::WEIGHT_BYTES, 0), Ring::ROWS_BYTES);
+    // All fragments come first, then their products: instructions between two of these would hold the next one up.
+    u32 w[Ring::STEPS][4];
+    #pragma unroll
+    for (int s = 0; s < Ring::STEPS; s++) tile.fragment(s / 4, s % 4, w[s]);
+    // The stage before this one is filled again, with rows once the slowest warp has left it.
+    if (lane == 0 && p > first && p - 1 + STAGES < last) {
+      const u32 before = stage == 0 ? STAGES - 1 : stage - 1, slot = slots + before * Ring::BYTES;
+      copies.copy_weights(p - 1 + STAGES, slot, full + 8 * before);
+      if (copies.has_rows) {
+        barrier_wait(empty + 8 * before, stage == 0 ? parity ^ 1 : parity);
+        copies.copy_rows(p - 1 + STAGES, slot, full + 8 * before);
+      }
+    }
+    warpgroup_sync();
+    wgmma_begin();
+    #pragma unroll
+    for (int s = 0; s < Ring::STEPS; s++)
+      wgmma<MatmulPiece<T>::IS_BF16>(sums.v[0], w[s], rows + s * (256 >> 4));
+    wgmma_end();
+    if (lane == 0) barrier_arrive(empty + 8 * stage);
+    if (++stage == STAGES) { stage = 0; parity ^= 1; }
+  }
+  // No sum is read ahead of the last wait.
+  #pragma unroll
+  for (int i = 0; i < 4 * S::QUADS; i++) asm volatile("" : "+f"((&sums.v[0][0][0])[i]) :: "memory");
+}
