@@ -21,7 +21,7 @@ struct NoForward {
 }
 
 impl Executor for NoForward {
-    fn draft(&mut self, _: &mut Batch) -> Result<()> {
+    fn draft(&mut self, _: &mut Batch, _: &Batch) -> Result<()> {
         Ok(())
     }
     fn launch(&mut self, _: &Batch, _: Needs) -> Result<()> {

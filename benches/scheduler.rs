@@ -47,6 +47,7 @@ impl World {
             max_long_partial_prefills: 1,
             long_prefill_token_threshold: (PROMPT + GENERATED) / 25,
             max_prefill_beside_newcomers: 160,
+            draft_lags: false,
         };
         let scheduler = Scheduler::new(limits, Arc::new(RwLock::new(kv_cache)))?;
         Ok(Self { scheduler, num_seqs, next_id: 0, steps_left: 0, now: 0 })

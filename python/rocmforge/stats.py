@@ -127,6 +127,8 @@ class Stats:
     """Drafts that were right."""
     spec_decode_num_accepted_tokens_per_pos: tuple[int, ...]
     """Drafts that were right, by their place among those of one step."""
+    spec_decode_num_drafter_tokens: int
+    """Tokens that were computed to guess: by the model's block, or by the draft model with all that it lacked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ use super::output::FinishReason;
 use super::panics::{guarded, panic_message, panicked};
 use super::request::{Pick, Request};
 use super::shared::Shared;
-use super::speculation::Speculator;
+use super::speculation::{CATCH_UP_TOKENS, Speculator};
 use super::stats::Stats;
 use super::watch::StepEnd;
 use crate::batch::TO_GUESS;
@@ -147,7 +147,7 @@ impl Core {
                 return Ok(None);
             }
         };
-        let guesses = self.guess(&sampled, &ahead);
+        let guesses = self.guess(&running.step, &sampled, &ahead);
         let ahead = if !guesses.is_empty() || self.gives_way(&ahead) {
             self.scheduler.withdraw(&ahead)?;
             Step::default()
@@ -183,15 +183,19 @@ impl Core {
 
     /// The drafts of the next step, for the sequences that have some. The step ahead was scheduled without them and has
     /// to be taken back; where it copies blocks it stays, since their sequences would begin anew.
-    fn guess(&mut self, sampled: &Sampled, ahead: &Step) -> HashMap<SeqId, Vec<u32>> {
-        let Some(speculator) = &self.speculator else { return HashMap::new() };
+    fn guess(&mut self, step: &Step, sampled: &Sampled, ahead: &Step) -> HashMap<SeqId, Vec<u32>> {
+        let Some(speculator) = &mut self.speculator else { return HashMap::new() };
         let mut offers = Vec::new();
+        let mut of_step = step.seqs.iter();
         for picks in sampled.picks.chunk_by(|pick, next| pick.seq == next.seq) {
             let (seq, tokens) = (picks[0].seq, picks.iter().map(|pick| pick.token).collect::<Vec<u32>>());
             let request = self.requests.get_mut(&request_of(seq).0);
             let guessed = request.and_then(|request| request.guess(seq, &tokens));
             // A fork begins without drafts.
-            if let Some(guesses) = guessed.filter(|_| picks[0].fork_of.is_none()) {
+            if let Some(mut guesses) = guessed.filter(|_| picks[0].fork_of.is_none()) {
+                let scheduled = of_step.find(|scheduled| scheduled.id == seq);
+                let lag = scheduled.map(|scheduled| self.scheduler.draft_lag_after(step, scheduled, tokens.len()));
+                guesses.missing = lag.unwrap_or(0);
                 // A block's guesses are proposed once they are made.
                 let num_made = guesses.tokens.iter().filter(|&&token| token != TO_GUESS).count();
                 self.counters.speculation.num_proposed_tokens += num_made as u64;
@@ -245,17 +249,21 @@ impl Core {
         }
     }
 
-    /// Has the model guess those drafts of a step that are its own to guess.
+    /// Has the model guess those drafts of a step that are its own to guess, and a draft model compute what it lacks.
     fn draft(&mut self, step: &mut Step) -> Result<()> {
-        let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_GUESS);
-        let gaps: Vec<ScheduledSeq> = step.seqs.iter().filter(|scheduled| is_gap(scheduled)).cloned().collect();
-        if gaps.is_empty() {
+        let Some(speculator) = &self.speculator else { return Ok(()) };
+        let first = self.scheduler.plan_drafts(step, speculator.catching_up(), CATCH_UP_TOKENS);
+        if first.num_tokens() == 0 {
             return Ok(());
         }
+        let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_GUESS);
+        let gaps: Vec<ScheduledSeq> = step.seqs.iter().filter(|scheduled| is_gap(scheduled)).cloned().collect();
         let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let drafted = guarded(|| executor.draft(&mut step.batch));
+        let drafted = guarded(|| executor.draft(&mut step.batch, &first));
         drafted.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.scheduler.note_drafts(step);
+        let behind_first = gaps.iter().map(|scheduled| scheduled.num_drafts() - 1).sum::<usize>();
+        self.counters.speculation.num_drafter_tokens += (first.num_tokens() + behind_first) as u64;
         for scheduled in gaps {
             let drafts = step.drafts(&scheduled);
             self.counters.speculation.num_proposed_tokens += drafts.len() as u64;
@@ -303,6 +311,9 @@ impl Core {
                 Ok(false) if !drafts.is_empty() && request.forced(scheduled.id).is_empty() => {
                     let num_accepted = (sampled.picks.len() - picked).saturating_sub(1);
                     self.counters.speculation.note_verified(drafts.len(), num_accepted);
+                    if let Some(speculator) = &mut self.speculator {
+                        speculator.note_verified(drafts.len(), num_accepted);
+                    }
                 }
                 Ok(false) => {}
                 Ok(true) => sampled.complete.push(id),
@@ -317,7 +328,7 @@ impl Core {
         self.counters.logits_rows_fetched += logits.num_fetched();
         let now = self.shared.clock.now();
         if let (Some(speculator), Some(since)) = (&mut self.speculator, since) {
-            speculator.record(step, now.saturating_sub(*since));
+            speculator.record(step, now.saturating_sub(*since), sampled.picks.len());
         }
         self.collected_at = Some(now);
         Ok(sampled)

@@ -15,9 +15,15 @@ pub trait Executor: Send {
     fn interrupt(&self) -> Option<Interrupt> {
         None
     }
-    /// Puts guesses in the place of the tokens of a step that are to be guessed (`TO_GUESS`), before it is launched. An
-    /// error (or panic) fails the requests of the step, as one of `launch` does.
-    fn draft(&mut self, batch: &mut Batch) -> Result<()>;
+    /// Whether tokens are guessed by a draft model that no step computes: it has those tokens alone that `draft` was
+    /// given.
+    fn draft_lags(&self) -> bool {
+        false
+    }
+    /// Puts guesses in the place of the tokens of a step that are to be guessed (`TO_GUESS`), before it is launched;
+    /// `first` is what `Scheduler::plan_drafts` says is to be computed for that. An error (or panic) fails the requests
+    /// of the step, as one of `launch` does.
+    fn draft(&mut self, batch: &mut Batch, first: &Batch) -> Result<()>;
     /// Starts a step. One step at a time. An error (or panic), here, in `select` or in `collect`, fails the requests of
     /// the step; the executor stays usable unless the error is `Error::EngineDead`.
     fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()>;

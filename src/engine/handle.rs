@@ -121,7 +121,7 @@ impl Engine {
             hash_key,
         })?;
         let kv_cache = Arc::new(RwLock::new(kv_cache));
-        let limits = scheduler_config(&config, executor.interrupt().is_some());
+        let limits = scheduler_config(&config, executor.as_ref());
         let scheduler = Scheduler::new(limits.clone(), Arc::clone(&kv_cache))?;
         let (commands, command_queue) = unbounded();
         let (outbox, outputs) = delivery::mailbox();

@@ -30,8 +30,12 @@ where
         self.backend.interrupt().cloned()
     }
 
-    fn draft(&mut self, batch: &mut Batch) -> Result<()> {
-        self.decoder.draft(&mut self.backend, batch)
+    fn draft_lags(&self) -> bool {
+        self.decoder.spec().draft_lags()
+    }
+
+    fn draft(&mut self, batch: &mut Batch, first: &Batch) -> Result<()> {
+        self.decoder.draft(&mut self.backend, batch, first)
     }
 
     fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {

@@ -40,6 +40,8 @@ pub struct SpeculationStats {
     pub num_accepted_tokens: u64,
     /// Accepted drafts by their place behind the last token that was known.
     pub num_accepted_tokens_per_pos: Vec<u64>,
+    /// Tokens that were computed to guess: by the model's block, or by the draft model with all that it lacked.
+    pub num_drafter_tokens: u64,
 }
 
 impl SpeculationStats {

@@ -1,5 +1,6 @@
 //! Checks of a request on its caller's thread, before it takes a place in the queue.
 
+use super::executor::Executor;
 use crate::config::{EngineConfig, Pooling, PoolingParams, SamplingParams};
 use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
@@ -19,8 +20,9 @@ pub(super) struct Limits<'a> {
     pub has_tokenizer: bool,
 }
 
-/// The scheduler's share of the configuration, on a device whose steps can be stopped or cannot.
-pub(super) fn scheduler_config(config: &EngineConfig, can_stop: bool) -> SchedulerConfig {
+/// The scheduler's share of the configuration, for what computes its steps.
+pub(super) fn scheduler_config(config: &EngineConfig, executor: &dyn Executor) -> SchedulerConfig {
+    let can_stop = executor.interrupt().is_some();
     SchedulerConfig {
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
@@ -35,6 +37,7 @@ pub(super) fn scheduler_config(config: &EngineConfig, can_stop: bool) -> Schedul
             true => config.max_num_batched_tokens,
             false => PREFILL_BESIDE_NEWCOMERS,
         },
+        draft_lags: executor.draft_lags(),
     }
 }
 

@@ -26,23 +26,32 @@ pub struct SeqBlocks {
     pub(super) tables: Tables,
     /// Leading blocks whose content was made findable (or was left behind by the window).
     pub(super) num_named: usize,
+    /// Leading blocks that hold the draft model's keys and values too, as far as that is known.
+    pub(super) num_drafted: usize,
     pub(super) states: SeqStates,
     returns: Sender<Returned>,
 }
 
 impl SeqBlocks {
     pub(super) fn new(num_groups: usize, returns: Sender<Returned>) -> Self {
-        Self { tables: vec![Vec::new(); num_groups], num_named: 0, states: SeqStates::default(), returns }
+        let tables = vec![Vec::new(); num_groups];
+        Self { tables, num_named: 0, num_drafted: 0, states: SeqStates::default(), returns }
     }
 
     /// Another sequence with as many named blocks.
     pub(super) fn fork(&self, tables: Tables, states: SeqStates) -> Self {
-        Self { tables, num_named: self.num_named, states, returns: self.returns.clone() }
+        let (num_named, num_drafted) = (self.num_named, self.num_drafted);
+        Self { tables, num_named, num_drafted, states, returns: self.returns.clone() }
     }
 
     /// Block table of `group`; `BlockId::NULL` where a sliding window has passed.
     pub fn table(&self, group: usize) -> &[BlockId] {
         &self.tables[group]
+    }
+
+    /// Leading blocks that hold the draft model's keys and values too, as far as that is known.
+    pub fn num_drafted(&self) -> usize {
+        self.num_drafted
     }
 
     /// The slot with the state after the first `position` tokens, where a step in flight begins or ends there or all
@@ -69,7 +78,7 @@ impl SeqBlocks {
 
     /// Takes out all that it holds and leaves it empty.
     pub(super) fn take(&mut self) -> Returned {
-        self.num_named = 0;
+        (self.num_named, self.num_drafted) = (0, 0);
         let slots = std::mem::take(&mut self.states).held().collect();
         Returned { tables: self.tables.iter_mut().map(std::mem::take).collect(), slots }
     }

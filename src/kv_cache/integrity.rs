@@ -3,6 +3,7 @@
 use super::block_table::SeqBlocks;
 use super::pool::Pool;
 use super::{BlockId, KvCache};
+use crate::batch::GroupKind;
 use crate::{Error, Result};
 
 impl KvCache {
@@ -24,14 +25,18 @@ impl KvCache {
     }
 
     /// Checks that `holders` are all that hold blocks and slots: every reference count is the number of those that name
-    /// it.
+    /// it. Checks that the blocks are drafted that count as such for one of them.
     ///
     /// # Errors
-    /// `Internal` naming the block or slot whose count differs.
+    /// `Internal` naming the block or slot whose count differs, or the block that is not drafted.
     pub fn check_owners<'a>(&self, holders: impl Iterator<Item = &'a SeqBlocks> + Clone) -> Result<()> {
         for (g, group) in self.groups.iter().enumerate() {
             let named = holders.clone().flat_map(|holder| holder.table(g)).filter(|id| !id.is_null());
             check_counts(&group.pool, named.copied()).map_err(|problem| broken(g, &problem))?;
+            if group.kind == GroupKind::Full {
+                let drafted = holders.clone().flat_map(|holder| &holder.table(g)[..holder.num_drafted]);
+                check_drafted(&group.pool, drafted.copied()).map_err(|problem| broken(g, &problem))?;
+            }
         }
         self.states.iter().try_for_each(|states| {
             let named = holders.clone().flat_map(|holder| holder.states.held());
@@ -59,6 +64,13 @@ fn check_counts(pool: &Pool, named: impl Iterator<Item = BlockId>) -> std::resul
     }
 }
 
+fn check_drafted(pool: &Pool, mut drafted: impl Iterator<Item = BlockId>) -> std::result::Result<(), String> {
+    match drafted.find(|id| !pool.get(*id).is_ok_and(|block| block.is_drafted)) {
+        None => Ok(()),
+        Some(id) => Err(format!("{id:?} lacks what the draft model is said to have computed")),
+    }
+}
+
 fn check_pool(pool: &Pool, num_blocks: usize) -> std::result::Result<(), String> {
     if pool.blocks.len() != num_blocks {
         return Err(format!("{} blocks of {num_blocks}", pool.blocks.len()));
@@ -80,6 +92,9 @@ fn check_pool(pool: &Pool, num_blocks: usize) -> std::result::Result<(), String>
             return Err(format!("{id:?} has {} owners, in the free list: {}", block.refs, listed[i]));
         }
         owned += usize::from(block.refs > 0);
+        if block.is_drafted && block.hash.is_none() {
+            return Err(format!("{id:?} has no content, and the draft model's keys and values"));
+        }
         if let Some(hash) = &block.hash {
             named += 1;
             cached += usize::from(block.refs == 0);

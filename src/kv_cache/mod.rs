@@ -45,6 +45,7 @@ use groups::Group;
 use miss::Evicted;
 use states::States;
 
+use crate::batch::GroupKind;
 use crate::{Error, Result};
 
 /// The whole of the cache's state. Lives behind one `RwLock`: the engine thread writes, any thread may read.
@@ -163,6 +164,23 @@ impl KvCache {
             }
         }
         self.settle_states(seq, chain, num_computed)
+    }
+
+    /// The draft model has computed `seq` up to `num_tokens` tokens, as the model has: whoever hits one of its full
+    /// blocks finds the keys and values of both in it. They are in full-attention groups.
+    ///
+    /// # Errors
+    /// `Internal` when `seq` does not hold the blocks that it was computed in.
+    pub fn mark_drafted(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
+        let full = (num_tokens / self.config.block_size).min(seq.num_named);
+        let groups = self.groups.iter_mut().zip(&seq.tables).filter(|(group, _)| group.kind == GroupKind::Full);
+        for (group, table) in groups {
+            for id in table.get(seq.num_drafted..full).unwrap_or_default() {
+                group.pool.set_drafted(*id)?;
+            }
+        }
+        seq.num_drafted = seq.num_drafted.max(full);
+        Ok(())
     }
 
     /// Takes back what `seq` holds beyond its first `num_tokens` tokens: blocks that were written for drafts which were

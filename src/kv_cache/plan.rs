@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::block_table::{SeqBlocks, Tables};
+use super::groups::Group;
 use super::seq_states::StateAt;
 use super::{BlockId, HashChain, KvCache, Snapshot};
 use crate::batch::{BlockCopy, GroupKind};
@@ -16,6 +17,8 @@ pub struct PrefixHit {
     pub num_tokens: usize,
     /// Tokens whose K and V are there, with or without the recurrent state after them.
     pub num_held: usize,
+    /// Tokens, of the first `num_tokens`, up to which the draft model's keys and values are there as well.
+    pub num_drafted: usize,
     pub(super) tables: Tables,
     /// The snapshot of that state, where the model has such.
     pub(super) state: Option<BlockId>,
@@ -90,7 +93,17 @@ impl KvCache {
         let tables: Option<Tables> =
             self.groups.iter().map(|group| group.hit_table(&hashes[..blocks], block_size)).collect();
         let Some(tables) = tables else { return nothing };
-        PrefixHit { num_tokens: blocks * block_size, tables, state: snapshot(blocks), ..nothing }
+        let num_drafted = self.num_drafted(&tables) * block_size;
+        PrefixHit { num_tokens: blocks * block_size, num_drafted, tables, state: snapshot(blocks), ..nothing }
+    }
+
+    /// Leading blocks of a hit that hold the draft model's keys and values, which are in full-attention groups.
+    fn num_drafted(&self, tables: &Tables) -> usize {
+        let full = self.groups.iter().zip(tables).filter(|(group, _)| group.kind == GroupKind::Full);
+        let drafted = |(group, table): (&Group, &Vec<BlockId>)| {
+            table.iter().take_while(|id| group.pool.get(**id).is_ok_and(|block| block.is_drafted)).count()
+        };
+        full.map(drafted).min().unwrap_or(0)
     }
 
     /// Tokens of the prefix that a sequence of `num_tokens` named by `mine` will find, and does not find yet, once the
@@ -190,6 +203,7 @@ impl KvCache {
         if has_hit {
             seq.tables = plan.hit.tables;
             seq.num_named = plan.hit.num_tokens / self.config.block_size;
+            seq.num_drafted = plan.hit.num_drafted / self.config.block_size;
         }
         if let Some(states) = &mut self.states {
             if let Some(slot) = plan.hit.state {

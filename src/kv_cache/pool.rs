@@ -12,6 +12,8 @@ pub(super) struct Block {
     pub(super) refs: u32,
     /// Name of its content, once the step that filled it was committed.
     pub(super) hash: Option<BlockHash>,
+    /// Whether it holds the draft model's keys and values of all its positions too. No block without a name does.
+    pub(super) is_drafted: bool,
     /// Times in microseconds of the caller's clock.
     allocated_at: u64,
     last_access: u64,
@@ -64,7 +66,7 @@ impl Pool {
             self.residency.lifetime.record(now.saturating_sub(block.allocated_at));
             self.residency.idle_before_evict.record(now.saturating_sub(block.last_access));
         }
-        *block = Block { refs: 1, hash: None, allocated_at: now, last_access: now, access_count: 1 };
+        *block = Block { refs: 1, allocated_at: now, last_access: now, access_count: 1, ..Block::default() };
         Some((id, forgotten))
     }
 
@@ -125,11 +127,22 @@ impl Pool {
         Ok(is_new)
     }
 
+    /// Notes that the draft model has computed all positions of a block that has a name.
+    pub(super) fn set_drafted(&mut self, id: BlockId) -> Result<()> {
+        let num_blocks = self.blocks.len();
+        let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
+        if block.refs == 0 || block.hash.is_none() {
+            return Err(Error::internal(format!("{id:?} cannot hold what a draft model computed: {block:?}")));
+        }
+        block.is_drafted = true;
+        Ok(())
+    }
+
     /// Makes a block empty that has this content, unless it has an owner or was hit since its content was written.
     pub(super) fn forget_unused(&mut self, id: BlockId, hash: &BlockHash) {
         let Some(block) = self.blocks.get_mut(id.index()) else { return };
         if block.hash.as_ref() == Some(hash) && block.refs == 0 && block.access_count == 1 {
-            block.hash = None;
+            (block.hash, block.is_drafted) = (None, false);
             self.index.remove(hash, id);
             self.num_cached -= 1;
             self.free.remove(id);
@@ -142,7 +155,7 @@ impl Pool {
         self.index.clear();
         self.num_cached = 0;
         for block in &mut self.blocks {
-            block.hash = None;
+            (block.hash, block.is_drafted) = (None, false);
         }
     }
 

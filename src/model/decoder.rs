@@ -187,11 +187,11 @@ impl<B: Backend> Decoder<B> {
 }
 
 impl<B: Backend> Models<B> {
-    /// Computes the step's logits from its tokens, and the keys and values that the draft model will guess with. That
-    /// goes first, since what the model leaves in the buffers is read once the step is done.
+    /// Computes the step's logits from its tokens, and the keys and values that a draft model will guess with which may
+    /// lack none. That goes first, since what the model leaves in the buffers is read once the step is done.
     fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
         let Self { main, draft, buffers } = self;
-        if let Some(draft) = draft {
+        if let Some(draft) = draft.as_mut().filter(|_| !main.spec.draft_lags()) {
             draft.forward(step, buffers, 0, false)?;
         }
         let rows = step.num_logits();

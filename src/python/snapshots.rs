@@ -102,6 +102,7 @@ struct StatsFields<'py> {
     spec_decode_num_draft_tokens: u64,
     spec_decode_num_accepted_tokens: u64,
     spec_decode_num_accepted_tokens_per_pos: Bound<'py, PyTuple>,
+    spec_decode_num_drafter_tokens: u64,
 }
 
 /// A `rocmforge.Stats`.
@@ -147,6 +148,7 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         spec_decode_num_draft_tokens: guessed.num_draft_tokens,
         spec_decode_num_accepted_tokens: guessed.num_accepted_tokens,
         spec_decode_num_accepted_tokens_per_pos: PyTuple::new(py, &guessed.num_accepted_tokens_per_pos)?,
+        spec_decode_num_drafter_tokens: guessed.num_drafter_tokens,
     };
     instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
 }

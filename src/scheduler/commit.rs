@@ -145,6 +145,7 @@ impl Scheduler {
             seq.num_scheduled = seq.num_computed;
             kv.truncate(&mut seq.blocks, seq.num_computed)?;
         }
+        self.note_drafted(step, &mut kv)?;
         drop(record);
         kv.tick(now);
         all_accepted
@@ -185,7 +186,7 @@ impl Scheduler {
 
     /// The sequence of this id, unless it is younger than the step.
     #[inline]
-    fn slot_in_step(&self, id: SeqId, step: u64) -> Option<usize> {
+    pub(super) fn slot_in_step(&self, id: SeqId, step: u64) -> Option<usize> {
         self.slots.get(&id).copied().filter(|slot| self.sequences[*slot].born_after < step)
     }
 

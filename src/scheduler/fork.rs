@@ -32,6 +32,7 @@ impl Scheduler {
             true => (State::Running, prompt_len, self.kv_cache.write().fork(&mut seq.blocks)?),
             false => (State::Waiting, 0, self.kv_cache.read().new_sequence()),
         };
+        let num_draft_computed = if has_place { seq.num_draft_computed } else { 0 };
         let key = Key { serial, ..seq.key };
         let forked = Sequence {
             id: child,
@@ -46,6 +47,7 @@ impl Scheduler {
             blocks,
             chain: seq.chain.clone(),
             num_computed,
+            num_draft_computed,
             num_scheduled: num_computed,
             born_after: self.last_step,
             passed: None,

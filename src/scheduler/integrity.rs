@@ -17,6 +17,8 @@ impl Scheduler {
         if kv.config().states.is_some() {
             self.sequences.iter().try_for_each(|(_, seq)| check_states(seq)).map_err(broken)?;
         }
+        let block_size = kv.config().block_size;
+        self.sequences.iter().try_for_each(|(_, seq)| check_draft_model(seq, block_size)).map_err(broken)?;
         kv.check_integrity()?;
         let live = self.sequences.iter().map(|(_, seq)| &seq.blocks);
         kv.check_owners(live.chain(self.in_flight.iter().flat_map(|step| &step.held)))
@@ -77,6 +79,15 @@ fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
         return Err(format!("{:?} waits but holds blocks", seq.id));
     }
     Ok(())
+}
+
+/// The draft model has computed no more than the model, and no block is marked for more than that.
+fn check_draft_model(seq: &Sequence, block_size: usize) -> std::result::Result<(), String> {
+    let computed = [seq.blocks.num_drafted() * block_size, seq.num_draft_computed, seq.num_computed];
+    match computed.is_sorted() {
+        true => Ok(()),
+        false => Err(format!("{:?}: drafted in blocks, drafted and computed are {computed:?}", seq.id)),
+    }
 }
 
 /// The state that each step begins with is there, and none is kept before a draft that no step computes.

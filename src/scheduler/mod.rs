@@ -4,10 +4,12 @@
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
 //! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `flows` whose turn it is
 //! among clients, `yields` which steps newcomers need not wait for, `places` who makes place, `step` builds the batch,
-//! `commit` takes the results, `fork` makes several sequences of one, `snapshots` says which recurrent states are kept.
+//! `commit` takes the results, `fork` makes several sequences of one, `snapshots` says which recurrent states are kept,
+//! `draft_model` which tokens a model that guesses has yet to compute.
 
 mod admission;
 mod commit;
+mod draft_model;
 mod flows;
 mod fork;
 mod integrity;
@@ -72,6 +74,8 @@ pub struct SchedulerConfig {
     pub long_prefill_token_threshold: usize,
     /// Prompt tokens of a step of those without credit while clients come now and then (`yields`).
     pub max_prefill_beside_newcomers: usize,
+    /// Whether tokens are guessed by a draft model that the steps do not compute, so that it may lack tokens.
+    pub draft_lags: bool,
 }
 
 /// A sequence as it is handed in.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::Scheduler;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
-use crate::batch::BlockCopy;
+use crate::batch::{BlockCopy, TO_GUESS};
 use crate::kv_cache::{Demand, KvCache, KvCacheConfig, PrefixHit};
 
 /// Waiting sequences with long prompts that a step looks up in the prefix cache without starting them: a long prompt of
@@ -28,6 +28,8 @@ pub(super) struct Picks {
     pub(super) budget: usize,
     /// Rows of logits, of prompt tokens or of drafts, that still fit into the step.
     prompt_logits: usize,
+    /// Tokens that a model may still compute to guess the drafts of the step.
+    draft_budget: usize,
     /// Blocks of each group left free when a sequence is admitted beside others.
     pub(super) keep_free: Vec<usize>,
     /// A running sequence found no block left.
@@ -82,6 +84,7 @@ impl Scheduler {
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
             prompt_logits: self.config.max_prompt_logits,
+            draft_budget: self.config.max_num_batched_tokens,
             keep_free: self.watermark.clone(),
             lacks_blocks: false,
             num_partial: 0,
@@ -138,9 +141,13 @@ impl Scheduler {
             let num_drafts = seq.drafts.len().min(picks.budget).min(picks.prompt_logits).min(num_slots);
             // Drafts follow the last token, which has to be part of the step.
             let follow = num_drafts > 0 && seq.num_pending() == 0;
+            // Whoever is to guess them computes what it lacks first.
+            let to_compute = if seq.drafts.first() == Some(&TO_GUESS) { seq.draft_lag() + 1 } else { 0 };
+            let is_known = to_compute <= picks.draft_budget;
             let keep_states = seq.num_scheduled..seq.num_scheduled + num_drafts;
-            if follow && self.allocate(slot, num_drafts, keep_states, kv, picks)? {
+            if follow && is_known && self.allocate(slot, num_drafts, keep_states, kv, picks)? {
                 self.sequences[slot].num_scheduled += num_drafts;
+                picks.draft_budget -= to_compute;
                 picks.budget -= num_drafts;
                 picks.prompt_logits -= num_drafts;
                 picks.entries[i].num_tokens += num_drafts;
@@ -199,10 +206,16 @@ impl Scheduler {
     ) -> Result<bool> {
         let seq = &mut self.sequences[slot];
         let write = seq.num_scheduled..seq.num_scheduled + num_tokens;
+        let write_start = write.start;
         let demand = Demand { reserve: write.end, write, keep_free: &[], keep_states };
         let Some(plan) = kv.plan(&seq.blocks, PrefixHit::default(), &demand) else { return Ok(false) };
         let mut copies = Vec::new();
         kv.commit(plan, &mut seq.blocks, &mut copies)?;
+        if self.config.draft_lags && !copies.is_empty() {
+            // The step copies the model's layers alone: the draft model computes its part of the block again.
+            let block_size = kv.config().block_size;
+            seq.num_draft_computed = seq.num_draft_computed.min(write_start / block_size * block_size);
+        }
         picks.copies.extend(copies.into_iter().map(|copy| (slot, copy)));
         Ok(true)
     }
@@ -251,6 +264,7 @@ impl Scheduler {
         kv.release(&mut seq.blocks);
         seq.state = State::Waiting;
         seq.num_computed = 0;
+        seq.num_draft_computed = 0;
         seq.num_scheduled = 0;
         seq.drafts.clear();
         seq.uncached = seq.tokens.len();

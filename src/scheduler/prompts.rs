@@ -295,7 +295,7 @@ impl Scheduler {
         let is_computed = !wants_all && self.is_computed_by_others(slot, kv, picks);
         let seq = &mut self.sequences[slot];
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
-        let (start, held) = (hit.num_tokens, hit.num_held);
+        let (start, held, drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
         let num_tokens = if is_computed { 0 } else { self.share(key, slot, len - start, kv, picks, true) };
         if num_tokens == 0 {
             picks.looks_left -= usize::from(len > threshold && picks.looks_left > 0);
@@ -324,7 +324,8 @@ impl Scheduler {
             return self.admit(key, slot, kv, picks, now);
         }
         kv.commit(plan, &mut seq.blocks, &mut Vec::new())?;
-        self.start(key, slot, (start, held), kv);
+        let drafted = if self.config.draft_lags { drafted } else { start };
+        self.start(key, slot, (start, held, drafted), kv);
         self.take(slot, num_tokens, picks, now);
         Ok(Admission::Started)
     }
@@ -343,8 +344,9 @@ impl Scheduler {
     }
 
     /// A waiting sequence with blocks begins to run. Of its tokens `num_cached` were found in the prefix cache, and the
-    /// keys and values of `num_held` were there.
-    fn start(&mut self, key: Key, slot: usize, (num_cached, num_held): (usize, usize), kv: &mut KvCache) {
+    /// keys and values of `num_held` were there, and of the first ones `num_drafted` those of the draft model.
+    fn start(&mut self, key: Key, slot: usize, found: (usize, usize, usize), kv: &mut KvCache) {
+        let (num_cached, num_held, num_drafted) = found;
         let seq = &mut self.sequences[slot];
         if seq.scheduled_at.is_none() {
             seq.num_cached_tokens = num_cached;
@@ -357,6 +359,7 @@ impl Scheduler {
         seq.last_end = (seq.tokens.len() - 1) / block_size * block_size;
         seq.shared_end = num_held;
         seq.num_computed = num_cached;
+        seq.num_draft_computed = num_drafted;
         seq.num_scheduled = num_cached;
         seq.state = State::Running;
         let flow = seq.flow;

@@ -48,6 +48,8 @@ pub(super) struct Sequence {
     pub(super) chain: HashChain,
     /// Tokens whose K and V exist: steps that were committed.
     pub(super) num_computed: usize,
+    /// Tokens, of those, up to which the draft model's keys and values exist; all of them where none lags.
+    pub(super) num_draft_computed: usize,
     /// `num_computed` with the tokens of the steps in flight and the drafts that these compute.
     pub(super) num_scheduled: usize,
     /// Steps that hold it and were not committed yet.
@@ -97,6 +99,7 @@ impl Sequence {
             blocks,
             chain,
             num_computed: 0,
+            num_draft_computed: 0,
             num_scheduled: 0,
             in_flight: 0,
             num_expected: 0,

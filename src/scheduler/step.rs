@@ -4,8 +4,8 @@ use super::pick::Picks;
 use super::sequence::Sequence;
 use super::{Scheduler, SeqId};
 use crate::Result;
-use crate::batch::{Batch, BlockCopy, GroupTables, NO_STATE, SeqExtras, StateTables, StateWrite};
-use crate::kv_cache::{KvCache, KvCacheConfig};
+use crate::batch::{Batch, BlockCopy, GroupTables, NO_STATE, NULL_BLOCK, SeqExtras, StateTables, StateWrite};
+use crate::kv_cache::{BlockId, KvCache, KvCacheConfig};
 
 /// One step: the batch to compute, and the sequences it belongs to. It holds ids only, so that an old copy cannot bring
 /// old state back.
@@ -32,6 +32,8 @@ pub struct ScheduledSeq {
     /// drafted one more than there are drafts. The engine samples them in this order, and accepts what it samples up
     /// to the first token that differs from its draft.
     pub samples: std::ops::Range<usize>,
+    /// Positions that the draft model computes before the step, drafts among them (`Scheduler::plan_drafts`).
+    pub drafted: std::ops::Range<usize>,
 }
 
 impl Step {
@@ -45,8 +47,13 @@ impl Step {
 
 impl ScheduledSeq {
     /// The number of its tokens in this step that are drafts; they are the last ones.
-    pub(super) fn num_drafts(&self) -> usize {
+    pub fn num_drafts(&self) -> usize {
         self.samples.len().saturating_sub(1)
+    }
+
+    /// Whether none of its tokens is of a prompt: it has one that was sampled, and drafts.
+    pub fn is_decode(&self) -> bool {
+        self.num_tokens == self.samples.len()
     }
 
     /// Tokens of the sequence that are computed after this step, were no draft right.
@@ -85,7 +92,8 @@ impl Scheduler {
                 false => num_samples,
             };
             let (logits, samples) = (0..num_rows, 0..num_samples);
-            let scheduled = ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits, samples };
+            let (id, num_tokens) = (seq.id, pick.num_tokens);
+            let scheduled = ScheduledSeq { id, num_tokens, start, logits, samples, drafted: 0..0 };
             seqs.push(append_sequence(&mut batch, seq, scheduled, kv.config()));
         }
         Ok(Step { id, batch, seqs })
@@ -104,7 +112,12 @@ impl Scheduler {
 }
 
 /// An empty batch with room for `num_tokens` tokens and `num_seqs` sequences.
-fn empty_batch(num_tokens: usize, num_seqs: usize, block_copies: Vec<BlockCopy>, kv: &KvCacheConfig) -> Batch {
+pub(super) fn empty_batch(
+    num_tokens: usize,
+    num_seqs: usize,
+    block_copies: Vec<BlockCopy>,
+    kv: &KvCacheConfig,
+) -> Batch {
     let mut cu_seqlens_q = Vec::with_capacity(num_seqs + 1);
     cu_seqlens_q.push(0);
     Batch {
@@ -134,7 +147,12 @@ fn empty_states(num_seqs: usize) -> StateTables {
 
 /// Appends what is scheduled of `seq`, and gives it its rows of logits. All values fit in 32 bits: positions are below
 /// the model's length and slots below the pool's size, both of which were checked when they were configured.
-fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, kv: &KvCacheConfig) -> ScheduledSeq {
+pub(super) fn append_sequence(
+    batch: &mut Batch,
+    seq: &Sequence,
+    scheduled: ScheduledSeq,
+    kv: &KvCacheConfig,
+) -> ScheduledSeq {
     let block_size = kv.block_size;
     let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
     let before_drafts = scheduled.end_without_drafts();
@@ -162,8 +180,14 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, k
         while position < end {
             let (block, offset) = (position / block_size, position % block_size);
             let count = (block_size - offset).min(end - position);
-            let first = table[block].0 * block_size as u32 + offset as u32;
-            group.slot_mapping.extend(first..first + count as u32);
+            match table[block] {
+                // A draft model computes positions that a window of the model has left behind; it has no such window.
+                BlockId::NULL => group.slot_mapping.extend(std::iter::repeat_n(NULL_BLOCK, count)),
+                BlockId(id) => {
+                    let first = id * block_size as u32 + offset as u32;
+                    group.slot_mapping.extend(first..first + count as u32);
+                }
+            }
             position += count;
         }
     }

@@ -88,6 +88,7 @@ COUNTERS = {
     "vllm:spec_decode_num_drafts": "Times that a step verified guessed tokens of a sequence.",
     "vllm:spec_decode_num_draft_tokens": "Guessed tokens that were verified.",
     "vllm:spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
+    "rocmforge:spec_decode_num_drafter_tokens": "Tokens that were computed to guess.",
 }
 # Histograms of the engine: what they mean, and the fields of its statistics.
 HISTOGRAMS = {

@@ -83,6 +83,11 @@ pub(super) struct Curve {
 }
 
 impl Curve {
+    /// Whether it is not known what drafts cost.
+    pub(super) fn is_untried(&self) -> bool {
+        self.points.len() == 1
+    }
+
     /// The time of a step of so many rows, in microseconds. `None` beyond what may be tried: a step not much larger
     /// than the largest that is known, whose time is taken to go on as it grew there. Nothing is known of growth at
     /// first.

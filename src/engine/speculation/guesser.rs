@@ -10,16 +10,10 @@
 
 use std::sync::Arc;
 
+use super::acceptance::{Acceptance, MEMORY, PRIOR_RATE};
 use super::lookup::Lookup;
 use crate::batch::TO_GUESS;
 use crate::config::{SpeculativeConfig, SpeculativeMethod};
-
-/// The weight of what was seen, each time something new is.
-const DECAY: f64 = 0.95;
-/// Guesses that are taken for seen before there are any.
-const PRIOR: f64 = 2.0;
-/// Tokens without guesses after which it is forgotten how often those that are computed were right.
-const MEMORY: usize = 512;
 
 /// A sequence's tokens and the guesses of the next ones.
 #[derive(Debug)]
@@ -50,6 +44,8 @@ enum Source {
     Model {
         /// Tokens that came without a guess since the last one.
         num_without: usize,
+        /// Whether any guesses were verified since it was forgotten how often they are right.
+        is_measured: bool,
     },
 }
 
@@ -61,6 +57,10 @@ pub(in crate::engine) struct Guesses {
     /// How likely the first one is to be right, and each later one if all before it are.
     pub first: f64,
     pub next: f64,
+    /// Whether that is what was seen of this sequence.
+    pub is_measured: bool,
+    /// Tokens of the sequence that a draft model has yet to compute before it can guess.
+    pub missing: usize,
 }
 
 impl Guesser {
@@ -69,7 +69,9 @@ impl Guesser {
             SpeculativeMethod::Ngram => {
                 Source::Text { lookup: Lookup::new(config, prompt), longest: config.prompt_lookup_max }
             }
-            SpeculativeMethod::Mtp | SpeculativeMethod::DraftModel => Source::Model { num_without: 0 },
+            SpeculativeMethod::Mtp | SpeculativeMethod::DraftModel => {
+                Source::Model { num_without: 0, is_measured: false }
+            }
         };
         Self {
             is_whole: matches!(source, Source::Model { .. }),
@@ -77,9 +79,9 @@ impl Guesser {
             num_tokens: config.num_speculative_tokens,
             guesses: Vec::new(),
             in_run: false,
-            whole: Acceptance::new(0.8),
+            whole: Acceptance::new(PRIOR_RATE),
             partial: Acceptance::new(0.5),
-            run: Acceptance::new(0.8),
+            run: Acceptance::new(PRIOR_RATE),
         }
     }
 
@@ -101,10 +103,12 @@ impl Guesser {
                 self.is_whole = lookup.find(self.num_tokens, &mut self.guesses) == *longest;
                 self.in_run &= !self.guesses.is_empty();
             }
-            Source::Model { num_without } => {
+            Source::Model { num_without, is_measured } => {
                 *num_without = if self.guesses.is_empty() { *num_without + tokens.len() } else { 0 };
+                *is_measured |= !self.guesses.is_empty();
                 if *num_without >= MEMORY {
-                    (self.whole, self.run, *num_without) = (Acceptance::new(0.8), Acceptance::new(0.8), 0);
+                    (self.whole, self.run) = (Acceptance::new(PRIOR_RATE), Acceptance::new(PRIOR_RATE));
+                    (*num_without, *is_measured) = (0, false);
                 }
                 self.guesses.clear();
                 self.in_run = false;
@@ -133,30 +137,8 @@ impl Guesser {
             Source::Model { .. } => vec![TO_GUESS; most.min(self.num_tokens)],
         };
         let (first, next) = (self.first_mut().rate(), self.run.rate());
-        (!tokens.is_empty()).then_some(Guesses { tokens, first, next })
-    }
-}
-
-/// How many guesses were right, and how many wrong.
-#[derive(Debug, Clone, Copy)]
-struct Acceptance {
-    right: f64,
-    wrong: f64,
-}
-
-impl Acceptance {
-    fn new(rate: f64) -> Self {
-        Self { right: PRIOR * rate, wrong: PRIOR * (1.0 - rate) }
-    }
-
-    fn record(&mut self, is_right: bool) {
-        let right = f64::from(u8::from(is_right));
-        self.right = self.right * DECAY + right;
-        self.wrong = self.wrong * DECAY + 1.0 - right;
-    }
-
-    fn rate(self) -> f64 {
-        self.right / (self.right + self.wrong)
+        let is_measured = !matches!(self.source, Source::Model { is_measured: false, .. });
+        (!tokens.is_empty()).then_some(Guesses { tokens, first, next, is_measured, missing: 0 })
     }
 }
 
@@ -241,14 +223,5 @@ mod tests {
         assert!(guesses(&mut guesser).1 < 10);
         guesser.push(&[9]);
         assert_eq!(guesses(&mut guesser), (vec![TO_GUESS; 3], 80, 80));
-    }
-
-    #[test]
-    fn the_rate_follows_what_comes() {
-        let mut acceptance = Acceptance::new(0.8);
-        (0..60).for_each(|_| acceptance.record(false));
-        assert!(acceptance.rate() < 0.05);
-        (0..40).for_each(|_| acceptance.record(true));
-        assert!(acceptance.rate() > 0.8);
     }
 }

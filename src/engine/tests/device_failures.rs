@@ -114,8 +114,8 @@ struct Held {
 }
 
 impl Executor for Held {
-    fn draft(&mut self, batch: &mut Batch) -> Result<()> {
-        self.executor.draft(batch)
+    fn draft(&mut self, batch: &mut Batch, first: &Batch) -> Result<()> {
+        self.executor.draft(batch, first)
     }
 
     fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {

@@ -2,6 +2,8 @@
 //! sequence back through its block table only: a wrong slot, a block reused too early or a copy left out changes the
 //! tokens or trips an assertion. Recurrent states are the tokens that went into them.
 
+mod rules;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +20,7 @@ use crate::selection::{
 };
 use crate::{Error, Result};
 
-/// Logits of the token after a sequence, from the whole sequence.
-pub(super) type Rule = Arc<dyn Fn(&[u32]) -> Vec<f32> + Send + Sync>;
+pub(super) use rules::{Rule, hashed, listed, repeating};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -54,11 +55,16 @@ pub(super) struct Script {
     pub fail_every: AtomicU64,
     /// Steps for which tokens were guessed.
     pub drafts: AtomicU64,
+    /// Tokens that were computed first for that, or to catch up.
+    pub drafted: AtomicU64,
     pub steps: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
     /// Microseconds that each step takes besides, so that more rows take hardly more time.
     pub step_micros: AtomicU64,
+    /// Microseconds that each row takes of those beyond `free_rows`.
+    pub row_micros: AtomicU64,
+    pub free_rows: AtomicU64,
     /// Gives what is wanted of a row, and no more.
     pub selects: AtomicBool,
     /// Whole rows that were wanted.
@@ -126,8 +132,11 @@ pub(super) struct Fake {
     pub rule: Rule,
     pub vocab_size: usize,
     pub block_size: usize,
-    /// (token, position) in each slot.
+    /// Whether the model that guesses is none of the steps', and has keys and values of its own.
+    draft_lags: bool,
+    /// (token, position) in each slot; as the model has it, and as a model does that guesses and lags.
     slots: HashMap<u32, (u32, u32)>,
+    draft_slots: HashMap<u32, (u32, u32)>,
     /// The tokens before each state, by slot.
     states: HashMap<u32, Vec<u32>>,
     /// Number of the step that was launched, the step, and what is wanted of its rows.
@@ -169,9 +178,10 @@ impl OwnWish {
 }
 
 impl Fake {
-    pub(super) fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize) -> Self {
-        let (slots, states) = (HashMap::new(), HashMap::new());
-        Self { script, rule, vocab_size, block_size, slots, states, launched: None, values: Vec::new() }
+    pub(super) fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize, draft_lags: bool) -> Self {
+        let (slots, draft_slots, states) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (launched, values) = (None, Vec::new());
+        Self { script, rule, vocab_size, block_size, draft_lags, slots, draft_slots, states, launched, values }
     }
 
     fn copy_blocks(&mut self, batch: &Batch) {
@@ -188,12 +198,16 @@ impl Fake {
 
     /// The first `len` tokens of sequence `seq`, read through its block table.
     fn content(&self, batch: &Batch, seq: usize, len: usize) -> Vec<u32> {
+        self.content_of(&self.slots, batch, seq, len)
+    }
+
+    fn content_of(&self, slots: &HashMap<u32, (u32, u32)>, batch: &Batch, seq: usize, len: usize) -> Vec<u32> {
         let table = batch.block_table(0, seq);
         (0..len)
             .map(|position| {
                 let slot = table[position / self.block_size] * self.block_size as u32;
                 let slot = slot + (position % self.block_size) as u32;
-                let (token, at) = self.slots.get(&slot).copied().expect("a slot that nothing was written to");
+                let (token, at) = slots.get(&slot).copied().expect("a slot that nothing was written to");
                 assert_eq!(at as usize, position, "slot {slot} holds another position");
                 token
             })
@@ -203,7 +217,10 @@ impl Fake {
     /// Computes what was launched; then faults, if it is this step's turn.
     fn compute(&mut self, step: u64, batch: &Batch) -> Result<()> {
         self.script.pass_gate();
-        std::thread::sleep(Duration::from_micros(self.script.step_micros.load(Ordering::SeqCst)));
+        let dear_rows = (batch.num_tokens() as u64).saturating_sub(self.script.free_rows.load(Ordering::SeqCst));
+        let micros = self.script.step_micros.load(Ordering::SeqCst);
+        let micros = micros + dear_rows * self.script.row_micros.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(micros));
         self.script.tokens_computed.fetch_add(batch.num_tokens() as u64, Ordering::SeqCst);
         self.copy_blocks(batch);
         let slots = &batch.groups[0].slot_mapping;
@@ -266,14 +283,30 @@ impl Executor for Fake {
         Some(self.script.interrupt.clone())
     }
 
-    /// Guesses the best token, but for those that are to be wrong: the one after it.
-    fn draft(&mut self, batch: &mut Batch) -> Result<()> {
+    fn draft_lags(&self) -> bool {
+        self.draft_lags
+    }
+
+    /// Guesses the best token, but for those that are to be wrong: the one after it. A model that lags has what it was
+    /// given alone, and that has to be the model's.
+    fn draft(&mut self, batch: &mut Batch, first: &Batch) -> Result<()> {
         assert!(self.launched.is_none(), "guesses for a step while another one is under way");
         let call = self.script.drafts.fetch_add(1, Ordering::SeqCst);
         if self.script.fail_every.load(Ordering::SeqCst) > 0 {
             self.fault(call)?;
         }
         self.copy_blocks(batch);
+        self.script.drafted.fetch_add(first.num_tokens() as u64, Ordering::SeqCst);
+        for (row, &slot) in first.groups[0].slot_mapping.iter().enumerate() {
+            self.draft_slots.insert(slot, (first.token_ids[row], first.positions[row]));
+        }
+        for seq in (0..first.num_seqs()).filter(|_| self.draft_lags) {
+            let len = first.context_lens[seq] as usize;
+            let drafted = self.content_of(&self.draft_slots, first, seq, len);
+            let is_guessed = first.logits_indices.contains(&(first.tokens_of(seq).end as u32 - 1));
+            let computed = len - usize::from(is_guessed);
+            assert_eq!(drafted[..computed], self.content(first, seq, computed), "another text than the model's");
+        }
         let wrong = self.script.wrong_guesses.load(Ordering::SeqCst);
         for seq in 0..batch.num_seqs() {
             let tokens = batch.tokens_of(seq);
@@ -282,14 +315,30 @@ impl Executor for Fake {
             }
             let start = batch.positions[tokens.start] as usize;
             let mut content = self.content(batch, seq, start);
+            let table = batch.block_table(0, seq);
+            let is_first = |part: &usize| {
+                let own = first.block_table(0, *part);
+                first.positions[first.tokens_of(*part).end - 1] as usize == start && table.starts_with(own)
+            };
+            let part = (0..first.num_seqs()).find(is_first).expect("the token before the guesses is computed first");
+            assert!(first.logits_indices.contains(&(first.tokens_of(part).end as u32 - 1)));
+            if self.draft_lags {
+                assert_eq!(content, self.content_of(&self.draft_slots, batch, seq, start));
+            }
             if let Some(&slot) = batch.states.reads.get(seq) {
                 assert_eq!(self.states[&slot], content, "guesses of sequence {seq} began with another state");
             }
+            let end = tokens.end;
             for index in tokens {
                 if batch.token_ids[index] == TO_GUESS {
                     let best = Best::new(&(self.rule)(&content), 1, 1.0).ids[0];
                     let is_wrong = wrong > 0 && (content.len() as u64 + u64::from(best)).is_multiple_of(wrong);
                     batch.token_ids[index] = (best + u32::from(is_wrong)) % self.vocab_size as u32;
+                }
+                // The last guess is computed by nobody but the step.
+                if index + 1 < end {
+                    let entry = (batch.token_ids[index], batch.positions[index]);
+                    self.draft_slots.insert(batch.groups[0].slot_mapping[index], entry);
                 }
                 content.push(batch.token_ids[index]);
             }
@@ -443,35 +492,4 @@ impl Drop for Fake {
     fn drop(&mut self) {
         self.script.dropped.store(true, Ordering::SeqCst);
     }
-}
-
-/// Logits that depend on every token of the sequence and on their order.
-pub(super) fn hashed(vocab_size: usize) -> Rule {
-    Arc::new(move |content| {
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        for token in content {
-            hash = (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
-        }
-        (0..vocab_size as u64)
-            .map(|i| {
-                let x = (hash ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-                (x >> 40) as f32 / (1u64 << 24) as f32 * 6.0
-            })
-            .collect()
-    })
-}
-
-/// Logits that depend on the last token alone, some far above the others: greedy text goes round in a circle, and drawn
-/// text repeats itself in parts.
-pub(super) fn repeating(vocab_size: usize) -> Rule {
-    let of_last = hashed(vocab_size);
-    Arc::new(move |content| of_last(&content[content.len() - 1..]).into_iter().map(|logit| 3.0 * logit).collect())
-}
-
-/// A rule that gives these tokens after the prompt, then the first of them for ever.
-pub(super) fn listed(vocab_size: usize, prompt_len: usize, tokens: Vec<u32>) -> Rule {
-    Arc::new(move |content| {
-        let next = content.len().checked_sub(prompt_len).map_or(0, |i| tokens.get(i).copied().unwrap_or(tokens[0]));
-        (0..vocab_size as u32).map(|i| if i == next { 10.0 } else { 0.0 }).collect()
-    })
 }

@@ -125,7 +125,7 @@ fn priorities() {
 #[test]
 fn numbers_that_contradict_each_other() {
     let start = |config: EngineConfig| {
-        let fake = super::fake::Fake::new(Arc::default(), hashed(VOCAB), VOCAB, config.block_size);
+        let fake = super::fake::Fake::new(Arc::default(), hashed(VOCAB), VOCAB, config.block_size, false);
         Engine::start(Box::new(fake), config, None, None).map(|_| ())
     };
     start(config()).unwrap();

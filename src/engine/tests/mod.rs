@@ -2,6 +2,7 @@
 
 mod admission;
 mod cancel;
+mod catch_up;
 mod delivery;
 mod device_failures;
 mod draft_model;

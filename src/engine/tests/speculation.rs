@@ -27,7 +27,11 @@ const DEFAULT: SpeculativeConfig = SpeculativeConfig {
 /// The model guesses by itself.
 const BLOCK: SpeculativeConfig =
     SpeculativeConfig { method: crate::config::SpeculativeMethod::Mtp, num_speculative_tokens: 5, ..DEFAULT };
-const METHODS: [SpeculativeConfig; 2] = [EAGER, BLOCK];
+
+/// A draft model guesses, which lacks what it did not guess for.
+pub(super) const DRAFT_MODEL: SpeculativeConfig =
+    SpeculativeConfig { method: crate::config::SpeculativeMethod::DraftModel, ..BLOCK };
+const METHODS: [SpeculativeConfig; 3] = [EAGER, BLOCK, DRAFT_MODEL];
 
 /// An engine that guesses so. Of the model's own guesses one in four is wrong.
 fn rig_of(method: SpeculativeConfig, config: EngineConfig, rule: super::fake::Rule) -> Rig {
@@ -155,7 +159,7 @@ fn every_mix_has_the_text_that_it_has_without_guesses() {
     let rule = repeating(VOCAB);
     let (mut num_accepted, mut with_states, mut num_preemptions) = (0, 0, 0);
     for mix in 0..60 {
-        let speculative_config = Some([DEFAULT, EAGER, BLOCK][mix % 3].clone());
+        let speculative_config = Some([DEFAULT, EAGER, BLOCK, DRAFT_MODEL][mix % 4].clone());
         let config = EngineConfig {
             max_num_batched_tokens: 12 + random(40) as usize,
             max_prompt_logits: 1 + random(20) as usize,

@@ -7,7 +7,9 @@ use crossbeam_channel::Receiver;
 
 use super::fake::{Fake, Rule, Script, hashed};
 use crate::batch::GroupKind;
-use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams, StateConfig};
+use crate::config::{
+    EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams, SpeculativeMethod, StateConfig,
+};
 use crate::engine::output::SharedSink;
 use crate::engine::{
     AcceptedRequest, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
@@ -72,7 +74,9 @@ impl Rig {
     pub(super) fn with(config: EngineConfig, rule: Rule, tokenizer: Option<Arc<Tokenizer>>) -> Self {
         let script = Arc::new(Script::default());
         let vocab_size = rule(&[0]).len();
-        let fake = Fake::new(Arc::clone(&script), Arc::clone(&rule), vocab_size, config.block_size);
+        let method = config.speculative_config.as_ref().map(|config| config.method);
+        let draft_lags = method == Some(SpeculativeMethod::DraftModel);
+        let fake = Fake::new(Arc::clone(&script), Arc::clone(&rule), vocab_size, config.block_size, draft_lags);
         let engine = Engine::start(Box::new(fake), config, tokenizer, None).unwrap();
         Self { engine, script, rule }
     }

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod config;
+mod drafted;
 mod events;
 mod forks;
 mod free_list;
@@ -53,6 +54,8 @@ struct Seq {
     num_computed: usize,
     num_hit: usize,
     num_held: usize,
+    /// Tokens that a draft model has computed, at first those that it had of what was hit.
+    num_drafted: usize,
     /// Tokens that it began with.
     prompt_len: usize,
     /// The state that its last step read, and those that it wrote: positions and slots.
@@ -67,7 +70,7 @@ impl Seq {
         let mut chain = kv.new_chain(salt, None);
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
-        let (num_hit, num_held) = (hit.num_tokens, hit.num_held);
+        let (num_hit, num_held, num_drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
         let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), ..Demand::default() };
         let plan = kv.plan(&blocks, hit, &demand)?;
         let mut copies = Vec::new();
@@ -77,7 +80,7 @@ impl Seq {
         let tokens = tokens.to_vec();
         let prompt_len = tokens.len();
         let (num_computed, read, wrote) = (num_hit, None, Vec::new());
-        Some(Self { blocks, chain, tokens, num_computed, num_hit, num_held, prompt_len, read, wrote })
+        Some(Self { blocks, chain, tokens, num_computed, num_hit, num_held, num_drafted, prompt_len, read, wrote })
     }
 
     fn start(kv: &mut KvCache, tokens: &[u32]) -> Option<Self> {
@@ -111,6 +114,13 @@ impl Seq {
         let tokens = Tokens::new(self.tokens.as_slice().into());
         kv.extend_chain(&mut self.chain, &tokens);
         kv.mark_computed(&mut self.blocks, &self.chain, &tokens, self.num_computed).unwrap();
+        kv.check_integrity().unwrap();
+    }
+
+    /// A draft model computes it up to `num_tokens` tokens.
+    fn catch_up(&mut self, kv: &mut KvCache, num_tokens: usize) {
+        self.num_drafted = num_tokens;
+        kv.mark_drafted(&mut self.blocks, num_tokens).unwrap();
         kv.check_integrity().unwrap();
     }
 

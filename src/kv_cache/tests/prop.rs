@@ -14,6 +14,7 @@ enum Op {
     Start { text: u32, len: u32, salted: bool },
     Append { seq: usize, token: u32 },
     Draft { seq: usize, drafts: Vec<u32>, num_right: usize },
+    CatchUp { seq: usize, num_tokens: usize },
     Fork { seq: usize },
     End { seq: usize },
     Reset,
@@ -27,6 +28,7 @@ fn op() -> impl Strategy<Value = Op> {
             let num_right = right.min(drafts.len());
             Op::Draft { seq, drafts, num_right }
         }),
+        3 => (0usize..8, 1usize..12).prop_map(|(seq, num_tokens)| Op::CatchUp { seq, num_tokens }),
         1 => (0usize..8).prop_map(|seq| Op::Fork { seq }),
         2 => (0usize..8).prop_map(|seq| Op::End { seq }),
         1 => Just(Op::Reset),
@@ -82,9 +84,10 @@ impl Held {
     }
 }
 
-/// Memory as a device would have it: content by group and block, and by slot of states.
+/// Memory as a device would have it: content by group and block, by slot of states, and by block of a full-attention
+/// group as a draft model has it.
 #[derive(Default)]
-struct Memory(HashMap<(usize, u32), Content>, HashMap<u32, Content>);
+struct Memory(HashMap<(usize, u32), Content>, HashMap<u32, Content>, HashMap<(usize, u32), Content>);
 
 impl Memory {
     /// Runs the state part of a sequence's last step, which may stop half-way.
@@ -105,6 +108,43 @@ impl Memory {
                 self.0.insert((g, id.0), held.content(i, block_size));
             }
         }
+    }
+
+    /// A draft model computes a sequence from its `from`-th token on up to those that it counts as drafted.
+    fn write_drafted(&mut self, kv: &KvCache, held: &Held, from: usize, block_size: usize) {
+        for (g, table) in held.seq.blocks.tables.iter().enumerate().filter(|(g, _)| is_full(kv, *g)) {
+            let drafted = table.iter().enumerate().take(held.seq.num_drafted.div_ceil(block_size));
+            for (i, id) in drafted.skip(from / block_size) {
+                let content = held.prefix(((i + 1) * block_size).min(held.seq.num_drafted));
+                let written = self.2.entry((g, id.0)).or_default();
+                // Whoever shares the block may have written more of the same text, but for what lies behind it.
+                if !written.starts_with(&content) || written.len() > full_len(i, block_size) {
+                    *written = content;
+                }
+            }
+        }
+    }
+
+    /// Whoever guesses finds what the draft model has computed of this sequence, and of each block that is marked.
+    fn check_drafted(&self, kv: &KvCache, live: &[Held], block_size: usize) -> std::result::Result<(), TestCaseError> {
+        for held in live {
+            for (g, table) in held.seq.blocks.tables.iter().enumerate().filter(|(g, _)| is_full(kv, *g)) {
+                prop_assert!(held.seq.blocks.num_drafted() <= held.seq.num_drafted / block_size);
+                for (i, id) in table.iter().enumerate().take(held.seq.num_drafted.div_ceil(block_size)) {
+                    let least = held.prefix(((i + 1) * block_size).min(held.seq.num_drafted));
+                    let written = &self.2[&(g, id.0)];
+                    let is_own = written.starts_with(&least) && written.len() <= full_len(i, block_size);
+                    prop_assert!(is_own, "group {}, entry {}: {:?}", g, i, written);
+                }
+            }
+        }
+        for g in (0..kv.groups.len()).filter(|g| is_full(kv, *g)) {
+            let drafted = (0..).zip(&kv.groups[g].pool.blocks).filter(|(_, block)| block.is_drafted);
+            for (id, _) in drafted {
+                prop_assert_eq!(&self.2[&(g, id)], &self.0[&(g, id)], "group {}, block {}", g, id);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what the last block of a sequence holds beyond its tokens.
@@ -151,6 +191,22 @@ impl Memory {
         let contents = |group: &Group| group.pool.index.num_contents();
         prop_assert_eq!(router.0.len(), kv.groups.iter().map(contents).sum::<usize>());
         Ok(())
+    }
+}
+
+/// The length of the content of a sequence's block `i` once it is full.
+fn full_len(i: usize, block_size: usize) -> usize {
+    1 + (i + 1) * block_size
+}
+
+fn is_full(kv: &KvCache, group: usize) -> bool {
+    kv.groups[group].kind == GroupKind::Full
+}
+
+/// The draft model's layers of blocks are not copied: it computes that part again.
+fn cut_drafted(held: &mut Held, copies: &[BlockCopy], from: usize, block_size: usize) {
+    if !copies.is_empty() {
+        held.seq.num_drafted = held.seq.num_drafted.min(from / block_size * block_size);
     }
 }
 
@@ -212,11 +268,12 @@ proptest! {
                     match held.seq.append(&mut kv, token) {
                         None => prop_assert_eq!(before, (kv.block_map(0), held.seq.table())),
                         Some(copies) => {
+                            let from = held.seq.tokens.len() - 1;
+                            cut_drafted(held, &copies, from, block_size);
                             for copy in copies {
                                 let content = memory.0[&(copy.group as usize, copy.src)].clone();
                                 memory.0.insert((copy.group as usize, copy.dst), content);
                             }
-                            let from = held.seq.tokens.len() - 1;
                             memory.write(held, from, block_size);
                             memory.run(held, false)?;
                         }
@@ -228,6 +285,7 @@ proptest! {
                     match held.seq.draft(&mut kv, &drafts) {
                         None => prop_assert_eq!(before, (kv.block_map(0), held.seq.table())),
                         Some(copies) => {
+                            cut_drafted(held, &copies, from, block_size);
                             for copy in copies {
                                 let content = memory.0[&(copy.group as usize, copy.src)].clone();
                                 memory.0.insert((copy.group as usize, copy.dst), content);
@@ -243,6 +301,12 @@ proptest! {
                             }
                         }
                     }
+                }
+                Op::CatchUp { seq, num_tokens } if len > 0 => {
+                    let held = &mut live[seq % len];
+                    let from = held.seq.num_drafted;
+                    held.seq.catch_up(&mut kv, held.seq.num_computed.min(from + num_tokens));
+                    memory.write_drafted(&kv, held, from, block_size);
                 }
                 Op::Fork { seq } if len > 0 => {
                     let (seq, salted) = (live[seq % len].seq.fork(&mut kv), live[seq % len].salted);
@@ -261,6 +325,7 @@ proptest! {
             kv.check_integrity().map_err(|error| TestCaseError::fail(error.to_string()))?;
             let owned = live.iter().map(|held| &held.seq.blocks);
             kv.check_owners(owned).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            memory.check_drafted(&kv, &live, block_size)?;
             for held in &live {
                 memory.check(held, block_size)?;
                 ever_held.extend((0..held.seq.tokens.len() / block_size).map(|i| held.content(i, block_size)));

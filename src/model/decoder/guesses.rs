@@ -19,23 +19,37 @@ struct Gap {
 
 impl<B: Backend> Decoder<B> {
     /// Puts guesses in the place of the tokens of a step that are to be guessed (`TO_GUESS`). These follow the first
-    /// token that the sequence has in the step. Whatever guesses, the model's block or the draft model, writes keys and
-    /// values into their slots, and the step does so again.
+    /// token that the sequence has in the step. Computes `first` for that: for each sequence with such tokens, the one
+    /// with the most of them first, the token that they follow, of which alone logits are wanted, and before it what a
+    /// draft model lacks; and behind these what it lacks of other sequences. Whatever guesses writes keys and values
+    /// into the slots of guesses, and a block of the model's does so again in the step.
     ///
     /// # Errors
     /// Errors of the backend, `Interrupted` among them: then the tokens are still to be guessed.
-    pub fn draft(&mut self, backend: &mut B, batch: &mut Batch) -> Result<()> {
+    pub fn draft(&mut self, backend: &mut B, batch: &mut Batch, first: &Batch) -> Result<()> {
         let mut gaps = gaps(batch)?;
+        if first.logits_indices.len() != gaps.len() {
+            let rows = first.logits_indices.len();
+            return Err(Error::internal(format!("{rows} rows of logits for guesses of {} sequences", gaps.len())));
+        }
+        if first.num_tokens() == 0 {
+            return Ok(());
+        }
+        let mut rest;
+        let mut part = first;
         for place in 0.. {
             // Whoever needs fewer comes later: rows of a step go on with the rows of the step before.
             gaps.truncate(gaps.partition_point(|gap| gap.len > place));
-            if gaps.is_empty() {
-                break;
+            if place > 0 {
+                if gaps.is_empty() {
+                    break;
+                }
+                rest = part_of(batch, &gaps, place);
+                part = &rest;
             }
             // A draft model may have tokens that this one does not have.
             let vocab_size = self.spec().vocab_size;
-            let part = part_of(batch, &gaps, place);
-            let guesses = self.guess(backend, &part, place == 0)?;
+            let guesses = self.guess(backend, part, place == 0)?;
             let tokens: Vec<u32> = (0..gaps.len()).map(|row| best(guesses.row(row), vocab_size)).collect();
             for (gap, token) in gaps.iter().zip(tokens) {
                 batch.token_ids[gap.first + place] = token;
@@ -44,17 +58,18 @@ impl<B: Backend> Decoder<B> {
         Ok(())
     }
 
-    /// The logits of the tokens that follow those of a step of single rows. `begins`: the model has computed all tokens
-    /// before; else the rows follow those of the last such step.
+    /// The logits of the tokens that follow those of a step. `begins`: the model has computed all tokens before; else
+    /// the rows follow those of the last such step, and are single ones.
     pub(in crate::model) fn guess<'a>(
         &'a mut self,
         backend: &'a mut B,
         batch: &Batch,
         begins: bool,
     ) -> Result<Selection<'a>> {
-        let rows = batch.num_tokens();
-        if rows > self.limits.max_logits_rows || rows > self.limits.max_num_batched_tokens {
-            return Err(Error::internal(format!("guesses for {rows} sequences; the limits are {:?}", self.limits)));
+        let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
+        if rows > self.limits.max_logits_rows || tokens > self.limits.max_num_batched_tokens {
+            let limits = self.limits;
+            return Err(Error::internal(format!("{tokens} tokens for {rows} guesses; the limits are {limits:?}")));
         }
         // Whatever the last step computed is lost.
         self.num_rows = 0;
@@ -62,6 +77,9 @@ impl<B: Backend> Decoder<B> {
         backend.step_apart(batch, &mut |step: &mut B::Step<'_>| models.guess(step, begins))?;
         let Models { main, draft, buffers } = &self.models;
         let cols = draft.as_ref().unwrap_or(main).spec.vocab_size;
+        if rows == 0 {
+            return Ok(Selection::without_logits(0, cols));
+        }
         let logits = buffers.logits.as_ref().ok_or_else(no_logits)?;
         let wishes: Vec<Wish<'_>> = (0..rows).map(|_| Wanted::Argmax.into()).collect();
         backend.select(logits, cols, &wishes)?;
@@ -112,7 +130,7 @@ fn gaps(batch: &Batch) -> Result<Vec<Gap>> {
     Ok(gaps)
 }
 
-/// The step that guesses the tokens at `place` of the gaps, from those before them.
+/// The step that guesses the tokens at `place` of the gaps, which is not the first, from those before them.
 fn part_of(batch: &Batch, gaps: &[Gap], place: usize) -> Batch {
     let rows = || gaps.iter().map(|gap| gap.first + place - 1);
     let num_rows = gaps.len() as u32;
@@ -141,8 +159,7 @@ fn part_of(batch: &Batch, gaps: &[Gap], place: usize) -> Batch {
             },
         },
         logits_indices: (0..num_rows).collect(),
-        // The step that follows makes them for all layers; those of whatever guesses are needed now.
-        block_copies: if place == 0 { batch.block_copies.clone() } else { Vec::new() },
+        block_copies: Vec::new(),
     }
 }
 

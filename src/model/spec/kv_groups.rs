@@ -96,6 +96,13 @@ impl ModelSpec {
         of_model.chain(of_drafter).chain(of_draft_model).collect()
     }
 
+    /// Whether the draft model is computed when it guesses, and by no step of the model: then it lacks tokens, and
+    /// computes them first. For that they all have to be in blocks still, so the draft model has no window.
+    pub fn draft_lags(&self) -> bool {
+        let mut groups = self.draft_layers().filter_map(|layer| layer.mixer.kv()).peekable();
+        groups.peek().is_some() && groups.all(|(group, _)| self.kv_groups[group].kind == GroupKind::Full)
+    }
+
     /// Layers of the draft model that keep keys and values of their own.
     pub(in crate::model) fn num_draft_kv_layers(&self) -> usize {
         self.draft_layers().filter(|layer| layer.mixer.kv().is_some()).count()

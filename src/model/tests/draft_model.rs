@@ -6,7 +6,7 @@ use super::states::argmax;
 use super::{MAX_TOKENS, Machine, Model, check_budget_of, distance, load_tensors, load_with_kv, max_abs, tokens};
 use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, Loader};
-use crate::batch::GroupKind;
+use crate::batch::{GroupKind, TO_GUESS};
 use crate::config::KvCacheDtype;
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
@@ -199,10 +199,53 @@ fn guesses_are_the_draft_models_own_and_leave_no_trace() {
     }
 }
 
-/// A step without logits stores what is guessed with, and so does one that was interrupted and came again.
+/// A draft model computes what it lacks in pieces, also beside what is guessed of another sequence: its guesses have
+/// the same bits then as behind the whole text at once. No step of the model does it for it.
+#[test]
+fn what_is_lacking_is_computed_in_pieces() {
+    for pair in [["qwen3", "qwen2"], ["deepseek2_lite", "deepseek2"], ["qwen35", "glm4"]] {
+        let (mut model, text, _) = load_pair(cpu(), pair, KvCacheDtype::F16);
+        assert!(model.decoder.spec().draft_lags());
+        let (text, other) = (&text[..25], &text[3..9]);
+        let expected = model.draft(&[(text, 4), (other, 2)]);
+        for cuts in [vec![], vec![24], vec![1, 2, 17, 18], (1..24).collect()] {
+            let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
+            let mut guess = |seq: (usize, &[u32], usize), piece: Option<(&[u32], usize)>| {
+                let (id, tokens, count) = seq;
+                let ahead = [tokens, &vec![TO_GUESS; count]].concat();
+                let mut batch = model.batch_of(&[(id, &ahead, tokens.len() - 1)]);
+                let start = piece.filter(|_| id == 0).map_or(0, |(_, start)| start);
+                let behind = piece.filter(|_| id > 0).map(|(tokens, start)| (0, tokens, start));
+                let parts: Vec<_> = std::iter::once((id, tokens, start)).chain(behind).collect();
+                let mut first = model.batch_of(&parts);
+                first.logits_indices = vec![(tokens.len() - start - 1) as u32];
+                first.states.writes.clear();
+                first.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+                model.decoder.draft(&mut model.backend, &mut batch, &first).unwrap();
+                batch.token_ids[1..].to_vec()
+            };
+            let mut start = 0;
+            for end in cuts {
+                assert_eq!(guess((1, other, 2), Some((&text[..end], start))), expected[1], "{pair:?}");
+                start = end;
+            }
+            assert_eq!(guess((0, text, 4), Some((&[], start))), expected[0], "{pair:?} from {start}");
+        }
+        let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
+        model.logits(&text[..24], 0);
+        let mut alone = model.batch(&[(text, 24)]);
+        alone.states.writes.clear();
+        alone.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+        let row = model.decoder.guess(&mut model.backend, &alone, true).unwrap().whole_row(0).unwrap().to_vec();
+        assert!(row != model.guess(&[text])[0], "{pair:?}: the model's step has computed the draft model");
+    }
+}
+
+/// A draft model with windows is computed by each step: one without logits stores what is guessed with, and so does one
+/// that was interrupted and came again.
 #[test]
 fn prompts_and_interrupted_steps_store_all() {
-    let pair = ["qwen3", "qwen2"];
+    let pair = ["gemma2", "gemma3"];
     let (mut model, text, _) = load_pair(cpu(), pair, KvCacheDtype::F16);
     model.logits(&text[..20], 0);
     let expected = model.guess(&[&text[..21]]);

@@ -1,5 +1,7 @@
 //! Guesses of the block that a file has for them, against those of transformers' NextN block.
 
+use std::cmp::Reverse;
+
 use super::nextn::right_guesses;
 use super::states::argmax;
 use super::{CpuModel, MAX_TOKENS, Model, distance, load_spec, load_with_kv, max_abs, tokens};
@@ -29,9 +31,24 @@ fn load(dtype: KvCacheDtype) -> CpuModel {
 impl<B: Backend> Model<B> {
     /// Logits of the guesses behind the last token of each of these sequences, whose other tokens were computed.
     pub(super) fn guess(&mut self, seqs: &[&[u32]]) -> Vec<Vec<f32>> {
-        let batch = self.batch(&seqs.iter().map(|tokens| (*tokens, tokens.len() - 1)).collect::<Vec<_>>());
+        let batch = self.first(&(0..).zip(seqs).map(|(seq, tokens)| (seq, *tokens, 1)).collect::<Vec<_>>());
         let mut rows = self.decoder.guess(&mut self.backend, &batch, true).unwrap();
         (0..seqs.len()).map(|row| rows.whole_row(row).unwrap().to_vec()).collect()
+    }
+
+    /// Lists what is computed to guess so many tokens behind each of these sequences, which have these numbers: its
+    /// last token, and ahead of it all others where the draft model may lack them.
+    fn first(&self, seqs: &[(usize, &[u32], usize)]) -> Batch {
+        let mut longest_first = seqs.to_vec();
+        longest_first.sort_by_key(|&(.., count)| Reverse(count));
+        let lags = self.decoder.spec().draft_lags();
+        let start = |tokens: &[u32]| if lags { 0 } else { tokens.len() - 1 };
+        let parts: Vec<_> = longest_first.iter().map(|&(seq, tokens, _)| (seq, tokens, start(tokens))).collect();
+        let mut batch = self.batch_of(&parts);
+        batch.logits_indices = batch.cu_seqlens_q[1..].iter().map(|end| end - 1).collect();
+        batch.states.writes.clear();
+        batch.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+        batch
     }
 
     /// Guesses of so many tokens behind each of these sequences, of which all tokens but the last were computed.
@@ -41,7 +58,9 @@ impl<B: Backend> Model<B> {
         let parts: Vec<(&[u32], usize)> =
             texts.iter().zip(seqs).map(|(text, (tokens, _))| (&text[..], tokens.len() - 1)).collect();
         let mut batch = self.batch(&parts);
-        self.decoder.draft(&mut self.backend, &mut batch).unwrap();
+        let guessed: Vec<_> = (0..).zip(seqs).map(|(seq, (tokens, count))| (seq, *tokens, *count)).collect();
+        let first = self.first(&guessed);
+        self.decoder.draft(&mut self.backend, &mut batch, &first).unwrap();
         (0..seqs.len()).map(|seq| batch.token_ids[batch.tokens_of(seq)][1..].to_vec()).collect()
     }
 }
@@ -165,10 +184,11 @@ fn guesses_elsewhere_are_refused() {
     model.logits(&tokens[..9], 0);
     let mut draft = |text: &[u32], start: usize| {
         let mut batch: Batch = model.batch(&[(text, start)]);
-        model.decoder.draft(&mut model.backend, &mut batch).map(|()| batch)
+        model.decoder.draft(&mut model.backend, &mut batch, &Batch::default()).map(|()| batch)
     };
     let text = |end: &[u32]| [&tokens[..9], end].concat();
-    for (end, start) in [(&[5, 6, TO_GUESS][..], 9), (&[TO_GUESS], 9), (&[5, TO_GUESS, 7], 9)] {
+    // The last ones stand where they may, and what they follow is not computed.
+    for (end, start) in [(&[5, 6, TO_GUESS][..], 9), (&[TO_GUESS], 9), (&[5, TO_GUESS, 7], 9), (&[5, TO_GUESS], 9)] {
         assert!(matches!(draft(&text(end), start), Err(Error::Internal { .. })), "{end:?}");
     }
     let untouched = draft(&text(&[5, 6]), 9).unwrap();

@@ -143,12 +143,17 @@ impl<B: Backend> Model<B> {
 
     /// A step of the new tokens of several sequences, of each of which a row is wanted.
     fn batch(&self, seqs: &[(&[u32], usize)]) -> Batch {
+        self.batch_of(&(0..).zip(seqs).map(|(seq, &(tokens, start))| (seq, tokens, start)).collect::<Vec<_>>())
+    }
+
+    /// Such a step of the sequences with these numbers, which say where their blocks are.
+    fn batch_of(&self, seqs: &[(usize, &[u32], usize)]) -> Batch {
         let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
         let empty = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
         batch.groups = vec![empty; self.decoder.spec().kv_groups.len()];
         let has_states = self.decoder.spec().state_bytes() > 0;
         batch.states.cu_writes.extend(has_states.then_some(0));
-        for (seq, &(tokens, start)) in seqs.iter().enumerate() {
+        for &(seq, tokens, start) in seqs {
             batch.token_ids.extend(&tokens[start..]);
             batch.positions.extend(start as u32..tokens.len() as u32);
             batch.cu_seqlens_q.push(batch.token_ids.len() as u32);

@@ -77,8 +77,10 @@ fn config() -> impl Strategy<Value = SimConfig> {
     let group = (kind, 2usize..24).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
     let limits = (1usize..4).prop_flat_map(|most| (Just(most), 1..=most, 1usize..12));
     let groups = (vec(group, 1..4), states());
-    (1usize..6, groups, (any::<bool>(), any::<bool>()), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
-        |(block_size, groups, (prefix_caching, many_clients), max_num_seqs, extra_tokens, partial_prefills, depth)| {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (1usize..6, groups, flags, 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
+        |(block_size, groups, flags, max_num_seqs, extra_tokens, partial_prefills, depth)| {
+            let (prefix_caching, many_clients, draft_lags) = flags;
             let (groups, states) = groups;
             // The interval is in tokens.
             let states =
@@ -94,6 +96,7 @@ fn config() -> impl Strategy<Value = SimConfig> {
                 max_model_len: 40,
                 partial_prefills,
                 depth,
+                draft_lags,
             }
         },
     )

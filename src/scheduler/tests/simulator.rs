@@ -40,6 +40,7 @@ fn random_config(random: &mut Random) -> SimConfig {
         max_model_len: 4 + random.below(60),
         partial_prefills: random_limits(random),
         depth: 1 + random.below(3),
+        draft_lags: random.one_in(2),
     }
 }
 
@@ -96,6 +97,11 @@ struct Counts {
     accepted: [u64; 9],
     rejected: u64,
     at_launch: u64,
+    /// Tokens that a draft model was behind when it guessed, and that it computed without guesses.
+    behind: u64,
+    caught_up: u64,
+    /// Tokens of hits that it had computed, and that it had not.
+    drafted_hits: [u64; 2],
 }
 
 /// Runs `num_worlds` random worlds, about `num_steps` steps each.
@@ -138,6 +144,9 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
         counts.accepted.iter_mut().zip(sim.num_accepted).for_each(|(sum, count)| *sum += count);
         counts.rejected += sim.num_rejected;
         counts.at_launch += sim.num_at_launch;
+        counts.behind += sim.num_behind;
+        counts.caught_up += sim.num_caught_up;
+        counts.drafted_hits.iter_mut().zip(sim.num_drafted_hits).for_each(|(sum, count)| *sum += count);
         counts.state_rejected += if stats.state_slots_total > 0 { sim.num_rejected } else { 0 };
     }
     counts
@@ -160,5 +169,7 @@ fn every_sequence_generates_what_it_would_alone() {
     assert!(counts.state_rejected > 15 * num_worlds as u64, "{counts:?}");
     assert!(counts.rejected > 25 * num_worlds as u64, "{counts:?}");
     assert!(counts.at_launch > 25 * num_worlds as u64, "{counts:?}");
+    assert!(counts.behind > 5 * num_worlds as u64 && counts.caught_up > 25 * num_worlds as u64, "{counts:?}");
+    assert!(counts.drafted_hits.iter().all(|count| *count > num_worlds as u64), "{counts:?}");
     assert!(counts.accepted[1..].iter().all(|count| *count > num_worlds as u64 / 4), "{counts:?}");
 }

@@ -131,6 +131,7 @@ impl Sim {
     /// The scheduler's sequences are those of the model, token for token, and the shadow holds, in the blocks of each
     /// that no step in flight writes, the K and V of every position that counts as computed.
     pub(super) fn check_contents(&self) {
+        self.check_drafted();
         assert_eq!(self.scheduler.sequences.len(), self.live.len());
         for (id, live) in &self.live {
             let seq = &self.scheduler.sequences[self.scheduler.slots[id]];
@@ -157,7 +158,7 @@ impl Sim {
 }
 
 /// The first position that the token at `position` attends to.
-fn first_read(kind: GroupKind, position: usize) -> usize {
+pub(super) fn first_read(kind: GroupKind, position: usize) -> usize {
     match kind {
         GroupKind::Full | GroupKind::Bidirectional { .. } => 0,
         GroupKind::Sliding { window } => (position + 1).saturating_sub(window as usize),
@@ -165,7 +166,14 @@ fn first_read(kind: GroupKind, position: usize) -> usize {
 }
 
 /// The positions that attention reads for sequence `s`, and the names found there.
-fn attend(batch: &Batch, g: usize, s: usize, kind: GroupKind, shadow: &[u64], bs: usize) -> Vec<(usize, u64)> {
+pub(super) fn attend(
+    batch: &Batch,
+    g: usize,
+    s: usize,
+    kind: GroupKind,
+    shadow: &[u64],
+    bs: usize,
+) -> Vec<(usize, u64)> {
     let first_query = batch.positions[batch.tokens_of(s).start] as usize;
     let table = batch.block_table(g, s);
     let read = first_read(kind, first_query)..batch.context_lens[s] as usize;

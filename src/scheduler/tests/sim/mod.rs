@@ -13,6 +13,7 @@
 //! with the slots that it reads. A step that stops half-way leaves rubbish in all that it would have written.
 
 mod device;
+mod draft_model;
 mod request;
 mod slots;
 
@@ -47,6 +48,8 @@ pub(crate) struct SimConfig {
     pub(crate) partial_prefills: (usize, usize, usize),
     /// Steps that are scheduled before the oldest is committed; all but the oldest with tokens that are not known yet.
     pub(crate) depth: usize,
+    /// Whether what guesses at launch has keys and values of its own, which no step computes.
+    pub(crate) draft_lags: bool,
 }
 
 impl Default for SimConfig {
@@ -62,6 +65,7 @@ impl Default for SimConfig {
             max_model_len: 64,
             partial_prefills: (4, 1, 8),
             depth: 1,
+            draft_lags: false,
         }
     }
 }
@@ -73,6 +77,8 @@ pub(crate) struct Sim {
     live: BTreeMap<SeqId, Live>,
     /// `[group][slot]`
     shadow: Vec<Vec<u64>>,
+    /// The shadow of what a draft model has, in full-attention groups.
+    draft_shadow: Vec<Vec<u64>>,
     /// `[slot]` of states
     slots: Vec<u64>,
     /// The oldest has been launched, the others wait for it.
@@ -87,6 +93,11 @@ pub(crate) struct Sim {
     pub(crate) num_rejected: u64,
     /// Drafts that were made when their step was launched.
     pub(crate) num_at_launch: u64,
+    /// Tokens that a draft model had computed of what was hit, and not; those that it was behind when it guessed, and
+    /// that it computed without guesses.
+    pub(crate) num_drafted_hits: [u64; 2],
+    pub(crate) num_behind: u64,
+    pub(crate) num_caught_up: u64,
 }
 
 impl Sim {
@@ -115,12 +126,15 @@ impl Sim {
                 true => 1 + config.max_num_batched_tokens / 2,
                 false => config.max_num_batched_tokens,
             },
+            draft_lags: config.draft_lags,
         };
+        let shadow: Vec<_> = config.groups.iter().map(|group| vec![0; group.num_blocks * config.block_size]).collect();
         Self {
             scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(),
             kv_cache,
             live: BTreeMap::new(),
-            shadow: config.groups.iter().map(|group| vec![0; group.num_blocks * config.block_size]).collect(),
+            draft_shadow: shadow.clone(),
+            shadow,
             slots: vec![0; config.states.map_or(0, |states| states.num_slots)],
             in_flight: VecDeque::new(),
             finished: HashMap::new(),
@@ -130,6 +144,9 @@ impl Sim {
             num_accepted: [0; 9],
             num_rejected: 0,
             num_at_launch: 0,
+            num_drafted_hits: [0; 2],
+            num_behind: 0,
+            num_caught_up: 0,
             config,
         }
     }
@@ -174,7 +191,10 @@ impl Sim {
     pub(crate) fn step(&mut self) {
         self.now += 1000;
         let (first, preemptions) = (self.first_prompt(), self.scheduler.num_preemptions);
+        let is_waiting = |id: &&SeqId| self.scheduler.sequences[self.scheduler.slots[*id]].blocks.is_empty();
+        let waiting: Vec<SeqId> = self.live.keys().filter(is_waiting).copied().collect();
         let step = self.scheduler.schedule(self.now).unwrap();
+        self.count_drafted_hits(&step, &waiting);
         if self.in_flight.is_empty() {
             let preempted = (self.scheduler.num_preemptions - preemptions) as usize;
             // Tokens of a preempted sequence are given back to its client, and with several that changes the order.
@@ -275,6 +295,7 @@ impl Sim {
 
     /// The oldest step is launched: those drafts that are made for it alone are put in.
     fn launch(&mut self) {
+        self.plan_drafts();
         let Some(step) = self.in_flight.front_mut() else { return };
         for (s, scheduled) in step.seqs.iter().enumerate() {
             let (end, count) = (step.batch.tokens_of(s).end, scheduled.num_drafts());
@@ -287,6 +308,7 @@ impl Sim {
             }
         }
         self.scheduler.note_drafts(step);
+        self.write_guesses();
     }
 
     fn launch_next(&mut self) {
