@@ -13,7 +13,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use rocmforge::Result;
 use rocmforge::backend::LinearPart;
 use rocmforge::backend::cpu::Isa;
-use rocmforge::backend::cpu::linear::{LinearScratch, PackedMatrix, Store};
+use rocmforge::backend::cpu::linear::{LinearScratch, PackedMatrix, Store, WeightMemory};
 use rocmforge::backend::cpu::pool::ThreadPool;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
@@ -54,8 +54,17 @@ fn bench_linear(c: &mut Criterion, threads: usize, rows: usize, cols: usize) -> 
         let Some(row_bytes) = ggml_type.row_bytes(cols) else { continue };
         let data = weight_bytes(rows * row_bytes);
         let weight = TensorView { name: "bench", ggml_type, rows, cols, data: &data };
+        let mut weights = WeightMemory::default();
         let matrices = (0..STREAMED.div_ceil(data.len()))
-            .map(|_| PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], &pool, &mut |_| Ok(())))
+            .map(|_| {
+                PackedMatrix::pack(
+                    Isa::detect(),
+                    &[LinearPart { weight, bias: None }],
+                    &mut weights,
+                    &pool,
+                    &mut |_| Ok(()),
+                )
+            })
             .collect::<Result<Vec<_>>>()?;
         for num_rows in [1, 16, 512] {
             let mut scratch = LinearScratch::new(num_rows, cols)?;

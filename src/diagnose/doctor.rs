@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::backend::LinearPart;
-use crate::backend::cpu::linear::PackedMatrix;
+use crate::backend::cpu::linear::{PackedMatrix, WeightMemory};
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{Device, KernelRow, Survey, embedded_targets, kernel_rows, matrix_library, recorded_steps};
@@ -41,7 +41,9 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
     let cols = PROBE_COLS.next_multiple_of(ggml_type.block_elements());
     let data = vec![0; ggml_type.row_bytes(cols).unwrap_or(0)];
     let weight = TensorView { name: "probe", ggml_type, rows: 1, cols, data: &data };
-    let matrix = PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], pool, &mut |_| Ok(()))?;
+    let parts = [LinearPart { weight, bias: None }];
+    let mut memory = WeightMemory::default();
+    let matrix = PackedMatrix::pack(Isa::detect(), &parts, &mut memory, pool, &mut |_| Ok(()))?;
     let name = matrix.kernels().first().map(|&(_, kernel)| kernel);
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
 }

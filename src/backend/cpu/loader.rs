@@ -3,7 +3,7 @@
 use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{ExpertWork, Experts, Routes, work_sizes};
 use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
-use super::linear::{LinearScratch, PackedMatrix};
+use super::linear::{LinearScratch, PackedMatrix, WeightMemory};
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::state_layer::StateLayer;
@@ -32,6 +32,8 @@ pub struct CpuLoader {
     /// Which kernel serves which type, for `describe`.
     kernels: Vec<(GgmlType, &'static str)>,
     memory: HostMemory,
+    /// Where matrices are put.
+    weights: WeightMemory,
 }
 
 /// The use of an allocation: names the ledger's entry.
@@ -58,6 +60,7 @@ impl CpuLoader {
             max_inputs: 1,
             kernels: Vec::new(),
             memory: HostMemory::default(),
+            weights: WeightMemory::default(),
         })
     }
 
@@ -233,7 +236,7 @@ impl Loader for CpuLoader {
     }
 
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<PackedMatrix> {
-        let matrix = PackedMatrix::pack(self.isa, parts, &self.pool, progress)?;
+        let matrix = PackedMatrix::pack(self.isa, parts, &mut self.weights, &self.pool, progress)?;
         self.record(Purpose::Weights, matrix.bytes());
         self.max_inputs = self.max_inputs.max(matrix.cols());
         self.kernels.extend(matrix.kernels());

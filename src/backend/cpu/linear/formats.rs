@@ -62,6 +62,14 @@ pub(super) trait Format {
     unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L>;
 }
 
+/// Columns whose scales lie together in front of their codes: of every type so many that the scales are whole lines.
+const SPAN: usize = 512;
+
+/// GGUF blocks of `elements` in a span.
+pub(super) const fn span_blocks(elements: usize) -> usize {
+    SPAN / elements
+}
+
 /// Bytes of a unit of two (an f16) for 16 rows.
 const HALVES: usize = 32;
 /// Bytes of a unit of one for 16 rows.

@@ -16,8 +16,10 @@ pub(super) trait Lanes: Copy {
     /// Activation rows that one pass keeps in registers.
     const MAX_ROWS: usize;
 
-    /// Asks for the cache line at any address, valid or not.
+    /// Asks for the cache line at any address, valid or not, into the first-level cache.
     unsafe fn prefetch(p: *const u8);
+    /// Asks for it into the second-level cache.
+    unsafe fn prefetch_second(p: *const u8);
     /// Reads 64 bytes.
     unsafe fn load(p: *const u8) -> Self::Bytes;
     /// `(byte >> shift) & mask`, `shift < 8`.

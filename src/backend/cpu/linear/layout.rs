@@ -1,11 +1,12 @@
 //! How a block format's rows are permuted into tiles of 16 rows, and back.
 //!
-//! A tile holds, for each block of 32 columns, `LOW + HIGH` lines of 64 bytes: byte `4 * row + i` of a line is about
-//! element `i` of some groups of four. A plane of `bits` bits per code has `bits` lines; group `g` lies in line
-//! `g % bits` at shift `bits * (g / bits)`. After all code lines follow the side bytes (scales): per GGUF block, unit
-//! by unit, the 16 rows' side by side. No bit is added or lost.
+//! A tile is a run of spans of 512 columns (the last may be shorter), read from end to end: first the side bytes
+//! (scales) of a span's GGUF blocks, of each unit by unit, the 16 rows' side by side; then its codes. These are, for
+//! each block of 32 columns, `LOW + HIGH` lines of 64 bytes: byte `4 * row + i` of a line is about element `i` of some
+//! groups of four. A plane of `bits` bits per code has `bits` lines; group `g` lies in line `g % bits` at shift
+//! `bits * (g / bits)`. In 512 columns the side bytes of every type are whole lines. No bit is added or lost.
 
-use super::formats::{Format, Position, with_format};
+use super::formats::{Format, Position, span_blocks, with_format};
 use super::kernels::side_bytes;
 use super::q8::BLOCK;
 use crate::quant::GgmlType;
@@ -100,24 +101,34 @@ impl Layout {
         self.low + self.high
     }
 
-    /// Bytes of a tile's code lines, where its side bytes begin.
-    pub(super) fn side_offset(&self, cols: usize) -> usize {
-        cols / BLOCK * self.lines() * LINE
+    /// Bytes of the codes and of the side bytes of a GGUF block's 16 rows.
+    fn parts(&self) -> [usize; 2] {
+        [self.groups.len() / GROUPS * self.lines() * LINE, side_bytes(self.side) * TILE]
     }
 
     /// Bytes of a tile, a multiple of 64.
     pub(super) fn tile_bytes(&self, cols: usize) -> usize {
-        let gguf_blocks = cols / BLOCK * GROUPS / self.groups.len();
-        (self.side_offset(cols) + gguf_blocks * side_bytes(self.side) * TILE).next_multiple_of(LINE)
+        let blocks = cols / BLOCK * GROUPS / self.groups.len();
+        self.places(blocks, blocks)[0].next_multiple_of(LINE)
+    }
+
+    /// Bytes at which the codes and the side bytes of GGUF block `index` of `blocks` begin.
+    fn places(&self, index: usize, blocks: usize) -> [usize; 2] {
+        let [codes, side] = self.parts();
+        let per_span = span_blocks(4 * self.groups.len());
+        let first = index - index % per_span;
+        let span = first * (codes + side);
+        let side_of_span = (per_span.min(blocks - first) * side).next_multiple_of(LINE);
+        [span + side_of_span + (index - first) * codes, span + (index - first) * side]
     }
 
     /// Writes GGUF row `data` as row `row` of `tile`.
     pub(super) fn pack_row(&self, data: &[u8], row: usize, cols: usize, tile: &mut [u8]) {
-        let (codes, side) = tile.split_at_mut(self.side_offset(cols));
-        let side_stride = side_bytes(self.side) * TILE;
-        let mut lines = codes.chunks_exact_mut(self.lines() * LINE);
-        for (block, side) in data.chunks_exact(self.block_bytes).zip(side.chunks_exact_mut(side_stride)) {
-            for (groups, lines) in self.groups.chunks_exact(GROUPS).zip(&mut lines) {
+        let blocks = cols / BLOCK * GROUPS / self.groups.len();
+        for (index, block) in data.chunks_exact(self.block_bytes).enumerate() {
+            let [codes, side] = self.places(index, blocks);
+            let lines = tile[codes..].chunks_exact_mut(self.lines() * LINE);
+            for (groups, lines) in self.groups.chunks_exact(GROUPS).zip(lines) {
                 let mut words = [0u32; 8];
                 for group in groups {
                     let code = word(block, group.low.byte) >> group.low.shift & byte_mask(self.low) ^ self.flip;
@@ -136,9 +147,9 @@ impl Layout {
                     line[4 * row..4 * row + 4].copy_from_slice(&word.to_le_bytes());
                 }
             }
-            let mut at = 0;
+            let mut at = side;
             for (first, width, source) in self.side_units() {
-                side[at + row * width..][..width].copy_from_slice(&block[first + source..][..width]);
+                tile[at + row * width..][..width].copy_from_slice(&block[first + source..][..width]);
                 at += TILE * width;
             }
         }
@@ -153,12 +164,10 @@ impl Layout {
         index: usize,
         block: &'b mut [u8; MAX_BLOCK_BYTES],
     ) -> &'b [u8] {
-        let (codes, side) = tile.split_at(self.side_offset(cols));
+        let [codes, side] = self.places(index, cols / BLOCK * GROUPS / self.groups.len());
         let block = &mut block[..self.block_bytes];
         block.fill(0);
-        let blocks = self.groups.len() / GROUPS;
-        for (b, groups) in self.groups.chunks_exact(GROUPS).enumerate() {
-            let lines = &codes[(index * blocks + b) * self.lines() * LINE..];
+        for (groups, lines) in self.groups.chunks_exact(GROUPS).zip(tile[codes..].chunks_exact(self.lines() * LINE)) {
             for group in groups {
                 let code = word(lines, group.low_line * LINE + 4 * row) >> group.low_shift & byte_mask(self.low);
                 or_word(block, group.low.byte, (code ^ self.flip) << group.low.shift);
@@ -174,9 +183,9 @@ impl Layout {
                 }
             }
         }
-        let mut at = index * side_bytes(self.side) * TILE;
+        let mut at = side;
         for (first, width, source) in self.side_units() {
-            block[first + source..][..width].copy_from_slice(&side[at + row * width..][..width]);
+            block[first + source..][..width].copy_from_slice(&tile[at + row * width..][..width]);
             at += TILE * width;
         }
         block

@@ -20,9 +20,8 @@ mod scratch;
 #[cfg(test)]
 mod tests;
 
+pub use memory::WeightMemory;
 pub use scratch::LinearScratch;
-
-use memmap2::MmapMut;
 
 use super::pool::ThreadPool;
 use super::simd::Isa;
@@ -32,7 +31,7 @@ use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
 use kernels::TileArgs;
 use layout::TILE;
-use memory::map;
+use memory::WeightBytes;
 use part::{Part, Storage};
 use q8::{BLOCK, GROUP, padded_group};
 use scratch::Inputs;
@@ -58,7 +57,7 @@ pub struct PackedMatrix {
     cols: usize,
     num_tiles: usize,
     parts: Vec<Part>,
-    memory: MmapMut,
+    memory: WeightBytes,
     /// Biases of the parts that have them, each part's padded to whole tiles.
     bias: Vec<f32>,
 }
@@ -104,7 +103,13 @@ impl PackedMatrix {
     /// # Errors
     /// `OutOfMemory`; `Internal` when there is no part, the parts' `cols` differ, a view's bytes do not fit its shape,
     /// or a type cannot be decoded; the errors of `progress`.
-    pub fn pack(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool, progress: &mut Progress<'_>) -> Result<Self> {
+    pub fn pack(
+        isa: Isa,
+        views: &[LinearPart<'_>],
+        memory: &mut WeightMemory,
+        pool: &ThreadPool,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self> {
         let Plan { parts, cols, bytes, num_biases } = Plan::new(isa, views)?;
         let mut bias = vec![0.0; num_biases];
         for (part, view) in parts.iter().zip(views) {
@@ -112,7 +117,7 @@ impl PackedMatrix {
                 quant::dequantize(tensor.ggml_type, tensor.data, &mut bias[at..at + part.rows])?;
             }
         }
-        let mut memory = map(bytes, "a weight matrix")?;
+        let mut memory = memory.take(bytes)?;
         for (part, view) in parts.iter().zip(views) {
             let out = Split::new(&mut memory[part.offset..part.offset + part.bytes()]);
             let data = view.weight.data;
@@ -286,9 +291,9 @@ impl PackedMatrix {
         let lanes = TILE.min(part.rows - tile * TILE);
         let first_out = first_row + tile * TILE;
         let bias = part.bias.map(|at| &self.bias[at + tile * TILE..][..TILE]);
-        let (steps, side, kernels) = match &part.storage {
-            Storage::Blocks(layout, kernels) => (self.cols / BLOCK, layout.side_offset(self.cols), kernels),
-            Storage::Floats(_, kernels) => (self.cols, 0, kernels),
+        let (steps, kernels) = match &part.storage {
+            Storage::Blocks(_, kernels) => (self.cols / BLOCK, kernels),
+            Storage::Floats(_, kernels) => (self.cols, kernels),
             Storage::Rows => {
                 let rows = groups.start * GROUP..inputs.rows.min(groups.end * GROUP);
                 for lane in 0..lanes {
@@ -315,7 +320,6 @@ impl PackedMatrix {
             };
             let args = TileArgs {
                 weights: memory.as_ptr(),
-                side: memory[side..].as_ptr(),
                 steps,
                 activations,
                 group,

@@ -153,7 +153,10 @@ impl<R: Rule> Units<'_, R> {
             // SAFETY: the columns are in the pool, where they end at `end`. Who else begins with this state reads them
             // too; nobody but this unit writes them, and not now.
             let columns = unsafe { std::slice::from_raw_parts(end.sub(count), count) };
-            tile.as_flattened_mut()[..count].copy_from_slice(columns);
+            // Whole vectors by themselves: a copy of any length is a call, of as much time as these.
+            let (vectors, tail) = columns.as_chunks::<LANES>();
+            tile.iter_mut().zip(vectors).for_each(|(tile, vector)| *tile = *vector);
+            tile.as_flattened_mut()[count - tail.len()..count].copy_from_slice(tail);
         }
     }
 
@@ -164,7 +167,9 @@ impl<R: Rule> Units<'_, R> {
             // SAFETY: no two sequences write one slot, none reads what another writes, and units have columns of their
             // own.
             let columns = unsafe { self.matrices.part(at..at + part.count) };
-            columns.copy_from_slice(&tile.as_flattened()[..part.count]);
+            let (vectors, tail) = columns.as_chunks_mut::<LANES>();
+            vectors.iter_mut().zip(tile).for_each(|(vector, tile)| *vector = *tile);
+            tail.copy_from_slice(&tile.as_flattened()[part.count - tail.len()..part.count]);
         }
     }
 }

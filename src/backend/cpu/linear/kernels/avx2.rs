@@ -80,6 +80,10 @@ impl Lanes for Avx2 {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
+    unsafe fn prefetch_second(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    #[inline(always)]
     unsafe fn load(p: *const u8) -> Pair<__m256i> {
         Pair(_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast()))
     }

@@ -39,6 +39,10 @@ impl Lanes for Avx512 {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
+    unsafe fn prefetch_second(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    #[inline(always)]
     unsafe fn load(p: *const u8) -> __m512i {
         _mm512_loadu_si512(p.cast())
     }

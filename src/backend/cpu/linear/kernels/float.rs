@@ -52,7 +52,7 @@ unsafe fn rows<L: Lanes, E: Element, const R: usize>(args: &TileArgs, first: usi
         let mut weights = args.weights;
         let mut x = args.activations.cast::<f32>().add(first);
         for _ in 0..args.steps {
-            L::prefetch(weights.wrapping_add(AHEAD));
+            L::prefetch_second(weights.wrapping_add(AHEAD));
             let w = E::load::<L>(weights);
             unroll!(r in 0..R, {
                 acc[r] = L::fma(w, L::splat_f32(*x.add(r)), acc[r]);

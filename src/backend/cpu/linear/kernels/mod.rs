@@ -24,10 +24,9 @@ use float::Element;
 /// One call of a micro-kernel: `out[r * out_stride + lane] = Σ w[lane] · x[r] (+ bias[lane])` for `r < rows` and
 /// `lane < lanes`, or `+=` of it.
 pub(super) struct TileArgs {
-    /// The tile's code planes (block formats), or its elements column by column (float formats).
+    /// The tile: spans of side bytes and code planes (block formats, see `layout`), or its elements column by column
+    /// (float formats).
     pub weights: *const u8,
-    /// The tile's side bytes (block formats only).
-    pub side: *const u8,
     /// Blocks of 32 (block formats) or columns (float formats).
     pub steps: usize,
     /// `[step][group]` of `Q8Block` (block formats) or f32 (float formats).

@@ -26,6 +26,8 @@ impl Lanes for Scalar {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
     #[inline(always)]
+    unsafe fn prefetch_second(_p: *const u8) {}
+    #[inline(always)]
     unsafe fn load(p: *const u8) -> [u8; 64] {
         // SAFETY: the caller vouches for 64 bytes; unaligned read of plain bytes.
         unsafe { p.cast::<[u8; 64]>().read_unaligned() }

@@ -69,9 +69,14 @@ fn rows_read_back_exactly() {
         let (raw, values) = (golden.u8("raw"), golden.f32("values"));
         let pool = ThreadPool::new(1).unwrap();
         let rows = golden.shape("raw")[0];
-        let packed =
-            PackedMatrix::pack(Isa::detect(), &[part(view(ggml_type, rows, 512, &raw))], &pool, &mut |_| Ok(()))
-                .unwrap();
+        let packed = PackedMatrix::pack(
+            Isa::detect(),
+            &[part(view(ggml_type, rows, 512, &raw))],
+            &mut WeightMemory::default(),
+            &pool,
+            &mut |_| Ok(()),
+        )
+        .unwrap();
         let mut out = vec![0.0; 512];
         for (row, values) in values.chunks(512).enumerate() {
             packed.dequantize_row(row, &mut out);
@@ -86,8 +91,14 @@ fn packed_bytes_are_file_bytes() {
     let pool = ThreadPool::new(1).unwrap();
     for ggml_type in types() {
         let raw = matrix(ggml_type, 64, 512);
-        let packed =
-            PackedMatrix::pack(Isa::detect(), &[part(view(ggml_type, 64, 512, &raw))], &pool, &mut |_| Ok(())).unwrap();
+        let packed = PackedMatrix::pack(
+            Isa::detect(),
+            &[part(view(ggml_type, 64, 512, &raw))],
+            &mut WeightMemory::default(),
+            &pool,
+            &mut |_| Ok(()),
+        )
+        .unwrap();
         assert!(packed.bytes() >= raw.len() as u64);
         assert!(packed.bytes() <= raw.len() as u64 + 4 * 64, "{ggml_type:?}: {} for {}", packed.bytes(), raw.len());
     }

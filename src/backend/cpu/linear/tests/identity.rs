@@ -32,8 +32,14 @@ fn rows_do_not_depend_on_the_batch() {
     for ggml_type in types() {
         let raw = matrix(ggml_type, rows, cols);
         for isa in Isa::available() {
-            let packed =
-                PackedMatrix::pack(isa, &[part(view(ggml_type, rows, cols, &raw))], &pool, &mut |_| Ok(())).unwrap();
+            let packed = PackedMatrix::pack(
+                isa,
+                &[part(view(ggml_type, rows, cols, &raw))],
+                &mut WeightMemory::default(),
+                &pool,
+                &mut |_| Ok(()),
+            )
+            .unwrap();
             let mut scratch = LinearScratch::new(40, cols).unwrap();
             let mut alone = vec![0.0; 40 * rows];
             for (x, out) in x.chunks(cols).zip(alone.chunks_mut(rows)) {
@@ -61,7 +67,7 @@ fn adding_is_the_sum_of_output_and_product() {
             let parts = [part(view(ggml_type, rows, cols, &raw))];
             let product = multiply(isa, &parts, &x, n);
             let expected: Vec<f32> = residual.iter().zip(&product).map(|(r, y)| r + y).collect();
-            let packed = PackedMatrix::pack(isa, &parts, &pool, &mut |_| Ok(())).unwrap();
+            let packed = PackedMatrix::pack(isa, &parts, &mut WeightMemory::default(), &pool, &mut |_| Ok(())).unwrap();
             let mut out = residual.clone();
             packed.multiply(&x, n, &mut out, Store::Add, &mut LinearScratch::new(n, cols).unwrap(), &pool);
             assert_eq!(bits(&out), bits(&expected), "{ggml_type:?} {isa:?}");
@@ -83,7 +89,9 @@ fn passes_and_threads_do_not_change_bits() {
         }
         for (threads, max_rows) in [(1, 512), (3, 512), (2, 16), (5, 100)] {
             let pool = ThreadPool::new(threads).unwrap();
-            let packed = PackedMatrix::pack(Isa::detect(), &parts, &pool, &mut |_| Ok(())).unwrap();
+            let packed =
+                PackedMatrix::pack(Isa::detect(), &parts, &mut WeightMemory::default(), &pool, &mut |_| Ok(()))
+                    .unwrap();
             let mut scratch = LinearScratch::new(max_rows, cols).unwrap();
             let mut out = vec![f32::NAN; n * rows];
             packed.multiply(&x, n, &mut out, Store::Assign, &mut scratch, &pool);

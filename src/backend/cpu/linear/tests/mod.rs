@@ -4,7 +4,7 @@ mod golden;
 mod identity;
 mod values;
 
-use super::{LinearScratch, PackedMatrix, Store};
+use super::{LinearScratch, PackedMatrix, Store, WeightMemory};
 use crate::backend::LinearPart;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
@@ -21,8 +21,8 @@ fn types() -> impl Iterator<Item = GgmlType> {
 fn col_counts(ggml_type: GgmlType) -> &'static [usize] {
     match ggml_type.block_elements() {
         1 => &[1, 31, 96, 333],
-        32 => &[32, 96, 256, 576],
-        _ => &[256, 512],
+        32 => &[32, 96, 256, 576, 1120],
+        _ => &[256, 512, 1280],
     }
 }
 
@@ -67,7 +67,7 @@ fn part(weight: TensorView<'_>) -> LinearPart<'_> {
 /// Packs and multiplies with the kernels of `isa`.
 fn multiply(isa: Isa, parts: &[LinearPart<'_>], x: &[f32], num_rows: usize) -> Vec<f32> {
     let pool = ThreadPool::new(2).unwrap();
-    let packed = PackedMatrix::pack(isa, parts, &pool, &mut |_| Ok(())).unwrap();
+    let packed = PackedMatrix::pack(isa, parts, &mut WeightMemory::default(), &pool, &mut |_| Ok(())).unwrap();
     let mut scratch = LinearScratch::new(num_rows, packed.cols()).unwrap();
     let mut out = vec![f32::NAN; num_rows * packed.rows()];
     packed.multiply(x, num_rows, &mut out, Store::Assign, &mut scratch, &pool);

@@ -80,7 +80,8 @@ fn stacks_mix_types_and_biases() {
     }
 
     let pool = ThreadPool::new(2).unwrap();
-    let packed = PackedMatrix::pack(Isa::detect(), &parts, &pool, &mut |_| Ok(())).unwrap();
+    let packed =
+        PackedMatrix::pack(Isa::detect(), &parts, &mut WeightMemory::default(), &pool, &mut |_| Ok(())).unwrap();
     assert_eq!((packed.rows(), packed.cols()), (total, cols));
     assert_eq!(packed.kernels()[3], (GgmlType::TQ2_0, "scalar-dequantise"));
     let mut row = vec![0.0; cols];
@@ -136,7 +137,10 @@ fn inconsistent_parts_are_errors() {
     let raw = matrix(GgmlType::Q4_0, 3, 64);
     let check = |parts: &[LinearPart<'_>]| {
         assert!(
-            matches!(PackedMatrix::pack(Isa::detect(), parts, &pool, &mut |_| Ok(())), Err(Error::Internal { .. })),
+            matches!(
+                PackedMatrix::pack(Isa::detect(), parts, &mut WeightMemory::default(), &pool, &mut |_| Ok(())),
+                Err(Error::Internal { .. })
+            ),
             "{parts:?}"
         );
     };
