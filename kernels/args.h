@@ -365,6 +365,9 @@ struct RopeStoreArgs {
 //     as it is.
 //   attention_decode_head_*: the same with a block for each query head instead of each kv head, for few sequences: grid
 //     (items, heads, splits).
+//   attention_decode_mma_f16_d<D>, on NVIDIA, D up to 256: the same with a block for a piece of an item's context and a
+//     kv head: grid (kv heads, num_items + splits). The contexts of all items together are cut into about `splits`
+//     pieces of one length; what is shorter stays whole. With 0 splits everything does.
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
 //     first row within the sequence) pairs: grid (heads, items, splits). Blocks start in the order of the grid: with
 //     the items that see the most keys first, none with much work starts when the others are done.
@@ -373,7 +376,7 @@ struct RopeStoreArgs {
 //     which the first value_dim, up to LATENT_VALUES, are V: v_cache is k_cache, there is one KV head, qkv has q alone,
 //     and nothing is rotated. decode has a block for each ATTENTION_LATENT_HEADS heads: grid (items, ceil(heads /
 //     ATTENTION_LATENT_HEADS), splits).
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256, ATTENTION_DECODE_MMA_THREADS = 256;
 constexpr u32 ALL_BUT_FIRST = 0xffffffffu;  // a window: none but the first token itself sees the first token
 constexpr u32 LATENT_ROW = 576, LATENT_VALUES = 512, ATTENTION_LATENT_HEADS = 8;
 struct AttentionArgs {
@@ -384,8 +387,10 @@ struct AttentionArgs {
   void* k_cache;
   void* v_cache;
   void* out;              // [n] rows of num_heads * value_dim in format_out
-  float* partial;         // decode: [items][num_heads][splits][value_dim + 2] (values, max, sum); prefill: see add_splits
-  u32* counters;          // decode: [items][grid y]; prefill: [items][num_heads][rounds]; zero before and after
+  float* partial;         // decode: [items][splits][num_heads][value_dim + 2] (values, max, sum), mma: [grid y][..;
+                          // prefill: see add_splits
+  u32* counters;          // decode: [items][grid y], mma: [items][num_kv_heads]; prefill: [items][num_heads][rounds];
+                          // zero before and after
   const u32* items;       // decode: sequence numbers; prefill: pairs
   const u32* q_start;
   const u32* context_lens;
@@ -396,6 +401,8 @@ struct AttentionArgs {
   u32 value_dim;          // elements of V: head_dim, or less in latent rows
   u32 block_size;
   u32 splits;
+  u32 split_tokens;       // mma: about so many tokens has a piece at least, but for an item's only one
+  u32 num_items;          // mma
   u32 window;             // 0: none; else a token sees itself and the window - 1 before it, or ALL_BUT_FIRST
   u32 ahead;              // prefill: a token sees so many behind it too, of those that are there
   u32 format_out;

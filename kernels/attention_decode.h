@@ -20,6 +20,7 @@ struct Work {
   u32 item, split;
   u32 sequence, row;
   u32 kv_head, first_head, heads, chunks, side_by_side;
+  u32 pieces, first_piece; // of the item: how many blocks share a head's keys, and the number of their first result
 };
 
 // The shape of a block of THREADS: a group of 32 has QUERIES heads at once. PER_HEAD: a block for each query head.
@@ -55,6 +56,8 @@ template <class S> DEV Work work_of(const AttentionArgs& a) {
   Work w;
   w.item = (u32)bid_x();
   w.split = (u32)bid_z();
+  w.pieces = a.splits;
+  w.first_piece = w.item * a.splits;
   w.sequence = ld_step(a.items + w.item);
   w.row = ld_step(a.q_start + w.sequence);
   if (S::LATENT) {
@@ -131,7 +134,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
       if (cache) mine.store(cache);
     }
     for (u32 c = a.head_dim + (thread & 31); c < S::D && exists; c += 32) {
-      if (is_q) lds.q[i][c] = 0.f;
+      if (is_q) lds.q[i][c] = {};
       else (is_k ? lds.k : lds.v)[c] = 0;
     }
   }
@@ -180,9 +183,9 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   }
 }
 
-// Address of result number `split` of a head of an item.
-DEV float* partial_of(const AttentionArgs& a, u32 item, u32 head, u32 split) {
-  return a.partial + (((u64)item * a.num_heads + head) * a.splits + split) * (a.value_dim + 2);
+// Address of result number `split` of a head of the item.
+DEV float* partial_of(const AttentionArgs& a, const Work& w, u32 head, u32 split) {
+  return a.partial + ((u64)(w.first_piece + split) * a.num_heads + head) * (a.value_dim + 2);
 }
 
 // Sums up four neighbouring columns of a head from several results, in the order of the calls.
@@ -219,11 +222,11 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
     Columns columns;
     for (u32 g = place / S::QUERIES; g < S::GROUPS; g += w.side_by_side)
       columns.add(results.top[g][query], results.sum[g][query], &results.values[g][query][column]);
-    if (a.splits == 1) {
+    if (w.pieces == 1) {
       columns.store(a, w.row, head, column);
       continue;
     }
-    float* partial = partial_of(a, w.item, head, w.split);
+    float* partial = partial_of(a, w, head, w.split);
     #pragma unroll
     for (u32 j = 0; j < 4; j++)
       if (column + j < a.value_dim) partial[column + j] = columns.values[j];
@@ -234,19 +237,19 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
   }
 }
 
-// Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
+// Sums the results of an item's heads in order, so that what comes out does not depend on which block came last.
 template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
-  constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
+  constexpr u32 BATCH = 4;                             // results asked for at once: this is all waiting for memory
   for (u32 i = recomputed(tid_x()); i < w.heads * S::VALUES / 4; i += S::THREADS) {
     const u32 head = w.first_head + i / (S::VALUES / 4), column = i % (S::VALUES / 4) * 4;
     if (column >= a.value_dim) continue;
     Columns columns;
-    for (u32 first = 0; first < a.splits; first += BATCH) {
+    for (u32 first = 0; first < w.pieces; first += BATCH) {
       float top[BATCH], sum[BATCH], values[BATCH][4];
       #pragma unroll
       for (u32 u = 0; u < BATCH; u++) {
-        const bool valid = first + u < a.splits;       // else the last one again, without weight
-        const float* partial = partial_of(a, w.item, head, valid ? first + u : a.splits - 1);
+        const bool valid = first + u < w.pieces;       // else the last one again, without weight
+        const float* partial = partial_of(a, w, head, valid ? first + u : w.pieces - 1);
         top[u] = valid ? partial[a.value_dim] : NOTHING;
         sum[u] = valid ? partial[a.value_dim + 1] : 0.f;
         #pragma unroll
@@ -257,6 +260,16 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
     }
     columns.store(a, w.row, head, column);
   }
+}
+
+// Hands over what the block has of its heads. The last of the blocks that share them, which `counter` counts, finishes
+// them.
+template <class S> DEV void finish_heads(const AttentionArgs& a, const Work& w, u32* counter) {
+  if (w.pieces > 1) {
+    if (!last_to_arrive<S::THREADS>(counter, w.pieces)) return;
+    combine_splits<S>(a, w);
+  }
+  if (w.first_head + w.heads == a.num_heads) store_padding(a, w.row, S::THREADS);
 }
 
 template <class S> DEV void attention_decode(const AttentionArgs& a) {
@@ -274,10 +287,5 @@ template <class S> DEV void attention_decode(const AttentionArgs& a) {
     combine_groups<S>(reload(a), w, chunk, lds.results);
   }
   const AttentionArgs& end = reload(a);
-  if (end.splits > 1) {
-    u32* counter = end.counters + (u64)w.item * blocks_of<S>(end) + (u32)bid_y();
-    if (!last_to_arrive<S::THREADS>(counter, end.splits)) return;
-    combine_splits<S>(end, w);
-  }
-  if (w.first_head + w.heads == end.num_heads) store_padding(end, w.row, S::THREADS);
+  finish_heads<S>(end, w, end.counters + (u64)w.item * blocks_of<S>(end) + (u32)bid_y());
 }

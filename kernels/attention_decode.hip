@@ -1,5 +1,8 @@
 // Attention of one token per sequence, for heads of each size.
 #include "attention_decode.h"
+#if GPU_NV
+  #include "attention_decode_nv.h"
+#endif
 
 // Wide heads leave room for fewer of them at once.
 #define ATTENTION_DECODE(type, suffix, D)                                                                \
@@ -9,9 +12,19 @@
   KERNEL(ATTENTION_DECODE_HEAD_THREADS, attention_decode_head_##suffix##_d##D, AttentionArgs) {          \
     attention_decode<Shape<type, D, ATTENTION_DECODE_HEAD_THREADS, 1, true>>(a);                         \
   }
+#define ATTENTION_DECODE_MMA(D)                                                                          \
+  KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_THREADS, 2, attention_decode_mma_f16_d##D, AttentionArgs) {        \
+    attention_decode_mma<D>(a);                                                                          \
+  }
+#if GPU_NV
+ATTENTION_DECODE_MMA(64)
+ATTENTION_DECODE_MMA(128)
+ATTENTION_DECODE_MMA(256)
+#else
 ATTENTION_DECODE(f16, f16, 64)
 ATTENTION_DECODE(f16, f16, 128)
 ATTENTION_DECODE(f16, f16, 256)
+#endif
 ATTENTION_DECODE(f16, f16, 512)
 ATTENTION_DECODE(float, f32, 64)
 ATTENTION_DECODE(float, f32, 128)

@@ -9,34 +9,7 @@
 // Latent rows are wide too, and K and V in one, so that two tiles of them take turns again.
 #pragma once
 #include "attention_prefill.h"
-
-// ------------------------------------------------------------------------------------------------ instructions
-// Addresses in shared memory are bytes, so that distances known to the compiler go into the instructions.
-DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Copies 16 bytes, or stores zeros where not `valid`.
-DEV void copy_async(u32 to, const f16* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-DEV void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Loads four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-DEV void load_matrices(u32* x, u32 row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
-}
-DEV void load_matrices_transposed(u32* x, u32 row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
-}
-DEV void mma_16x8x16(float* c, const u32* a, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-DEV u32 pack(float low, float high) {
-  u32 r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
+#include "attention_nv.h"
 
 // ------------------------------------------------------------------------------------------------ tiles
 template <u32 D> constexpr bool WIDE = D > 256;
@@ -146,10 +119,6 @@ template <u32 D, bool = WIDE<D>> struct CopiesOf { using Type = TileCopies<D>; }
 template <u32 D> struct CopiesOf<D, true> { using Type = RunCopies<D>; };
 
 // ------------------------------------------------------------------------------------------------ the kernel
-// A weight is 2^(score - top), where `top` stays the largest score of earlier tiles until one is above it by more than
-// this: weights stay far below the largest half, and most tiles leave the sums as they are.
-constexpr float RISE = 8.f;
-
 // How many of the D / 16 steps of q . k have their q in shared memory, where each lane has a place of its own. With all
 // of q in registers, too few were left to read K ahead of its products.
 template <u32 D> constexpr u32 q_steps_shared() { return D == 128 ? 6 : 0; }

@@ -206,8 +206,22 @@ impl Case {
     }
 }
 
-/// Contexts about and far beyond what a kernel holds at once.
-const LONG: Case = case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]);
+/// Contexts of one token more than these, short and long ones mixed: of the long ones devices give pieces to several
+/// blocks, of which the last may have little, or the new token alone.
+const UNEVEN: &[(usize, usize)] = &[(640, 1), (0, 1), (15, 1), (128, 1), (1099, 1), (255, 1), (36, 1)];
+
+/// Contexts about and far beyond what a kernel holds at once, for groups of 1 to 10 heads.
+const LONG: [Case; 9] = [
+    case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]),
+    case([8, 1], 128, 16, UNEVEN),
+    case([1, 1], 128, 32, UNEVEN),
+    case([10, 1], 64, 16, UNEVEN),
+    case([6, 2], 256, 16, UNEVEN),
+    case([4, 1], 33, 16, UNEVEN),
+    Case { window: Some(300), sinks: true, ..case([5, 1], 64, 48, UNEVEN) },
+    Case { window: Some(129), softcap: Some(2.0), ..case([3, 1], 128, 16, UNEVEN) },
+    Case { skips_first: true, gated: true, ..case([7, 1], 80, 16, UNEVEN) },
+];
 
 pub(crate) fn check<L: Loader>(
     loader: impl Fn(usize) -> Result<L>,
@@ -221,7 +235,9 @@ pub(crate) fn check<L: Loader>(
         }
     }
     if tally.is_full() {
-        check_case(&loader, accuracy, CASES.len(), &LONG, tally)?;
+        for (seed, case) in LONG.iter().enumerate() {
+            check_case(&loader, accuracy, CASES.len() + seed, case, tally)?;
+        }
     }
     nothing_to_attend_to(loader(512)?, tally)
 }

@@ -60,6 +60,8 @@ fn cases() -> Vec<Rotated> {
         with_seqs(FEW, case([4, 2], 80, Neox, 40, true)),
         with_seqs(FEW, case([2, 1], 128, Norm, 64, false)),
         with_seqs(LONG, case([8, 2], 64, Neox, 32, true)),
+        with_seqs(LONG, case([10, 1], 128, Norm, 64, true)),
+        with_seqs(LONG, case([3, 1], 256, Neox, 32, false)),
         f32_cache(with_seqs(FEW, case([3, 3], 33, Neox, 16, false))),
         f32_cache(case([3, 1], 7, Neox, 3, true)),
         f32_cache(case([7, 1], 80, Norm, 40, false)),

@@ -111,6 +111,7 @@ constants! {
     ROPE_STORE_HEADS = 8;
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
+    ATTENTION_DECODE_MMA_THREADS = 256;
     ALL_BUT_FIRST = u32::MAX;
     LATENT_ROW = 576;
     LATENT_VALUES = 512;
@@ -381,13 +382,10 @@ kernel_args! {
         block_start: DevicePtr,
         block_tables: DevicePtr,
         sinks: DevicePtr,
-        num_heads: u32,
-        num_kv_heads: u32,
-        row_heads: u32,
-        head_dim: u32,
+        num_heads: u32, num_kv_heads: u32, row_heads: u32, head_dim: u32,
         value_dim: u32,
         block_size: u32,
-        splits: u32,
+        splits: u32, split_tokens: u32, num_items: u32,
         window: u32,
         ahead: u32,
         format_out: Format,

@@ -3,6 +3,7 @@
 use super::kernel::{self, Kernel, Needed, Row, Subject, TABLE, Variant};
 use super::{Function, KernelType, Kernels, Unit};
 use crate::backend::KvLayerSpec;
+use crate::config::Platform;
 use crate::{Error, Result};
 
 /// The loaded variants of each kernel, by the kernel's place in the table.
@@ -28,12 +29,12 @@ fn serves(row: &Row, parts: Parts) -> bool {
     }
 }
 
-/// The units that a model with tensors of `types` needs.
-pub(super) fn units(types: &[KernelType], parts: Parts) -> Vec<Unit> {
+/// The units that a model with tensors of `types` needs on a platform.
+pub(super) fn units(types: &[KernelType], parts: Parts, platform: Platform) -> Vec<Unit> {
     let rows = TABLE.iter().filter(|row| serves(row, parts));
-    let mut units: Vec<Unit> = rows
-        .flat_map(|row| row.variants().into_iter().filter(|variant| variant.is_of_types(types)).map(|v| row.id(v).unit))
-        .collect();
+    let variants = rows.flat_map(|row| row.variants(platform).into_iter().map(move |variant| (row, variant)));
+    let of_types = variants.filter(|(_, variant)| variant.is_of_types(types));
+    let mut units: Vec<Unit> = of_types.map(|(row, variant)| row.id(variant).unit).collect();
     units.sort_unstable_by_key(|unit| unit.name());
     units.dedup();
     units
@@ -55,7 +56,7 @@ impl Functions {
             Subject::Nothing | Subject::Type(_) | Subject::Pair(_) => variant.is_of_types(types),
         };
         let load = |row: &Row| -> Result<Vec<(Variant, Function)>> {
-            let variants = if serves(row, parts) { row.variants() } else { Vec::new() };
+            let variants = if serves(row, parts) { row.variants(kernels.platform()) } else { Vec::new() };
             let wanted = variants.into_iter().filter(wanted);
             wanted.map(|variant| Ok((variant, kernels.function(&row.id(variant))?))).collect()
         };

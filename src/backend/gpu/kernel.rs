@@ -7,7 +7,7 @@ use super::compile::plan::{KernelType, Operands, Per, Unit};
 use super::compile::table::{with_kernel_types, with_kernels};
 use super::driver::{Block, DeviceProperties};
 use crate::backend::{ExpertSpec, KvLayerSpec};
-use crate::config::KvCacheDtype;
+use crate::config::{KvCacheDtype, Platform};
 use crate::quant::GgmlType;
 use crate::{Error, Result};
 
@@ -69,6 +69,13 @@ pub(super) fn head_size(head_dim: usize) -> Result<u32> {
             HEAD_SIZES[HEAD_SIZES.len() - 1]
         ),
     })
+}
+
+/// Whether single rows are attended with on the matrix units, for heads of a size over such a cache: by `mma.sync` over
+/// f16, up to the size at which a warp's registers hold the outputs of eight of them. An f32 cache is for its
+/// exactness. On other platforms nothing of the kind is written yet.
+fn decodes_on_matrix_units(platform: Platform, dtype: KvCacheDtype, size: u32) -> bool {
+    platform == Platform::Nvidia && dtype == KvCacheDtype::F16 && size <= 256
 }
 
 /// Whether the attention kernels hold the heads, or the latent rows, of all layers.
@@ -276,12 +283,19 @@ impl Row {
         self.symbol.map_or_else(|| self.constant.to_lowercase(), str::to_owned)
     }
 
-    /// Returns every variant that it is compiled for.
-    pub fn variants(&self) -> Vec<Variant> {
+    /// Returns every variant that it is compiled for on a platform.
+    pub fn variants(&self, platform: Platform) -> Vec<Variant> {
+        let heads = |serves: fn(Platform, KvCacheDtype, u32) -> bool| -> Vec<Subject> {
+            let all = CACHE_TYPES.iter().flat_map(|&dtype| HEAD_SIZES.map(|size| (dtype, size)));
+            let served = all.filter(|&(dtype, size)| serves(platform, dtype, size));
+            served.map(|(dtype, size)| Subject::Head(dtype, size)).collect()
+        };
         let subjects: Vec<Subject> = match self.per {
             Per::Once => vec![Subject::Nothing],
             Per::Cache => CACHE_TYPES.map(Subject::Cache).to_vec(),
-            Per::Head => CACHE_TYPES.iter().flat_map(|&ty| HEAD_SIZES.map(|size| Subject::Head(ty, size))).collect(),
+            Per::Head => heads(|_, _, _| true),
+            Per::VectorHead => heads(|platform, dtype, size| !decodes_on_matrix_units(platform, dtype, size)),
+            Per::MatrixHead => heads(decodes_on_matrix_units),
             Per::Type => KernelType::ALL.iter().map(|&ty| Subject::Type(ty)).collect(),
             Per::Pair => KernelType::PAIRS.map(Subject::Pair).to_vec(),
         };
@@ -402,10 +416,10 @@ const fn first(given: &[&'static str]) -> Option<&'static str> {
 
 with_kernels!(declare_kernels);
 
-/// Every kernel of every unit.
+/// Every kernel of every unit on a platform.
 #[cfg(test)]
-pub(super) fn all() -> impl Iterator<Item = KernelId> {
-    TABLE.iter().flat_map(|row| row.variants().into_iter().map(|variant| row.id(variant)))
+pub(super) fn all(platform: Platform) -> impl Iterator<Item = KernelId> {
+    TABLE.iter().flat_map(move |row| row.variants(platform).into_iter().map(|variant| row.id(variant)))
 }
 
 #[cfg(test)]

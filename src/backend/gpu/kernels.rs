@@ -11,7 +11,7 @@ use super::compile::{CodeObject, Compiler, MatrixUnit, Origin};
 use super::device::Device;
 use super::kernel::KernelId;
 use super::module::{Function, Module};
-use crate::config::GpuOptions;
+use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
 /// The kernels of a device, loaded unit by unit when first asked for.
@@ -32,6 +32,11 @@ impl Kernels {
     pub fn new(device: &Device, options: &GpuOptions) -> Result<Self> {
         let compiler = Compiler::new(device.properties(), options);
         Ok(Self { device: device.clone(), compiler, loaded: Mutex::new(HashMap::new()) })
+    }
+
+    /// The platform that they are compiled for.
+    pub fn platform(&self) -> Platform {
+        self.device.properties().platform
     }
 
     /// Loads units, compiling several at once where they have to be compiled on this machine.

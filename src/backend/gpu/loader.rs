@@ -266,7 +266,7 @@ impl Loader for GpuLoader {
             latent: uploads.iter().any(|upload| matches!(upload, Upload::Heads(..))),
             states: uploads.iter().any(|upload| matches!(upload, Upload::Taps(_))),
         };
-        self.kernels.prepare(&functions::units(&types, parts))?;
+        self.kernels.prepare(&functions::units(&types, parts, self.kernels.platform()))?;
         let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
         self.uploader(largest.max().unwrap_or(0), 0)?;
         Ok(())

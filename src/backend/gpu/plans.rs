@@ -3,7 +3,7 @@
 
 use super::args::{self, Format};
 use super::kernel::{EXPERT_RUNS, MATMUL_F32_ROWS};
-use super::tuning::{Experts, F32Rows, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::tuning::{Cut, Experts, F32Rows, LibraryRows, Matmul, MatmulShape, Pieces, Tuning};
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
 /// would not do.
@@ -33,6 +33,15 @@ pub struct DecodePlan {
     pub per_head: bool,
     /// Number of pieces into which the context is split.
     pub splits: u32,
+}
+
+/// How attention over single rows is launched on the matrix units: in blocks for pieces of contexts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PiecesPlan {
+    /// Number of pieces into which all contexts together are cut, beside what is too short for that; 0: none is cut.
+    pub splits: u32,
+    /// Tokens of a piece at least.
+    pub split_tokens: u32,
 }
 
 /// Logits that a block of `argmax` reads with one load a thread.
@@ -239,6 +248,25 @@ impl Tuning {
         (numbers.blocks * multiprocessors / blocks).min(most).max(1)
     }
 
+    /// How attention over the single rows of `items` sequences is launched on the matrix units, for heads of queries,
+    /// of keys, and their elements (see `Pieces`); `None` where it is not. Contexts stay whole where there is no room
+    /// for the results of their pieces.
+    pub fn attention_pieces(
+        &self,
+        items: u32,
+        [num_heads, num_kv_heads, head_dim]: [u32; 3],
+        multiprocessors: u32,
+    ) -> Option<PiecesPlan> {
+        let Pieces { few_from, few, many } = self.attention.pieces?;
+        let pairs = items.saturating_mul(num_kv_heads);
+        let Cut { blocks, tokens } = if pairs.saturating_mul(few_from) <= multiprocessors { few } else { many };
+        let splits = blocks.saturating_mul(multiprocessors).div_ceil(num_kv_heads.max(1));
+        let partial = 4 * u64::from(num_heads) * u64::from(head_dim + 2);
+        let has_room = u64::from(items) + u64::from(splits) <= PARTIAL_BYTES / partial.max(1);
+        let splits = if has_room && pairs as usize <= NUM_COUNTERS { splits } else { 0 };
+        Some(PiecesPlan { splits, split_tokens: tokens })
+    }
+
     /// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
     /// thread.
     pub fn argmax_share(&self, rows: usize, cols: usize, multiprocessors: u32) -> usize {
@@ -325,6 +353,13 @@ mod tests {
         assert_eq!([500, 2047, 4095, 12_000].map(|context| prefill(4, [16, 256], context)), [1, 1, 3, 4]);
         assert_eq!([1, 4, 5, 16].map(|items| prefill(items, [32, 128], 1 << 17)), [8, 2, 1, 1]);
         assert_eq!(prefill(u32::MAX, [32, 128], 1 << 17), 1);
+        let pieces = |items, heads| hopper::TUNING.attention_pieces(items, heads, 132);
+        let plan = |splits, split_tokens| Some(PiecesPlan { splits, split_tokens });
+        assert_eq!([1, 4].map(|items| pieces(items, [32, 8, 128])), [plan(17, 128); 2]);
+        assert_eq!([5, 256].map(|items| pieces(items, [32, 8, 128])), [plan(66, 512); 2]);
+        // No results of pieces would have room, or counters for them.
+        assert_eq!(pieces(2000, [64, 8, 256]), plan(0, 512));
+        assert_eq!(pieces(1 << 14, [8, 8, 64]), plan(0, 512));
     }
 
     /// The blocks of two matrices: one a multiprocessor, about the same bytes for each, none without a tile.

@@ -9,7 +9,7 @@ use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
 use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit};
 use super::{describe, graphs};
-use crate::config::GpuOptions;
+use crate::config::{GpuOptions, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
 
@@ -52,10 +52,11 @@ pub fn kernel_rows(
     }
     let types = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty));
     let tuning = device.tuning(options);
-    let of_types = types.flat_map(|&ty| of_type(ty, &tuning));
+    let platform = kernels.platform();
+    let of_types = types.flat_map(|&ty| of_type(ty, &tuning, platform));
     let pairs = if tuning.matmul.most_pair_rows > 0 { &KernelType::PAIRS[..] } else { &[] };
-    let of_pairs = pairs.iter().flat_map(|&pair| of_pair(pair));
-    let all = of_types.chain(of_pairs).chain(of_activations());
+    let of_pairs = pairs.iter().flat_map(|&pair| of_pair(pair, platform));
+    let all = of_types.chain(of_pairs).chain(of_activations(platform));
     Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
 }
 
@@ -67,12 +68,12 @@ fn listed(per: &'static [Per]) -> impl Iterator<Item = (&'static Row, &'static s
 }
 
 /// The kernels of a row that are compiled for `subject`.
-fn ids_of(row: &Row, subject: Subject) -> Vec<KernelId> {
-    let variants = row.variants().into_iter().filter(|variant| variant.subject() == subject);
+fn ids_of(row: &Row, subject: Subject, platform: Platform) -> Vec<KernelId> {
+    let variants = row.variants(platform).into_iter().filter(|variant| variant.subject() == subject);
     variants.map(|variant| row.id(variant)).collect()
 }
 
-fn of_type(file_type: GgmlType, tuning: &Tuning) -> impl Iterator<Item = Wanted> {
+fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
     let ty = device_type(file_type);
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
     listed(&[Per::Type]).map(move |(row, op)| {
@@ -84,7 +85,7 @@ fn of_type(file_type: GgmlType, tuning: &Tuning) -> impl Iterator<Item = Wanted>
         } else if row.is(MATMUL_EXPERTS) {
             expert_products(ty, tuning)
         } else {
-            ids_of(row, Subject::Type(ty))
+            ids_of(row, Subject::Type(ty), platform)
         };
         (Some((file_type, ty)), op.to_owned(), ids)
     })
@@ -116,16 +117,17 @@ fn expert_products(ty: KernelType, tuning: &Tuning) -> Vec<KernelId> {
 }
 
 /// Rows for a stack of two types that is multiplied in one launch.
-fn of_pair(pair: [KernelType; 2]) -> impl Iterator<Item = Wanted> {
+fn of_pair(pair: [KernelType; 2], platform: Platform) -> impl Iterator<Item = Wanted> {
     let [first, second] = pair.map(KernelType::name);
-    listed(&[Per::Pair])
-        .map(move |(row, op)| (None, format!("{op}, {first} with {second}"), ids_of(row, Subject::Pair(pair))))
+    listed(&[Per::Pair]).map(move |(row, op)| {
+        (None, format!("{op}, {first} with {second}"), ids_of(row, Subject::Pair(pair), platform))
+    })
 }
 
-fn of_activations() -> Vec<Wanted> {
+fn of_activations(platform: Platform) -> Vec<Wanted> {
     let mut ops: Vec<(&Row, Wanted)> = Vec::new();
-    for (row, op) in listed(&[Per::Once, Per::Cache, Per::Head]) {
-        let ids = row.variants().into_iter().map(|variant| row.id(variant));
+    for (row, op) in listed(&[Per::Once, Per::Cache, Per::Head, Per::VectorHead, Per::MatrixHead]) {
+        let ids = row.variants(platform).into_iter().map(|variant| row.id(variant));
         match ops.last_mut() {
             Some((last, (_, of_last, known))) if last.file == row.file && of_last == op => known.extend(ids),
             _ => ops.push((row, (None, op.to_owned(), ids.collect()))),

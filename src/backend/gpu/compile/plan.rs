@@ -57,6 +57,10 @@ pub enum Per {
     Cache,
     /// Each element type of the KV cache and size of a head.
     Head,
+    /// Those of them whose single rows are attended with on the vector units, and on the matrix units: it depends on
+    /// the platform which ones.
+    VectorHead,
+    MatrixHead,
     /// Each tensor type; on the matrix units, each that they multiply.
     Type,
     /// Each of `KernelType::PAIRS`.
@@ -140,7 +144,8 @@ impl Unit {
 
     fn all_of(file: &File) -> Vec<Self> {
         let (name, has) = (file.name, |per| file.kernels.contains(&per));
-        let plain = [Per::Once, Per::Cache, Per::Head].into_iter().any(has).then(|| Self::plain(name));
+        let plain = [Per::Once, Per::Cache, Per::Head, Per::VectorHead, Per::MatrixHead];
+        let plain = plain.into_iter().any(has).then(|| Self::plain(name));
         let typed = KernelType::ALL.iter().filter(|_| has(Per::Type)).map(|&ty| Self::typed(name, ty));
         let typed =
             typed.filter(|unit| !unit.on_matrix_units() || unit.types().all(|ty| ty.operands() != Operands::Nothing));

@@ -92,9 +92,12 @@ macro_rules! with_kernels {
                 ROPE_ANGLES: RopeAnglesArgs, Once, One(256), "RoPE angles";
                 ROPE_STORE: RopeStoreArgs, Cache, One(32 * ROPE_STORE_HEADS), "RoPE and store in the KV cache";
             }
-            "attention_decode.hip" Always Plainly {
-                ATTENTION_DECODE: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, decode";
-                ATTENTION_DECODE_HEAD: AttentionArgs, Head, One(ATTENTION_DECODE_HEAD_THREADS), "attention, decode";
+            "attention_decode.hip" Always OnMatrixUnits {
+                ATTENTION_DECODE: AttentionArgs, VectorHead, One(ATTENTION_THREADS), "attention, decode";
+                ATTENTION_DECODE_HEAD: AttentionArgs, VectorHead, One(ATTENTION_DECODE_HEAD_THREADS),
+                    "attention, decode";
+                ATTENTION_DECODE_MMA: AttentionArgs, MatrixHead, One(ATTENTION_DECODE_MMA_THREADS),
+                    "attention, decode";
             }
             "attention_prefill.hip" Always OnMatrixUnits {
                 ATTENTION_PREFILL: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, prefill";

@@ -9,7 +9,7 @@ use crate::backend::gpu::driver::fake;
 use crate::backend::gpu::kernel::{self, NORM_ROWS, ONCE, TABLE};
 use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
-use crate::config::EngineArgs;
+use crate::config::{EngineArgs, Platform};
 
 /// Kernels of a code object with the block size that each was compiled for: the metadata of its ELF note is a
 /// MessagePack map, whose sorted keys put `.max_flat_workgroup_size` right before the kernel's `.name`.
@@ -42,7 +42,7 @@ fn kernels_in(image: &[u8]) -> BTreeMap<String, u32> {
 #[test]
 fn embedded_kernels_are_those_that_are_asked_for() {
     let mut wanted: BTreeMap<String, BTreeMap<String, u32>> = BTreeMap::new();
-    for kernel in kernel::all() {
+    for kernel in kernel::all(Platform::Amd) {
         wanted.entry(kernel.unit.name()).or_default().insert(kernel.name, kernel.threads);
     }
     for target in TARGETS {
@@ -72,7 +72,7 @@ fn the_plan_has_every_file() {
     for (name, _) in SOURCES.iter().filter(|(name, _)| name.ends_with(".hip")) {
         assert!(units.iter().any(|unit| unit.file == *name), "{name} is not in compile/table.rs");
     }
-    let of_kernels: Vec<Unit> = kernel::all().map(|kernel| kernel.unit).collect();
+    let of_kernels: Vec<Unit> = kernel::all(Platform::Amd).map(|kernel| kernel.unit).collect();
     for unit in &units {
         assert!(of_kernels.contains(unit), "{} has no kernel", unit.name());
         assert_eq!(units.iter().filter(|other| *other == unit).count(), 1, "{}", unit.name());
@@ -122,9 +122,19 @@ fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Sign
 /// with the same arguments. The code objects are compared too, where there are any.
 #[test]
 fn the_table_and_the_sources_have_the_same_kernels() {
+    for (platform, is_nvidia) in [(Platform::Amd, 0), (Platform::Nvidia, 1)] {
+        if !has_the_kernels_of_the_sources(platform, is_nvidia) {
+            println!("skipped: no C++ compiler (c++)");
+            return;
+        }
+    }
+}
+
+/// Compares the table with the sources as a platform's compiler sees them. Returns false without a compiler.
+fn has_the_kernels_of_the_sources(platform: Platform, is_nvidia: u32) -> bool {
     let mut expected: BTreeMap<String, Vec<Signature>> = BTreeMap::new();
     for row in TABLE {
-        for kernel in row.variants().into_iter().map(|variant| row.id(variant)) {
+        for kernel in row.variants(platform).into_iter().map(|variant| row.id(variant)) {
             let signature = (kernel.name, kernel.threads, row.args.to_owned());
             expected.entry(kernel.unit.name()).or_default().push(signature);
         }
@@ -133,21 +143,22 @@ fn the_table_and_the_sources_have_the_same_kernels() {
     for (name, text) in SOURCES {
         std::fs::write(directory.path().join(name), text).unwrap();
     }
-    let marks = "#pragma once
+    let marks = format!(
+        "#pragma once
+        #define GPU_NV {is_nvidia}
         #define KERNEL(threads, name, Args) KERNEL_OF(threads; name; Args)
         #define KERNEL_AT_ONCE(threads, blocks, name, Args) KERNEL(threads, name, Args)
-    ";
+        "
+    );
     std::fs::write(directory.path().join("gpu.h"), marks).unwrap();
     for unit in Unit::all() {
-        let Some(mut found) = kernels_in_source(directory.path(), unit) else {
-            println!("skipped: no C++ compiler (c++)");
-            return;
-        };
+        let Some(mut found) = kernels_in_source(directory.path(), unit) else { return false };
         let expected = expected.get_mut(&unit.name()).unwrap();
         expected.sort_unstable();
         found.sort_unstable();
-        assert_eq!(found, *expected, "{}", unit.name());
+        assert_eq!(found, *expected, "{} on {platform:?}", unit.name());
     }
+    true
 }
 
 /// A GPU takes its own code, else its family's, else none.

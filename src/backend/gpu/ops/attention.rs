@@ -11,10 +11,11 @@ use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_LATENT_DECODE, ATTENTION_LATENT_DECODE_HEAD,
-    ATTENTION_LATENT_PREFILL, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject, head_size,
+    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_DECODE_MMA, ATTENTION_LATENT_DECODE,
+    ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES,
+    ROPE_STORE, Subject, head_size,
 };
-use crate::backend::gpu::plans::DecodePlan;
+use crate::backend::gpu::plans::{DecodePlan, PiecesPlan};
 use crate::backend::{
     Attention, CopyBlocks, KvLayerSpec, Norm, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
     Rotation,
@@ -199,11 +200,31 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     let heads = [num_heads, for_keys, value_dim];
     let (launcher, workspace) = (step.compute.launcher(), step.compute.workspace());
     let multiprocessors = launcher.multiprocessors();
-    let DecodePlan { per_head, splits } =
-        launcher.tuning().attention_decode(decode_items, heads, multiprocessors, shape.context_splits);
-    if !step.attention_shapes.contains(&heads) {
-        step.attention_shapes.push(heads);
-    }
+    let (variant, [decode, decode_head, prefill]) = match is_latent {
+        true => {
+            let kernels = [ATTENTION_LATENT_DECODE, ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL];
+            (Subject::Cache(kv.spec.dtype), kernels)
+        }
+        false => {
+            let kernels = [ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL];
+            (Subject::Head(kv.spec.dtype, head_size(layout.head_dim)?), kernels)
+        }
+    };
+    let pieces = match launcher.has(ATTENTION_DECODE_MMA, variant) {
+        true => launcher.tuning().attention_pieces(decode_items, heads, multiprocessors),
+        false => None,
+    };
+    let (decode, grid, splits, split_tokens) = if let Some(PiecesPlan { splits, split_tokens }) = pieces {
+        (ATTENTION_DECODE_MMA, [num_kv_heads, decode_items.saturating_add(splits), 1], splits, split_tokens)
+    } else {
+        if !step.attention_shapes.contains(&heads) {
+            step.attention_shapes.push(heads);
+        }
+        let DecodePlan { per_head, splits } =
+            launcher.tuning().attention_decode(decode_items, heads, multiprocessors, shape.context_splits);
+        let (kernel, blocks) = if per_head { (decode_head, num_heads) } else { (decode, for_keys) };
+        (kernel, [decode_items, blocks, splits], splits, 0)
+    };
     let (window, ahead) = window_and_ahead(&kv.spec);
     let mut args = AttentionArgs {
         rotation,
@@ -227,26 +248,17 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         value_dim,
         block_size: count(kv.spec.block_size)?,
         splits,
+        split_tokens,
+        num_items: decode_items,
         window,
         ahead,
         format_out: format,
         scale: scoring.scale,
         softcap: scoring.softcap.unwrap_or(0.0),
     };
-    let (variant, [decode, decode_head, prefill]) = match is_latent {
-        true => {
-            let kernels = [ATTENTION_LATENT_DECODE, ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL];
-            (Subject::Cache(kv.spec.dtype), kernels)
-        }
-        false => {
-            let kernels = [ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL];
-            (Subject::Head(kv.spec.dtype, head_size(layout.head_dim)?), kernels)
-        }
-    };
     if decode_items > 0 {
-        let (kernel, blocks) = if per_head { (decode_head, num_heads) } else { (decode, for_keys) };
         // SAFETY: see `ops`; the block tables were checked against the cache.
-        unsafe { launcher.launch(kernel, variant, [decode_items, blocks, splits], &args)? };
+        unsafe { launcher.launch(decode, variant, grid, &args)? };
     }
     if prefill_items > 0 {
         args.items = step.inputs.prefill_items()?.ptr();

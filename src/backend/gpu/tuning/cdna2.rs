@@ -49,6 +49,8 @@ pub(super) const TUNING: Tuning = Tuning {
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
+        // No kernel of AMD's attends with single rows on the matrix units yet.
+        pieces: None,
     },
     // CDNA2's matrix units take subnormal halves for zero, and many of the low halves of tiles are.
     states: States { chunked_from: None },

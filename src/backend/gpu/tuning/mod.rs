@@ -133,6 +133,27 @@ pub struct Attention {
     pub per_head_blocks: u32,
     /// ... and so many splits of the longest context.
     pub per_head_splits: u32,
+    /// How single rows are attended with on the matrix units, where heads and cache are such that a kernel does it;
+    /// `None`: no kernel does, and the numbers above serve for all heads.
+    pub pieces: Option<Pieces>,
+}
+
+/// Pieces of contexts, with a block for each piece and kv head. All contexts of a step are cut into pieces of about one
+/// length.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pieces {
+    /// From so many multiprocessors for each pair of a sequence and a kv head on, `few` serves, with less `many`.
+    pub few_from: u32,
+    pub few: Cut,
+    pub many: Cut,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cut {
+    /// Blocks for each multiprocessor that cutting aims at; 0: every context stays whole.
+    pub blocks: u32,
+    /// Tokens of a piece, about, at least.
+    pub tokens: u32,
 }
 
 /// Layers that carry states.
@@ -224,6 +245,7 @@ impl Tuning {
     /// The table in which no number depends on how many rows there are: each row comes about in one order of
     /// operations, whatever it is computed with.
     pub const fn batch_invariant(self) -> Self {
+        const WHOLE: Cut = Cut { blocks: 0, tokens: 0 };
         const SHAPES: &[MatmulShape] = &[MatmulShape::PLAIN];
         Self {
             gemv: Gemv { most_rows: 0, pairs_share: false, ..self.gemv },
@@ -235,6 +257,11 @@ impl Tuning {
                 rotates: false,
                 most_splits: 1,
                 per_head_splits: 0,
+                // Constant functions have no `map`.
+                pieces: match self.attention.pieces {
+                    Some(pieces) => Some(Pieces { few: WHOLE, many: WHOLE, ..pieces }),
+                    None => None,
+                },
                 ..self.attention
             },
             // A tile's sums depend on how many of its tokens the step has.

@@ -50,6 +50,8 @@ pub(super) const TUNING: Tuning = Tuning {
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
+        // No kernel of AMD's attends with single rows on the matrix units yet.
+        pieces: None,
     },
     // Estimated: Hopper's number.
     states: States { chunked_from: Some(48) },
