@@ -1,4 +1,4 @@
-// What attention on NVIDIA's matrix units shares, of prompts and of single rows: asynchronous copies into shared
+// Attention on NVIDIA's matrix units, of prompts and of single rows, shares this: asynchronous copies into shared
 // memory, loads of matrices from there, products. The instructions exist from compute capability 8.0 on.
 #pragma once
 #include "attention.h"

@@ -309,16 +309,17 @@ def planned_blocks(hot: Hot, device: Device) -> int | None:
     if hot.blocks is None:
         return None
     what, rows = hot.blocks
-    path = ROOT / "src/backend/gpu/tuning" / f"{device.tuning}.rs"
+    # The module itself has what several families share.
+    paths = [ROOT / "src/backend/gpu/tuning" / name for name in (f"{device.tuning}.rs", "mod.rs")]
     pattern = {
         "gemv": r"gemv: Gemv \{[^}]*?\bblocks: (\d+)",
-        "matmul": rf"block_rows: {rows}, blocks: (\d+)",
+        "matmul": rf"MatmulShape \{{[^}}]*block_rows: {rows}, blocks: (\d+)",
         "attention": r"attention: Attention \{[^}]*?\n\s+blocks: (\d+)",
         "per_head": r"per_head_blocks: (\d+)",
     }[what]
-    found = re.search(pattern, path.read_text(encoding="utf-8"))
+    found = next(filter(None, (re.search(pattern, path.read_text(encoding="utf-8")) for path in paths)), None)
     if not found:
-        raise SystemExit(f"{path} does not say how many blocks of {hot.name} a multiprocessor has ({pattern})")
+        raise SystemExit(f"{paths[0]} does not say how many blocks of {hot.name} a multiprocessor has ({pattern})")
     return int(found[1])
 
 

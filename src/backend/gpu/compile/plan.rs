@@ -57,8 +57,8 @@ pub enum Per {
     Cache,
     /// Each element type of the KV cache and size of a head.
     Head,
-    /// Those of them whose single rows are attended with on the vector units, and on the matrix units: it depends on
-    /// the platform which ones.
+    /// These are the same where single rows are attended with on the vector units, and where on the matrix units: that
+    /// depends on the platform.
     VectorHead,
     MatrixHead,
     /// Each tensor type; on the matrix units, each that they multiply.

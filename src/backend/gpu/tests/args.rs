@@ -47,7 +47,10 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
     program.push_str("}\n");
     // Structs that Rust does not know would go unseen.
     let of_states = include_str!("../../../../kernels/args_states.h");
-    let header = include_str!("../../../../kernels/args.h").replace("#include \"args_states.h\"\n", of_states);
+    let of_attention = include_str!("../../../../kernels/args_attention.h");
+    let header = include_str!("../../../../kernels/args.h")
+        .replace("#include \"args_attention.h\"\n", of_attention)
+        .replace("#include \"args_states.h\"\n", of_states);
     let structs = header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
     assert_eq!(structs.collect::<Vec<_>>(), layouts().iter().map(|(name, ..)| *name).collect::<Vec<_>>());
 
