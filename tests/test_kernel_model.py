@@ -318,7 +318,8 @@ def test_every_launch_is_in_the_tuning_tables() -> None:
     assert all((planned[hot.name, device.name] is None) == (hot.blocks is None) for hot in HOT for device in DEVICES)
     table = (ROOT / "src/backend/gpu/tuning/mod.rs").read_text(encoding="utf-8")
     rows = re.findall(r"MatmulShape \{.*block_rows: (\d+), blocks: (\d+)", table)
-    assert rows and [planned[f"matmul_q4_k_n{n}", "MI300X"] for n, _ in rows] == [int(blocks) for _, blocks in rows]
+    assert rows
+    assert [planned[f"matmul_q4_k_n{n}", "MI300X"] for n, _ in rows] == [int(blocks) for _, blocks in rows]
 
 
 def bound(share: float, unit: str = "vector", device: str = "MI300X") -> Bound:
