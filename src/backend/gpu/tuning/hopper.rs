@@ -44,9 +44,10 @@ pub(crate) const TUNING: Tuning = Tuning {
         most_in_few: 512,
     },
     experts: Experts {
-        // Measured on an H200 with 256 experts of 2048 x 512 in Q4_K_M, 8 for each row, tokens per second of pairs by
-        // themselves and in runs: 1,092 and 1,039 of 4 rows, 1,765 and 1,848 of 8, 2,525 and 3,105 of 16.
-        alone_from: Some(8),
+        // Measured with 256 experts of 2048 x 512 in Q4_K_M, 8 for each row, tokens per second of 8 rows: 1,765 of
+        // pairs by themselves (H200), 1,529 in runs by wgmma (H100). Of 16 rows, with mma.sync on the H200, they were
+        // 2,525 and 3,105.
+        alone_from: Some(4),
         // Estimated: half of a run of 64 would be empty below.
         most_in_short_runs: 32,
     },
