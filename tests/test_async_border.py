@@ -21,11 +21,14 @@ async def close_it(outputs, engine):
 
 
 async def cancel_it(outputs, engine):
-    waiting = asyncio.ensure_future(anext(outputs))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await waiting
+    # An output that is there already ends a wait before it can be cancelled.
+    is_cancelled = False
+    while not is_cancelled:
+        waiting = asyncio.ensure_future(anext(outputs))
+        await asyncio.sleep(0)
+        is_cancelled = waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
 
 
 async def abort_it(outputs, engine):
