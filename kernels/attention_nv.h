@@ -7,8 +7,6 @@
 // this: weights stay far below the largest half, and most tiles leave the sums as they are.
 constexpr float RISE = 8.f;
 
-// Addresses in shared memory are bytes, so that distances known to the compiler go into the instructions.
-DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // Copies 16 bytes, or stores zeros where not `valid`.
 DEV void copy_async(u32 to, const f16* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");

@@ -270,7 +270,13 @@ DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
 DEV float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 DEV float add_rn(float a, float b) { return __fadd_rn(a, b); }
 
-// ---- memory. Weights are read once: they pass L1 by, and L2 fetches 256 bytes.
+// ---- memory. Addresses in shared memory are bytes, so that distances known to the compiler go into instructions.
+DEV u32 shared_address(const void* p) {
+  u64 address;
+  asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(p));
+  return (u32)address;
+}
+// Weights are read once: they pass L1 by, and L2 fetches 256 bytes.
 struct __align__(16) v4 { u32 x, y, z, w; };
 struct __align__(8)  v2 { u32 x, y; };
 #if GPU_WGMMA && defined(WEIGHTS_IN_SHARED)       // the copy engine has brought them

@@ -5,12 +5,6 @@
 #include "gpu.h"
 #if GPU_WGMMA
 
-DEV u32 shared_address(const void* p) {
-  u64 address;
-  asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(p));
-  return (u32)address;
-}
-
 // ------------------------------------------------------------------------------------------------ barriers, copies
 // A barrier's phase ends when `count` threads have arrived and all bytes that they have announced are there. Waits name
 // the parity of the phase whose end they wait for.
