@@ -193,9 +193,15 @@ const SHAPES_OF_WAVES: &[MatmulShape] = &[
 ];
 
 /// NVIDIA's GPUs that no table is of, Turing and Blackwell among them. Every number is Hopper's, estimated to serve
-/// there too, but for products on matrix units that others have not: there they are those of Ampere and Ada.
-const OTHER_NVIDIA: Tuning =
-    Tuning { family: "other GPUs of NVIDIA", measured_on: None, matmul: ampere_ada::TUNING.matmul, ..hopper::TUNING };
+/// there too, but for products on matrix units that others have not, those of experts among them: there they are those
+/// of Ampere and Ada.
+const OTHER_NVIDIA: Tuning = Tuning {
+    family: "other GPUs of NVIDIA",
+    measured_on: None,
+    matmul: ampere_ada::TUNING.matmul,
+    experts: ampere_ada::TUNING.experts,
+    ..hopper::TUNING
+};
 
 /// AMD's GPUs that no table is of. Every number is RDNA4's, estimated to serve there too: the newest family's.
 const OTHER_AMD: Tuning = Tuning { family: "other GPUs of AMD", ..rdna4::TUNING };

@@ -67,6 +67,8 @@ fn warpgroups_multiply_where_the_code_is_for_them() {
     for arch in ["sm_75", "sm_80", "sm_89", "sm_90", "sm_91", "sm_100", "sm_120"] {
         let properties = DeviceProperties { platform: Platform::Nvidia, arch: arch.to_owned(), ..fake::properties() };
         assert_eq!(Tuning::of(&properties).matmul.wgmma, properties.has_wgmma(), "{arch}");
+        // When experts' rows go in runs was measured with these products.
+        assert_eq!(Tuning::of(&properties).experts == hopper::TUNING.experts, properties.has_wgmma(), "{arch}");
         let multiprocessors = 132;
         for rows in MATMUL_ROWS {
             let plan = Tuning::of(&properties).matmul(rows, 4096, 4096, multiprocessors);
