@@ -99,6 +99,12 @@ impl StateTables {
     pub fn writes_of(&self, seq: usize) -> &[StateWrite] {
         &self.writes[self.cu_writes[seq] as usize..self.cu_writes[seq + 1] as usize]
     }
+
+    /// Keeps no state of any sequence.
+    pub fn clear_writes(&mut self) {
+        self.writes.clear();
+        self.cu_writes.fill(0);
+    }
 }
 
 /// Keep the state after the first `num_tokens` (at least 1) of a sequence's tokens of the batch in slot `slot`.

@@ -82,8 +82,7 @@ impl Scheduler {
             }
         }
         // It leaves no states, and needs nothing but tokens.
-        batch.states.writes.clear();
-        batch.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+        batch.states.clear_writes();
         batch.extras.clear();
         batch
     }

@@ -219,8 +219,7 @@ fn what_is_lacking_is_computed_in_pieces() {
                 let parts: Vec<_> = std::iter::once((id, tokens, start)).chain(behind).collect();
                 let mut first = model.batch_of(&parts);
                 first.logits_indices = vec![(tokens.len() - start - 1) as u32];
-                first.states.writes.clear();
-                first.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+                first.states.clear_writes();
                 model.decoder.draft(&mut model.backend, &mut batch, &first).unwrap();
                 batch.token_ids[1..].to_vec()
             };
@@ -234,8 +233,7 @@ fn what_is_lacking_is_computed_in_pieces() {
         let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
         model.logits(&text[..24], 0);
         let mut alone = model.batch(&[(text, 24)]);
-        alone.states.writes.clear();
-        alone.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+        alone.states.clear_writes();
         let row = model.decoder.guess(&mut model.backend, &alone, true).unwrap().whole_row(0).unwrap().to_vec();
         assert!(row != model.guess(&[text])[0], "{pair:?}: the model's step has computed the draft model");
     }

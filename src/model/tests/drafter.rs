@@ -46,8 +46,7 @@ impl<B: Backend> Model<B> {
         let parts: Vec<_> = longest_first.iter().map(|&(seq, tokens, _)| (seq, tokens, start(tokens))).collect();
         let mut batch = self.batch_of(&parts);
         batch.logits_indices = batch.cu_seqlens_q[1..].iter().map(|end| end - 1).collect();
-        batch.states.writes.clear();
-        batch.states.cu_writes.iter_mut().for_each(|writes| *writes = 0);
+        batch.states.clear_writes();
         batch
     }
 
