@@ -33,125 +33,74 @@ _ENGINE = {
 _SERVER = {"served_model_name", "api_key"}
 _FIXED_LENGTHS = {"input_len", "output_len"}
 
-UrlOption = Annotated[
-    str | None, typer.Option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.", rich_help_panel=PANEL)
-]
-NumPromptsOption = Annotated[int, typer.Option(min=1, help="Requests of each row.", rich_help_panel=PANEL)]
-NumWarmupsOption = Annotated[
-    int, typer.Option(min=0, help="Requests before the first row, which do not count.", rich_help_panel=PANEL)
-]
+
+def _option(**settings: Any) -> Any:
+    return typer.Option(rich_help_panel=PANEL, **settings)
+
+
+def _unset(**settings: Any) -> Any:
+    """An option whose default is that it is not given, which the help need not say."""
+    return _option(show_default=False, **settings)
+
+
+UrlOption = Annotated[str | None, _option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.")]
+NumPromptsOption = Annotated[int, _option(min=1, help="Requests of each row.")]
+NumWarmupsOption = Annotated[int, _option(min=0, help="Requests before the first row, which do not count.")]
 MaxConcurrencyOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Requests under way at once, at most; several, such as 1,8,64, make a row each.",
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
+    str | None, _unset(help="Requests under way at once, at most; several, such as 1,8,64, make a row each.")
 ]
 RequestRateOption = Annotated[
-    str,
-    typer.Option(
-        help="Requests per second, at random times (Poisson); inf sends all at once. Several make a row each.",
-        rich_help_panel=PANEL,
-    ),
+    str, _option(help="Requests per second, at random times (Poisson); inf sends all at once. Several make a row each.")
 ]
-InputLenOption = Annotated[int, typer.Option(min=1, help="Tokens of a prompt.", rich_help_panel=PANEL)]
-OutputLenOption = Annotated[int, typer.Option(min=1, help="Tokens of an answer.", rich_help_panel=PANEL)]
+InputLenOption = Annotated[int, _option(min=1, help="Tokens of a prompt.")]
+OutputLenOption = Annotated[int, _option(min=1, help="Tokens of an answer.")]
 DatasetPathOption = Annotated[
     Path | None,
-    typer.Option(
+    _unset(
         help="Draw lengths from this file of JSON lines with input_length and output_length.",
         exists=True,
         dir_okay=False,
-        rich_help_panel=PANEL,
-        show_default=False,
     ),
 ]
-TemperatureOption = Annotated[float, typer.Option(help="0 takes the most likely token, always.", rich_help_panel=PANEL)]
-TopPOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Keep the most likely tokens that sum up to this probability.", rich_help_panel=PANEL, show_default=False
-    ),
-]
-TopKOption = Annotated[
-    int | None,
-    typer.Option(help="Keep so many of the most likely tokens.", rich_help_panel=PANEL, show_default=False),
-]
-MinPOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Keep tokens at least so likely, relative to the likeliest.", rich_help_panel=PANEL, show_default=False
-    ),
-]
-RepetitionPenaltyOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Above 1 makes tokens of prompt and answer less likely.", rich_help_panel=PANEL, show_default=False
-    ),
-]
-PresencePenaltyOption = Annotated[
-    float | None,
-    typer.Option(help="Subtracted from the logit of each token of the answer.", rich_help_panel=PANEL,
-                 show_default=False),
-]  # fmt: skip
-FrequencyPenaltyOption = Annotated[
-    float | None,
-    typer.Option(help="The same, times the number of occurrences.", rich_help_panel=PANEL, show_default=False),
-]
+TemperatureOption = Annotated[float, _option(help="0 takes the most likely token, always.")]
+TopPOption = Annotated[float | None, _unset(help="Keep the most likely tokens that sum up to this probability.")]
+TopKOption = Annotated[int | None, _unset(help="Keep so many of the most likely tokens.")]
+MinPOption = Annotated[float | None, _unset(help="Keep tokens at least so likely, relative to the likeliest.")]
+RepetitionPenaltyOption = Annotated[float | None, _unset(help="Above 1 makes tokens of prompt and answer less likely.")]
+PresencePenaltyOption = Annotated[float | None, _unset(help="Subtracted from the logit of each token of the answer.")]
+FrequencyPenaltyOption = Annotated[float | None, _unset(help="The same, times the number of occurrences.")]
 ExtraBodyOption = Annotated[
     dict[str, Any] | None,
-    typer.Option(
-        parser=json_object,
-        metavar="JSON",
-        help='Further fields of each request, such as {"min_tokens": 16}.',
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
+    _unset(parser=json_object, metavar="JSON", help='Further fields of each request, such as {"min_tokens": 16}.'),
 ]
-PercentileMetricsOption = Annotated[
-    str, typer.Option(help=f"Times to report: some of {', '.join(METRICS)}.", rich_help_panel=PANEL)
-]
-MetricPercentilesOption = Annotated[str, typer.Option(help="Percentiles of these times.", rich_help_panel=PANEL)]
+PercentileMetricsOption = Annotated[str, _option(help=f"Times to report: some of {', '.join(METRICS)}.")]
+MetricPercentilesOption = Annotated[str, _option(help="Percentiles of these times.")]
 GoodputOption = Annotated[
     list[str] | None,
-    typer.Option(
+    _unset(
         metavar="METRIC:MS",
         help=f"Count requests within a limit of milliseconds for {', '.join(LIMITED)}. Give it once for each, or all "
         'in one: "ttft:500 tpot:50".',
-        rich_help_panel=PANEL,
-        show_default=False,
     ),
 ]
 PlotOption = Annotated[
     Path | None,
-    typer.Option(
+    _unset(
         metavar="FILE",
         help=f"Draw latency against throughput, a point for each row; the name ends in {', '.join(PICTURES)}.",
-        rich_help_panel=PANEL,
-        show_default=False,
     ),
 ]
-MaxNumSeqsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Most sequences of the engine in one step, without --url.", rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]  # fmt: skip
+MaxNumSeqsOption = Annotated[int | None, _unset(min=1, help="Most sequences of the engine in one step, without --url.")]
 LoadSeedOption = Annotated[
     int,
-    typer.Option(
+    _option(
         min=0,
         help="Prompts, times and lengths are drawn from it. A server that has the prompts of an earlier run in its "
         "prefix cache needs another one.",
-        rich_help_panel=PANEL,
     ),
 ]
-ServedModelNameOption = Annotated[
-    str | None, typer.Option(help="The model to ask the server for.", rich_help_panel=PANEL, show_default=False)
-]
-ApiKeyOption = Annotated[str | None, typer.Option(help="The server's key.", rich_help_panel=PANEL, show_default=False)]
+ServedModelNameOption = Annotated[str | None, _unset(help="The model to ask the server for.")]
+ApiKeyOption = Annotated[str | None, _unset(help="The server's key.")]
 
 
 def check_uses(context: typer.Context, *, serve: bool, url: bool, dataset: bool) -> None:
