@@ -328,7 +328,7 @@ impl<L: Loader> Rig<L> {
         };
         // Whoever reads what was not stored shows it.
         for block in 0..num_blocks as u32 {
-            rig.run(&[Piece { first_row: num_rows, blocks: vec![block], cached: 0, new: block_size }], Vec::new())?;
+            rig.store_rows(Piece { first_row: num_rows, blocks: vec![block], cached: 0, new: block_size })?;
         }
         Ok(rig)
     }
@@ -336,13 +336,24 @@ impl<L: Loader> Rig<L> {
     /// Stores what sequences have in the cache.
     fn store(&mut self, pieces: &[Piece]) -> Result<()> {
         for piece in pieces.iter().filter(|piece| piece.cached > 0) {
-            self.run(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], Vec::new())?;
+            self.store_rows(Piece { cached: 0, new: piece.cached, ..piece.clone() })?;
         }
         Ok(())
     }
 
+    /// Stores the new tokens and attends to nothing: the square of a long context takes a simulated device minutes.
+    fn store_rows(&mut self, piece: Piece) -> Result<()> {
+        self.step(&[piece], Vec::new(), false)
+    }
+
     /// The values of the new tokens.
     fn run(&mut self, pieces: &[Piece], block_copies: Vec<BlockCopy>) -> Result<Vec<f32>> {
+        self.step(pieces, block_copies, true)?;
+        let rows = pieces.iter().map(|piece| piece.new).sum();
+        Ok(self.backend.to_host(&self.out, rows, self.shape.value_cols())?.to_vec())
+    }
+
+    fn step(&mut self, pieces: &[Piece], block_copies: Vec<BlockCopy>, attends: bool) -> Result<()> {
         let batch = Batch { block_copies, ..batch_of(pieces, self.spec.block_size, GroupKind::Full) };
         let (shape, rows) = (self.shape, batch.num_tokens());
         let Self { backend, rope, kv, angles, q, latents, queries, found, out, .. } = self;
@@ -369,11 +380,13 @@ impl<L: Loader> Rig<L> {
                 group: 0,
                 kv,
             })?;
+            if !attends {
+                return Ok(());
+            }
             let layout = shape.queries();
             step.attention(Attention { qkv: queries, layout, scoring, sinks: None, group: 0, kv, out: found })?;
             let (x_head, out_head) = (shape.rank, shape.value_dim);
             step.head_products(HeadProducts { x: found, x_head, matrices: values, rows, out, out_head })
-        })?;
-        Ok(self.backend.to_host(&self.out, rows, shape.value_cols())?.to_vec())
+        })
     }
 }
