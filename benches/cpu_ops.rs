@@ -22,6 +22,8 @@ const LAYOUTS: [QkvLayout; 2] = [
     QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, gated: false, has_kv: true },
 ];
 
+const CACHES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::Int8];
+
 /// `seqs` sequences of `context` tokens, of which the last `new` are in this step.
 fn batch(seqs: usize, context: usize, new: usize) -> Batch {
     let blocks = context.div_ceil(BLOCK_SIZE);
@@ -42,7 +44,7 @@ fn batch(seqs: usize, context: usize, new: usize) -> Batch {
 
 fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: usize) {
     let mut group = c.benchmark_group(name);
-    for layout in LAYOUTS {
+    for (layout, dtype) in LAYOUTS.into_iter().flat_map(|layout| CACHES.map(|dtype| (layout, dtype))) {
         let rows = context.max(seqs * new);
         let values: Vec<u8> = (0..rows * layout.cols())
             .flat_map(|i| ((i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).to_le_bytes())
@@ -55,7 +57,6 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let angles = loader.alloc_buffer(rows, 1).unwrap();
         let num_blocks = seqs * context.div_ceil(BLOCK_SIZE);
         let QkvLayout { num_kv_heads, head_dim, .. } = layout;
-        let dtype = KvCacheDtype::F16;
         let kind = GroupKind::Full;
         let spec = KvLayerSpec {
             kind,
@@ -89,11 +90,11 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let throughput = if new == context {
             Throughput::Elements((seqs * 4 * layout.q_cols() * context * (context + 1) / 2) as u64)
         } else {
-            Throughput::Bytes((seqs * context * 2 * layout.kv_cols() * 2) as u64)
+            Throughput::Bytes(num_blocks as u64 * spec.block_bytes().unwrap())
         };
         group.throughput(throughput);
         let scoring = Scoring { scale: 0.125, softcap: None };
-        let id = format!("{}x{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads);
+        let id = format!("{}x{}/{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads, dtype.name());
         group.bench_function(BenchmarkId::from_parameter(id), |b| {
             let mut ops = |step: &mut CpuStep<'_>| {
                 step.attention(Attention { qkv: &qkv, layout, scoring, sinks: None, group: 0, kv: &kv, out: &mut out })

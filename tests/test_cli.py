@@ -462,6 +462,20 @@ def test_perplexity_of_the_fixed_text(smollm2_path, golden_json, tmp_path):
     assert report["nll"] == pytest.approx(float(golden["mean_nll_llamacpp"]), rel=0.005)
 
 
+def test_the_type_of_the_kv_cache_is_an_option(model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 4, encoding="utf-8")
+    nll = {}
+    for dtype in ("f16", "int8"):
+        done = run("perplexity", text, "-m", model, "--device", "cpu", "--kv-cache-dtype", dtype, "--json")
+        nll[dtype] = json.loads(done.stdout)["nll"]
+    assert nll["int8"] != nll["f16"]
+    assert nll["int8"] == pytest.approx(nll["f16"], rel=0.01)
+    done = run("generate", "a", "-m", model, "--kv-cache-dtype", "q8_0")
+    assert done.exit_code == 1
+    assert "got q8_0, expected 'f16', 'f32' or 'int8'" in done.stderr
+
+
 def test_perplexity_needs_two_tokens(model, tmp_path):
     text = tmp_path / "empty.txt"
     text.write_text("")

@@ -78,6 +78,27 @@ def test_mean_negative_log_likelihood_of_a_text(llm, golden):
     assert abs(nll - float(text["mean_nll_float"])) < 0.01
 
 
+def test_an_int8_cache_changes_the_likelihood_by_less_than_a_thousandth(smollm2_path, golden, assert_nothing_left):
+    """The mean over 4,140 tokens, over 8 bits and over 16, on the CPU: GPUs have no such cache."""
+    texts = [golden["perplexity"]["ids"], *(prompt["ids"] + prompt["greedy_ids"] for prompt in golden["prompts"])]
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    nll = {}
+    for dtype in ("f16", "int8"):
+        with LLM(smollm2_path, device="cpu", max_model_len=2048, kv_cache_dtype=dtype, num_threads=2) as llm:
+            assert llm.config()["kv_cache_dtype"] == dtype
+            outputs = llm.generate(texts, params, progress=False)
+            told = [
+                entry[token].logprob
+                for ids, output in zip(texts, outputs, strict=True)
+                for token, entry in zip(ids[1:], output.prompt_logprobs[1:], strict=True)
+            ]
+            assert len(told) == 4140
+            nll[dtype] = -np.mean(told)
+            assert_nothing_left(llm)
+    assert nll["int8"] != nll["f16"]
+    assert nll["int8"] == pytest.approx(nll["f16"], rel=1e-3)
+
+
 # Tokens of gpt_oss that are close to each other may change places, since its experts are quantised.
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "gpt_oss"])
 def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz, assert_nothing_left):

@@ -81,6 +81,18 @@ def test_kv_bytes_per_token_follow_the_formula(name, tmp_path):
         assert abs(llm.memory().kv_cache - tokens * per_token) <= 0.01 * tokens * per_token
 
 
+def test_int8_takes_a_byte_an_element_and_a_scale_a_head(smollm2_path):
+    """K10: for each token and head of 64 elements, and for each of K and V, 68 bytes in place of 128."""
+    heads = hyperparameter(smollm2_path, "block_count") * hyperparameter(smollm2_path, "attention.head_count_kv")
+    tokens = {}
+    for dtype, head in (("f16", 64 * F16), ("int8", 64 + 4)):
+        args = {"kv_cache_dtype": dtype, "kv_cache_memory": 16 << 20, "max_num_seqs": 16, "max_model_len": 512}
+        with LLM(smollm2_path, device="cpu", num_threads=1, **args) as llm:
+            tokens[dtype] = llm.stats().blocks_total * 16
+            assert llm.memory().kv_cache == tokens[dtype] * 2 * heads * head
+    assert tokens["int8"] > 1.85 * tokens["f16"]
+
+
 def test_a_window_takes_its_tokens_and_no_more(tmp_path, assert_nothing_left):
     """K10: gemma3, five layers of six with a window: at 32,768 tokens, what the full layer needs and the windows."""
     length, step, block, new = 32768, 256, 16, 8

@@ -191,9 +191,15 @@ impl KvLayerSpec {
     }
 
     /// # Errors
-    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it; for a window that leaves
-    /// out the first token besides; and for latent rows of several heads, or shorter than the values in them.
+    /// `InvalidRequest` for latent rows in int8: the key behind a latent is so much larger than the latent that both
+    /// would need scales of their own. `Error::Internal` for a window of no tokens: not even the token itself would be
+    /// in it; for a window that leaves out the first token besides; and for latent rows of several heads, or shorter
+    /// than the values in them.
     pub fn validate(&self) -> Result<()> {
+        if self.latent.is_some() && self.dtype == KvCacheDtype::Int8 {
+            let expected = "'f16' or 'f32' for a model with latent attention";
+            return Err(Error::invalid("kv_cache_dtype", self.dtype.name(), expected));
+        }
         if self.latent.is_some_and(|values| values == 0 || values > self.head_dim || self.num_kv_heads != 1) {
             return Err(Error::internal(format!("a KV layer with latent rows of {self:?}")));
         }
@@ -208,14 +214,15 @@ impl KvLayerSpec {
 
     /// Bytes of K and V of one block; latent rows are one where others are two.
     pub fn block_bytes(&self) -> Option<u64> {
-        let element = match self.dtype {
-            KvCacheDtype::F16 => 2u64,
-            KvCacheDtype::F32 => 4,
+        let head_dim = self.head_dim as u64;
+        let head = match self.dtype {
+            KvCacheDtype::F16 => head_dim.checked_mul(2)?,
+            KvCacheDtype::F32 => head_dim.checked_mul(4)?,
+            KvCacheDtype::Int8 => head_dim.checked_add(size_of::<f32>() as u64)?,
         };
         let rows = if self.latent.is_some() { 1 } else { 2 };
-        [self.block_size, self.num_kv_heads, self.head_dim]
-            .iter()
-            .try_fold(rows * element, |acc, &n| acc.checked_mul(n as u64))
+        let heads = (self.block_size as u64).checked_mul(self.num_kv_heads as u64)?;
+        head.checked_mul(rows)?.checked_mul(heads)
     }
 }
 

@@ -42,6 +42,9 @@ pub enum KvCacheDtype {
     F16,
     /// Twice the memory; K and V are kept as they were computed.
     F32,
+    /// About half the memory. Each head of a token's K, and of its V, is kept as whole numbers up to 127 and a scale
+    /// of its own, an f32, which is set when the token is stored: what is stored never changes afterwards.
+    Int8,
 }
 
 impl KvCacheDtype {
@@ -49,13 +52,14 @@ impl KvCacheDtype {
         match self {
             Self::F16 => "f16",
             Self::F32 => "f32",
+            Self::Int8 => "int8",
         }
     }
 
     /// # Errors
     /// `InvalidRequest` that names the argument `what`, for what is no name of a type.
     pub fn named(what: &'static str, name: &str) -> Result<Self> {
-        by_name(what, name, &[Self::F16, Self::F32], Self::name)
+        by_name(what, name, &[Self::F16, Self::F32, Self::Int8], Self::name)
     }
 }
 

@@ -25,6 +25,7 @@ from rocmforge.cli.common import (
     DeviceOption,
     Format,
     JsonOption,
+    KvCacheDtypeOption,
     ModelOption,
     SpeculativeOption,
     ThreadsOption,
@@ -69,6 +70,7 @@ def bench(
         ),
     ] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
+    kv_cache_dtype: KvCacheDtypeOption = "f16",
     speculative_config: SpeculativeOption = None,
     output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
     json_output: JsonOption = False,
@@ -111,6 +113,7 @@ def bench(
         "batch_invariant": batch_invariant,
         "graphs": graphs,
         "vendor_blas": vendor_blas,
+        "kv_cache_dtype": kv_cache_dtype,
         "speculative_config": speculative_config,
     }
     if serve:

@@ -86,6 +86,9 @@ BatchInvariantOption = Annotated[
         show_default=False,
     ),
 ]
+KvCacheDtypeOption = Annotated[
+    str, typer.Option(metavar="TYPE", help="Elements of the KV cache: f16, f32, or int8 for half the memory.")
+]
 SpeculativeOption = Annotated[
     SpeculativeConfig | None,
     typer.Option(

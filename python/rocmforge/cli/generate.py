@@ -13,6 +13,7 @@ from rocmforge.cli.common import (
     ChatTemplateOption,
     DeviceOption,
     JsonOption,
+    KvCacheDtypeOption,
     MaxModelLenOption,
     MaxTokensOption,
     ModelOption,
@@ -61,6 +62,7 @@ def generate(
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
     batch_invariant: BatchInvariantOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "f16",
     speculative_config: SpeculativeOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -88,6 +90,7 @@ def generate(
         max_model_len=max_model_len,
         max_num_seqs=1,
         batch_invariant=batch_invariant,
+        kv_cache_dtype=kv_cache_dtype,
         speculative_config=speculative_config,
     )
     with llm:

@@ -10,6 +10,7 @@ from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
     DeviceOption,
     JsonOption,
+    KvCacheDtypeOption,
     ModelOption,
     ThreadsOption,
     completed,
@@ -31,6 +32,7 @@ def perplexity(
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "f16",
     json_output: JsonOption = False,
 ) -> None:
     """Mean negative log-likelihood of a text, and its exponential, over windows that do not overlap."""
@@ -41,7 +43,14 @@ def perplexity(
     path = model_path(model)
     # Add one to the window for the one token that a request generates.
     length = None if context is None else context + 1
-    llm = LLM(path, device=device, num_threads=threads, max_model_len=length, enable_prefix_caching=False)
+    llm = LLM(
+        path,
+        device=device,
+        num_threads=threads,
+        max_model_len=length,
+        kv_cache_dtype=kv_cache_dtype,
+        enable_prefix_caching=False,
+    )
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)

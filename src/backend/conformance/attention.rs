@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Accuracy, AttentionRig, Piece, Random, Tally, no_rope};
+use super::{Accuracy, AttentionRig, Piece, Random, Tally, has_int8, no_rope};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, Scoring};
 use crate::batch::GroupKind;
@@ -129,6 +129,34 @@ const SPLIT: [Case; 5] = [
     case([1, 1], 512, 16, &[(2100, 9)]),
 ];
 
+const fn int8(case: Case) -> Case {
+    Case { dtype: KvCacheDtype::Int8, ..case }
+}
+
+/// Absolute error of attention over an int8 cache, of values up to 1, against the values that were stored: half a level
+/// of V is 0.004, and K's rounding moves the weights.
+const INT8_ERROR: f64 = 0.03;
+
+/// Over an int8 cache, on devices that have one: odd sizes, groups of heads, wide heads, and all that masks keys.
+pub(super) const INT8: [Case; 16] = [
+    int8(case([1, 1], 1, 16, &[(0, 1)])),
+    int8(case([2, 1], 3, 16, &[(0, 5), (20, 1)])),
+    int8(case([7, 1], 80, 32, MIX)),
+    int8(case([8, 1], 33, 48, MIX)),
+    int8(case([9, 3], 64, 16, MIX)),
+    int8(case([16, 2], 128, 16, &[(0, 40), (300, 1)])),
+    int8(case([2, 1], 128, 16, &[(37, 150), (0, 64), (0, 129)])),
+    int8(case([2, 2], 256, 16, &[(0, 33), (130, 2)])),
+    int8(case([4, 1], 512, 16, &[(0, 20), (130, 1), (40, 3)])),
+    int8(case([2, 2], 261, 16, &[(0, 5), (37, 1)])),
+    int8(Case { window: Some(20), ..case([4, 2], 33, 16, MIX) }),
+    int8(Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) }),
+    int8(Case { sinks: true, gated: true, ..case([8, 1], 64, 16, MIX) }),
+    int8(Case { skips_first: true, ..case([4, 2], 64, 16, &[(0, 1), (1, 1), (16, 1), (0, 70), (1, 5), (300, 1)]) }),
+    int8(Case { reach: ALL, ..case([3, 3], 64, 32, WHOLE) }),
+    int8(Case { reach: Some(8), ..case([2, 1], 96, 16, &[(0, 140), (0, 66)]) }),
+];
+
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
         let &Self { num_heads, num_kv_heads, head_dim, gated, .. } = self;
@@ -196,7 +224,7 @@ impl Case {
     pub(super) fn tolerance(&self, accuracy: Accuracy) -> f64 {
         match self.dtype {
             KvCacheDtype::F16 => accuracy.attention_f16,
-            KvCacheDtype::F32 => 2e-6,
+            KvCacheDtype::F32 | KvCacheDtype::Int8 => 2e-6,
         }
     }
 
@@ -234,12 +262,20 @@ pub(crate) fn check<L: Loader>(
             check_case(&loader, accuracy, seed, case, tally)?;
         }
     }
+    match has_int8(&loader(1)?) {
+        true => {
+            for (seed, case) in tally.part(&INT8) {
+                check_case(&loader, accuracy, seed, case, tally)?;
+            }
+        }
+        false => refused(loader(16)?, "an int8 cache", &INT8[0], tally)?,
+    }
     if tally.is_full() {
         for (seed, case) in LONG.iter().enumerate() {
             check_case(&loader, accuracy, CASES.len() + seed, case, tally)?;
         }
     }
-    nothing_to_attend_to(loader(512)?, tally)
+    nothing_to_attend_to(&loader, tally)
 }
 
 fn check_case<L: Loader>(
@@ -257,6 +293,10 @@ fn check_case<L: Loader>(
     let mut rig = case.rig(loader(4097)?, spec, &rows)?;
     let got = rig.run(case.scoring(), &pieces)?;
     tally.close(&what, &got, &expected(case, &pieces, &rows), 1e-5, case.tolerance(accuracy));
+    if case.dtype == KvCacheDtype::Int8 {
+        let exact = Case { dtype: KvCacheDtype::F32, ..*case };
+        tally.close(&format!("{what}, of what was stored"), &got, &expected(&exact, &pieces, &rows), 0.0, INT8_ERROR);
+    }
     Ok(())
 }
 
@@ -273,16 +313,34 @@ pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> 
 
 /// A window of no tokens would mask even the token itself, and no kernel has a window that leaves out the first token:
 /// there are no such layers.
-fn nothing_to_attend_to<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
+fn nothing_to_attend_to<L: Loader>(loader: &impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     let of_window = |window| Case { window: Some(window), ..case([4, 2], 20, 16, &[(0, 5)]) };
     let without_first = Case { skips_first: true, ..of_window(3) };
     for (what, case) in [("a window of no tokens", of_window(0)), ("a window without the first token", without_first)] {
-        tally.begin(what)?;
-        let (_, spec) = case.pieces(&mut Random(0));
-        let refused = loader.alloc_kv_layers(&[spec]).is_err();
-        tally.judge(what, 1, if refused { Ok(0.0) } else { Err("taken as if it were one".to_owned()) });
+        refused(loader(512)?, what, &case, tally)?;
     }
     Ok(())
+}
+
+fn refused<L: Loader>(mut loader: L, what: &str, case: &Case, tally: &mut Tally<'_>) -> Result<()> {
+    tally.begin(what)?;
+    let (_, spec) = case.pieces(&mut Random(0));
+    let refused = loader.alloc_kv_layers(&[spec]).is_err();
+    tally.judge(what, 1, if refused { Ok(0.0) } else { Err("taken as if it were one".to_owned()) });
+    Ok(())
+}
+
+/// A head of K or V as the cache holds it. In int8, elements are whole numbers times a scale that makes the largest of
+/// them 127.
+fn stored(dtype: KvCacheDtype, head: &[f32]) -> Vec<f64> {
+    let largest = head.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+    let levels = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let of_element = |&x: &f32| match dtype {
+        KvCacheDtype::F16 => f16::from_f32(x).to_f64(),
+        KvCacheDtype::F32 => f64::from(x),
+        KvCacheDtype::Int8 => f64::from((x * levels).round_ties_even()) * f64::from(largest / 127.0),
+    };
+    head.iter().map(of_element).collect()
 }
 
 /// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows; there are `context` of them.
@@ -297,11 +355,7 @@ fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<
     let seen: Vec<usize> = (0..context).filter(sees).collect();
     let d = layout.head_dim;
     let cached = |token: usize, column: usize| {
-        let stored = |x: f32| match case.dtype {
-            KvCacheDtype::F16 => f16::from_f32(x).to_f64(),
-            KvCacheDtype::F32 => f64::from(x),
-        };
-        rows[token * layout.cols() + layout.gate_cols() + column..][..d].iter().map(|&x| stored(x)).collect::<Vec<_>>()
+        stored(case.dtype, &rows[token * layout.cols() + layout.gate_cols() + column..][..d])
     };
     let mut out = Vec::new();
     for head in 0..layout.num_heads {

@@ -2,12 +2,13 @@
 //! own.
 
 use super::attention::{Case, case, expected};
-use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
+use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, has_int8, kv_layer, matrix, no_rope};
 use crate::Result;
 use crate::backend::{
     Attention, Backend, CopyBlocks, Embed, KvLayerSpec, Loader, Ops, RopeAndStore, RopeAngles, Rotation,
 };
 use crate::batch::{Batch, BlockCopy, GroupKind};
+use crate::config::KvCacheDtype;
 
 /// Prompts, chunks and single tokens; then single tokens alone.
 const SEQS: [&[(usize, usize)]; 2] = [&[(0, 33), (40, 1), (17, 20), (0, 1)], &[(40, 1), (3, 1), (90, 1)]];
@@ -22,6 +23,11 @@ pub(crate) fn check<L: Loader>(
         let full = case([4, 2], 32, 16, seqs);
         let windowed = Case { window: Some(20), softcap: Some(3.0), ..case([3, 1], 80, 16, seqs) };
         check_cases(loader(256)?, accuracy, seed as u64, [full, windowed], tally)?;
+    }
+    if has_int8(&loader(1)?) {
+        let full = Case { dtype: KvCacheDtype::Int8, ..case([4, 2], 32, 16, SEQS[0]) };
+        let windowed = Case { window: Some(20), dtype: KvCacheDtype::Int8, ..case([3, 1], 80, 16, SEQS[0]) };
+        check_cases(loader(256)?, accuracy, SEQS.len() as u64, [full, windowed], tally)?;
     }
     Ok(())
 }

@@ -199,10 +199,8 @@ impl Rows {
     /// The latent of a token, and the key that RoPE has rotated, as the cache holds them.
     fn row(&self, case: &Case, first_row: usize, position: usize) -> [Vec<f64>; 2] {
         let LatentShape { rank, .. } = case.shape;
-        let stored = |x: f64| match case.dtype {
-            KvCacheDtype::F16 => f16::from_f64(x).to_f64(),
-            KvCacheDtype::F32 => f64::from(x as f32),
-        };
+        let is_f16 = case.dtype == KvCacheDtype::F16;
+        let stored = |x: f64| if is_f16 { f16::from_f64(x).to_f64() } else { f64::from(x as f32) };
         let row = &self.latents[(first_row + position) * case.shape.row_dim()..][..case.shape.row_dim()];
         let (latent, key) = row.split_at(rank);
         let squares: f64 = latent.iter().map(|&x| f64::from(x) * f64::from(x)).sum();

@@ -28,6 +28,7 @@ use crate::backend::{
     RopeAttention, RopeKind, RopeSpec, Scoring,
 };
 use crate::batch::{Batch, GroupKind, GroupTables, NULL_BLOCK};
+use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 pub(crate) use rope::HostRotation;
@@ -186,6 +187,11 @@ pub(crate) fn within<B: Backend>(
 pub(crate) fn kv_layer<L: Loader>(loader: &mut L, spec: KvLayerSpec) -> Result<<L::Backend as Backend>::KvLayer> {
     let layer = loader.alloc_kv_layers(&[spec])?.pop();
     layer.ok_or_else(|| crate::Error::internal("no KV layer where one was asked for"))
+}
+
+/// Whether the device can have an int8 cache.
+fn has_int8<L: Loader>(loader: &L) -> bool {
+    loader.check_kv_cache(16, KvCacheDtype::Int8).is_ok()
 }
 
 /// A batch of one sequence of these tokens, without a cache.

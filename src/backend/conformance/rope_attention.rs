@@ -3,7 +3,7 @@
 
 use super::attention::{Case, expected};
 use super::rope::{HostNorms, HostRotation, Norms, TEMPERATURE};
-use super::{AttentionRig, Piece, Random, Tally, batch_of};
+use super::{AttentionRig, Piece, Random, Tally, batch_of, has_int8};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Temperature};
 use crate::batch::GroupKind;
@@ -16,6 +16,8 @@ const FEW: &[(usize, usize)] = &[(260, 2)];
 const LONG: &[(usize, usize)] = &[(1100, 2), (40, 2)];
 /// Tolerance of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
 const ROUNDED: f64 = 2e-3;
+/// Tolerance of an int8 cache, likewise: an element may be a level off.
+const A_LEVEL: f64 = 2e-2;
 
 struct Rotated {
     case: Case,
@@ -79,9 +81,26 @@ fn cases() -> Vec<Rotated> {
     ]
 }
 
+/// Over an int8 cache, on devices that have one.
+fn int8_cases() -> Vec<Rotated> {
+    use RopeKind::{Neox, Norm};
+    let int8 = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::Int8, ..rotated.case }, ..rotated };
+    vec![
+        int8(case([3, 1], 7, Neox, 2, true)),
+        int8(case([9, 3], 64, Neox, 32, false)),
+        int8(case([16, 2], 128, Norm, 64, true)),
+        int8(case([2, 2], 256, Neox, 128, false)),
+        int8(Rotated { norms: Norms::HeadsAndV, ..case([4, 2], 64, Neox, 32, true) }),
+    ]
+}
+
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("RoPE and attention in one");
-    for (seed, case) in tally.part(&cases()) {
+    let mut all = cases();
+    if has_int8(&loader(1)?) {
+        all.extend(int8_cases());
+    }
+    for (seed, case) in tally.part(&all) {
         check_case(&loader, case, seed as u64, tally)?;
     }
     Ok(())
@@ -126,7 +145,11 @@ fn check_case<L: Loader>(
         let now: Vec<_> = pieces.iter().map(|p| Piece { cached: p.cached + step, new: 1, ..p.clone() }).collect();
         let got = rig.rope_step(case.scoring(), &now)?;
         let expected = expected(case, &now, &expected_rows);
-        let absolute = if case.dtype == KvCacheDtype::F16 { ROUNDED } else { 1e-5 };
+        let absolute = match case.dtype {
+            KvCacheDtype::F16 => ROUNDED,
+            KvCacheDtype::F32 => 1e-5,
+            KvCacheDtype::Int8 => A_LEVEL,
+        };
         tally.close(&format!("{what}, step {step}"), &got, &expected, 1e-5, absolute);
     }
     Ok(())

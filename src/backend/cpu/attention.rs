@@ -214,7 +214,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
                 None => tile::scores(s, q, k, scores),
                 Some(_) => latent::scores(s, q, k, scores),
             }
-            let corrections = self.softmax(s, &mut scores[..len], &keys, tiles.len(), &mut maximum, &mut sums);
+            let corrections = self.softmax(s, &mut scores[..len], &keys, &chunk, &mut maximum, &mut sums);
             for (out, correction) in rows.out[..len].iter_mut().zip(corrections) {
                 out.iter_mut().for_each(|x| *x *= correction);
             }
@@ -247,12 +247,12 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let table = batch.block_table(group, self.unit.seq);
         let tiles_per_block = kv.spec.block_size / TILE;
         let tile_of = |tile: usize| kv.tile(table[tile / tiles_per_block], tile % tiles_per_block, self.unit.kv_head);
-        let mut chunk = Chunk { k: [Tile::default(); CHUNK_TILES], v: [Tile::default(); CHUNK_TILES] };
+        let mut chunk = Chunk { num_tiles: tiles.len(), ..Chunk::default() };
         for (i, tile) in tiles.clone().enumerate() {
-            let (k, v) = tile_of(tile);
-            let (next_k, next_v) = tile_of((tile + tiles.len()).min(num_tiles - 1));
-            chunk.k[i] = Tile { elements: k, next: next_k };
-            chunk.v[i] = Tile { elements: v, next: next_v };
+            let (now, next) = (tile_of(tile), tile_of((tile + tiles.len()).min(num_tiles - 1)));
+            chunk.k[i] = Tile { elements: now.k, next: next.k };
+            chunk.v[i] = Tile { elements: now.v, next: next.v };
+            chunk.scales[i] = [now.scales, next.scales];
         }
         chunk
     }
@@ -266,18 +266,27 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         s: S,
         scores: &mut [[[f32; LANES]; CHUNK_TILES]],
         keys: &[Range<usize>; MAX_ROWS],
-        num_tiles: usize,
+        chunk: &Chunk<'_, E>,
         maximum: &mut [f32; LANES],
         sums: &mut [S::V; MAX_ROWS],
     ) -> [f32; LANES] {
         let Scoring { scale, softcap } = self.attention.scoring;
-        let old = *maximum;
+        let (old, num_tiles) = (*maximum, chunk.num_tiles);
+        if E::HAS_SCALES {
+            for [_, next] in &chunk.scales[..num_tiles] {
+                next.iter().for_each(|scales| s.prefetch(scales));
+            }
+        }
         // While all keys are masked the maximum is -inf, and -inf - -inf would be NaN.
         let mut base = [0.0; LANES];
         for (i, scores) in scores.iter_mut().enumerate() {
             let mut top = s.splat(old[i]);
             for (tile, scores) in scores[..num_tiles].iter_mut().enumerate() {
-                let mut x = s.mul(s.load(scores), s.splat(scale));
+                let mut x = s.load(scores);
+                if E::HAS_SCALES {
+                    x = s.mul(x, s.load(&chunk.scales[tile][0][0]));
+                }
+                x = s.mul(x, s.splat(scale));
                 if let Some(cap) = softcap {
                     x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
                 }
@@ -294,10 +303,11 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let corrections = to_array(s, corrections);
         for (i, scores) in scores.iter_mut().enumerate() {
             let mut sum = s.mul(sums[i], s.splat(corrections[i]));
-            for scores in &mut scores[..num_tiles] {
+            for (scores, [scales, _]) in scores[..num_tiles].iter_mut().zip(&chunk.scales) {
                 let weight = exp(s, s.sub(s.load(scores), s.splat(base[i])));
-                s.store(weight, scores);
                 sum = s.add(sum, weight);
+                // V's scales go with the weights, once for all elements of a head.
+                s.store(if E::HAS_SCALES { s.mul(weight, s.load(&scales[1])) } else { weight }, scores);
             }
             sums[i] = sum;
         }
@@ -305,10 +315,21 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     }
 }
 
-/// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`, and so is `k` of latent rows.
+/// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`, and so is `k` of latent rows. `scales[tile]`:
+/// those of K and V of the tile, and of the one that is next in its place.
 struct Chunk<'a, E> {
+    num_tiles: usize,
     k: [Tile<'a, E>; CHUNK_TILES],
     v: [Tile<'a, E>; CHUNK_TILES],
+    scales: [[&'a [[f32; TILE]; 2]; 2]; CHUNK_TILES],
+}
+
+impl<E: Copy> Default for Chunk<'_, E> {
+    fn default() -> Self {
+        let none = &[[1.0; TILE]; 2];
+        let [k, v] = [[Tile::default(); CHUNK_TILES]; 2];
+        Self { num_tiles: 0, k, v, scales: [[none; 2]; CHUNK_TILES] }
+    }
 }
 
 /// Elements of a tile, and of the tile at its place in the next chunk, which the kernels ask for in advance: the blocks

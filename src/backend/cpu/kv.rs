@@ -6,13 +6,20 @@
 //! v: [num_blocks, num_kv_heads, block_size,      head_dim]
 //! ```
 //!
+//! Elements in int8 have a scale for each token and head of K, and for each of V, `[num_blocks, num_kv_heads,
+//! block_size / 16, 2, 16 tokens]`: a vector of them is multiplied with a vector of scores, or of weights. On SmolLM2
+//! scales of 32 elements, as q8_0 has them, were as good (docs/architecture.md), and cost a product for each element.
+//!
 //! Latent rows, which are K and V at once, lie as V does; there is no K beside them.
 
 mod element;
 
+use std::sync::atomic::AtomicU32;
+
 use half::f16;
 
 pub(super) use element::KvElement;
+use element::LEVELS;
 
 use super::simd::{LANES, Simd};
 use super::storage::Storage;
@@ -22,6 +29,8 @@ use crate::{Error, Result};
 
 /// Tokens per tile: the lanes of a vector.
 pub(super) const TILE: usize = LANES;
+
+const SIGN: u32 = 1 << 31;
 
 /// One layer's K and V pool.
 #[derive(Debug)]
@@ -35,6 +44,7 @@ pub struct KvLayer {
 pub(super) enum KvPool {
     F16(KvPages<f16>),
     F32(KvPages<f32>),
+    Int8(KvPages<i8>),
 }
 
 impl KvLayer {
@@ -53,6 +63,7 @@ impl KvLayer {
         match &mut self.pool {
             KvPool::F16(pages) => pages.copy_block(src, dst),
             KvPool::F32(pages) => pages.copy_block(src, dst),
+            KvPool::Int8(pages) => pages.copy_block(src, dst),
         }
     }
 }
@@ -74,35 +85,56 @@ pub(super) struct KvPages<E> {
     /// Empty where rows are latent.
     pub(super) k: Storage<E>,
     pub(super) v: Storage<E>,
+    /// Where elements have scales.
+    pub(super) scales: Option<Storage<f32>>,
+}
+
+/// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`; latent rows are both, as V is. Then
+/// the scales of K and of V, where elements have them.
+pub(super) struct KvTile<'a, E> {
+    pub(super) k: &'a [E],
+    pub(super) v: &'a [E],
+    pub(super) scales: &'a [[f32; TILE]; 2],
 }
 
 impl<E: KvElement> KvPages<E> {
-    /// Elements of K (or of V) of one block and kv head.
-    fn head_elements(&self) -> usize {
-        self.spec.block_size * self.spec.head_dim
-    }
-
-    /// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`; latent rows are both, as V is.
     #[inline(always)]
-    pub(super) fn tile(&self, block: u32, tile: usize, kv_head: usize) -> (&[E], &[E]) {
-        let tile_elements = TILE * self.spec.head_dim;
-        let start = (block as usize * self.spec.num_kv_heads + kv_head) * self.head_elements() + tile * tile_elements;
-        let v = &self.v[start..start + tile_elements];
-        let k = if self.spec.latent.is_some() { v } else { &self.k[start..start + tile_elements] };
-        (k, v)
+    pub(super) fn tile(&self, block: u32, tile: usize, kv_head: usize) -> KvTile<'_, E> {
+        let head = block as usize * self.spec.num_kv_heads + kv_head;
+        let index = head * (self.spec.block_size / TILE) + tile;
+        let elements = index * TILE * self.spec.head_dim..(index + 1) * TILE * self.spec.head_dim;
+        let v = &self.v[elements.clone()];
+        let k = if self.spec.latent.is_some() { v } else { &self.k[elements] };
+        let scales = match &self.scales {
+            Some(scales) => &scales.as_chunks::<TILE>().0.as_chunks::<2>().0[index],
+            None => &[[1.0; TILE]; 2],
+        };
+        KvTile { k, v, scales }
     }
 
     fn copy_block(&mut self, src: u32, dst: u32) {
-        let elements = self.head_elements() * self.spec.num_kv_heads;
-        let (src, dst) = (src as usize * elements, dst as usize * elements);
+        let heads = self.spec.block_size * self.spec.num_kv_heads;
+        let elements = heads * self.spec.head_dim;
+        let places = |size: usize| (src as usize * size..(src as usize + 1) * size, dst as usize * size);
+        let (from, to) = places(elements);
         if self.spec.latent.is_none() {
-            self.k.copy_within(src..src + elements, dst);
+            self.k.copy_within(from.clone(), to);
         }
-        self.v.copy_within(src..src + elements, dst);
+        self.v.copy_within(from, to);
+        if let Some(scales) = &mut self.scales {
+            let (from, to) = places(2 * heads);
+            scales.copy_within(from, to);
+        }
     }
 
     pub(super) fn writer(&mut self) -> KvWriter<'_, E> {
-        KvWriter { spec: self.spec, k: E::as_atomic(&mut self.k), v: E::as_atomic(&mut self.v) }
+        let scales = self.scales.as_deref_mut().unwrap_or_default();
+        KvWriter {
+            spec: self.spec,
+            k: E::as_atomic(&mut self.k),
+            v: E::as_atomic(&mut self.v),
+            scales: f32::as_atomic(scales),
+        }
     }
 }
 
@@ -113,6 +145,8 @@ pub(super) struct KvWriter<'a, E: KvElement> {
     spec: KvLayerSpec,
     k: &'a [E::Atomic],
     v: &'a [E::Atomic],
+    /// Empty where elements have none.
+    scales: &'a [AtomicU32],
 }
 
 impl<E: KvElement> KvWriter<'_, E> {
@@ -122,28 +156,47 @@ impl<E: KvElement> KvWriter<'_, E> {
         let KvLayerSpec { block_size, num_kv_heads, head_dim, .. } = self.spec;
         let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
         for head in 0..num_kv_heads {
-            let base = (block * num_kv_heads + head) * block_size * head_dim;
+            let first = (block * num_kv_heads + head) * block_size;
             let elements = head * head_dim..(head + 1) * head_dim;
-            let k_base = base + offset / TILE * TILE * head_dim + offset % TILE;
-            store_strided::<S, E>(s, &k[elements.clone()], &self.k[k_base..], TILE);
-            store_strided::<S, E>(s, &v[elements], &self.v[base + offset * head_dim..], 1);
+            let (k, v) = (&k[elements.clone()], &v[elements]);
+            let k_start = (first + offset / TILE * TILE) * head_dim + offset % TILE;
+            let [k_levels, v_levels] = if E::HAS_SCALES { self.store_scales(first + offset, [k, v]) } else { [1.0; 2] };
+            store_strided::<S, E>(s, (k, k_levels), &self.k[k_start..], TILE);
+            store_strided::<S, E>(s, (v, v_levels), &self.v[(first + offset) * head_dim..], 1);
         }
+    }
+
+    /// Stores the scales of a head of K and of V, and returns what their elements are multiplied by before they are
+    /// rounded. `token` counts the tokens of all heads before it.
+    #[inline(always)]
+    fn store_scales(&self, token: usize, heads: [&[f32]; 2]) -> [f32; 2] {
+        let start = token / TILE * 2 * TILE + token % TILE;
+        std::array::from_fn(|i| {
+            // Bits of magnitudes are in the order of the magnitudes, with NaN above all: where a head has one, its
+            // scale is NaN and shows it.
+            let largest = heads[i].iter().fold(0, |top, x| top.max(x.to_bits() & !SIGN));
+            let largest = f32::from_bits(largest);
+            (largest / LEVELS).store(&self.scales[start + i * TILE]);
+            if largest == 0.0 { 0.0 } else { LEVELS / largest }
+        })
     }
 
     /// Stores one token's latent row at `slot`.
     #[inline(always)]
     pub(super) fn store_latent<S: Simd>(&self, s: S, slot: u32, row: &[f32]) {
-        store_strided::<S, E>(s, row, &self.v[slot as usize * self.spec.head_dim..], 1);
+        store_strided::<S, E>(s, (row, 1.0), &self.v[slot as usize * self.spec.head_dim..], 1);
     }
 }
 
+/// Stores `x`, times `levels` where elements have scales.
 #[inline(always)]
-fn store_strided<S: Simd, E: KvElement>(s: S, x: &[f32], out: &[E::Atomic], stride: usize) {
+fn store_strided<S: Simd, E: KvElement>(s: S, (x, levels): (&[f32], f32), out: &[E::Atomic], stride: usize) {
     for (x, out) in x.chunks(LANES).zip(out.chunks(LANES * stride)) {
-        let rounded = match x.as_array() {
-            Some(x) => E::round(s, s.load(x)),
-            None => E::round(s, s.load_partial(x)),
+        let values = match x.as_array() {
+            Some(x) => s.load(x),
+            None => s.load_partial(x),
         };
+        let rounded = E::round(s, if E::HAS_SCALES { s.mul(values, s.splat(levels)) } else { values });
         for (x, out) in rounded[..x.len()].iter().zip(out.iter().step_by(stride)) {
             x.store(out);
         }

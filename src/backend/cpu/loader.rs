@@ -112,13 +112,15 @@ impl CpuLoader {
         let shape = [spec.num_blocks, spec.num_kv_heads, spec.block_size, spec.head_dim];
         let k = self.allocate(Purpose::KvCache, if spec.latent.is_some() { &[0] } else { &shape })?;
         let v = self.allocate(Purpose::KvCache, &shape)?;
-        Ok(KvPages { spec, k, v })
+        let scales = [spec.num_blocks, spec.num_kv_heads, spec.block_size, 2];
+        let scales = E::HAS_SCALES.then(|| self.allocate(Purpose::KvCache, &scales)).transpose()?;
+        Ok(KvPages { spec, k, v, scales })
     }
 
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
         let KvLayerSpec { num_blocks, block_size, .. } = spec;
         spec.validate()?;
-        self.check_block_size(block_size)?;
+        self.check_kv_cache(block_size, spec.dtype)?;
         let bytes = spec.block_bytes().and_then(|bytes| bytes.checked_mul(num_blocks as u64)).unwrap_or(u64::MAX);
         // The system would promise more than it has, and kill the process when the pool fills up.
         if let Ok(available) = self.available_memory()
@@ -129,6 +131,7 @@ impl CpuLoader {
         let pool = match spec.dtype {
             KvCacheDtype::F16 => KvPool::F16(self.allocate_pages(spec)?),
             KvCacheDtype::F32 => KvPool::F32(self.allocate_pages(spec)?),
+            KvCacheDtype::Int8 => KvPool::Int8(self.allocate_pages(spec)?),
         };
         Ok(KvLayer { spec, pool })
     }
@@ -302,7 +305,7 @@ impl Loader for CpuLoader {
         work_sizes(spec, rows).map(bytes).into_iter().fold(Routes::bytes(spec, rows), u64::saturating_add)
     }
 
-    fn check_block_size(&self, block_size: usize) -> Result<()> {
+    fn check_kv_cache(&self, block_size: usize, _dtype: KvCacheDtype) -> Result<()> {
         match block_size == 0 || !block_size.is_multiple_of(TILE) {
             true => Err(Error::invalid("block_size", block_size, format!("a multiple of {TILE} on the CPU"))),
             false => Ok(()),

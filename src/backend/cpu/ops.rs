@@ -256,6 +256,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         match &mut kv.pool {
             KvPool::F16(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
             KvPool::F32(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
+            KvPool::Int8(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
         }
         Ok(())
     }
@@ -279,6 +280,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         match &mut kv.pool {
             KvPool::F16(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
             KvPool::F32(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
+            KvPool::Int8(_) => return Err(Error::internal("latent rows in int8")),
         }
         Ok(())
     }
@@ -297,6 +299,9 @@ impl Ops<CpuBackend> for CpuStep<'_> {
                 attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
             KvPool::F32(kv) => {
+                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
+            }
+            KvPool::Int8(kv) => {
                 attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
         }

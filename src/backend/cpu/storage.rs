@@ -17,6 +17,8 @@ pub unsafe trait Element: Copy {}
 unsafe impl Element for f32 {}
 // SAFETY: a transparent u16.
 unsafe impl Element for f16 {}
+// SAFETY: any 8 bits are an i8.
+unsafe impl Element for i8 {}
 
 /// A fixed number of elements. The system maps its pages when they are first written: a large KV pool costs what is
 /// used of it (an aligned `alloc_zeroed` would write it all at once).

@@ -50,8 +50,15 @@ const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 7
 const SCORING: Scoring = Scoring { scale: 0.5, softcap: None };
 
 fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
+    let rows = Random(3).values(tokens * LAYOUT.cols());
+    rig_of(isa, &rows, KvCacheDtype::F16)
+}
+
+/// Over a cache of some type; `rows` are q, k and v of the tokens.
+fn rig_of(isa: Isa, rows: &[f32], dtype: KvCacheDtype) -> (AttentionRig<CpuLoader>, Piece) {
+    let tokens = rows.len() / LAYOUT.cols();
     let num_blocks = tokens.div_ceil(16) + 1;
-    let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
+    let kind = GroupKind::Full;
     let spec = KvLayerSpec {
         kind,
         skips_first: false,
@@ -62,20 +69,58 @@ fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
         latent: None,
         dtype,
     };
-    let rows = Random(3).values(tokens * LAYOUT.cols());
     let piece = Piece { first_row: 0, blocks: (1..num_blocks as u32).collect(), cached: 0, new: tokens };
-    (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, &rows).unwrap(), piece)
+    (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, rows).unwrap(), piece)
 }
 
 #[test]
 fn instruction_sets_agree_on_attention_bit_for_bit() {
-    let run = |isa| {
-        let (mut rig, piece) = rig(isa, 200);
-        rig.run(SCORING, &[piece]).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
-    };
-    let expected = run(Isa::SCALAR);
+    let rows = Random(3).values(200 * LAYOUT.cols());
+    for dtype in [KvCacheDtype::F16, KvCacheDtype::Int8] {
+        let run = |isa| {
+            let (mut rig, piece) = rig_of(isa, &rows, dtype);
+            rig.run(SCORING, &[piece]).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let expected = run(Isa::SCALAR);
+        for isa in Isa::available() {
+            assert!(run(isa) == expected, "{isa:?} differs from scalar over {dtype:?}");
+        }
+    }
+}
+
+/// A token that sees itself alone gives back its V as the cache holds it: to half of one of 127 levels, zeros and the
+/// largest elements exactly, the smallest numbers too; and what is no number stays none.
+#[test]
+fn int8_keeps_values_to_half_a_level() {
+    let (kv_cols, head_dim) = (LAYOUT.kv_cols(), LAYOUT.head_dim);
+    let values = Random(5).values(kv_cols);
     for isa in Isa::available() {
-        assert!(run(isa) == expected, "{isa:?} differs from scalar");
+        let through = |v: &[f32]| {
+            let mut row = vec![0.5; LAYOUT.cols() - kv_cols];
+            row.extend_from_slice(v);
+            let (mut rig, piece) = rig_of(isa, &row, KvCacheDtype::Int8);
+            let out = rig.run(SCORING, &[piece]).unwrap();
+            let group = LAYOUT.num_heads / LAYOUT.num_kv_heads;
+            out.chunks(head_dim).step_by(group).flatten().copied().collect::<Vec<f32>>()
+        };
+        for factor in [1e-30, 1e-5, 1.0, 1e4, 1e30] {
+            let v: Vec<f32> = values.iter().map(|x| x * factor).collect();
+            for (v, got) in v.chunks(head_dim).zip(through(&v).chunks(head_dim)) {
+                let largest = v.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+                for (x, got) in v.iter().zip(got) {
+                    let bound = if x.abs() == largest { 1e-6 } else { 0.5 / 127.0 + 1e-6 };
+                    assert!((x - got).abs() <= bound * largest, "{isa:?}: {x} became {got}");
+                }
+            }
+        }
+        assert_eq!(through(&vec![0.0; kv_cols]), vec![0.0; kv_cols]);
+        for broken in [f32::NAN, f32::INFINITY] {
+            let mut v = values.clone();
+            v[head_dim - 1] = broken;
+            let got = through(&v);
+            assert!(!got[head_dim - 1].is_finite(), "{isa:?}: {broken} became {}", got[head_dim - 1]);
+            assert!(got[head_dim..].iter().all(|x| x.is_finite()), "{isa:?}: {broken} reached another head");
+        }
     }
 }
 
@@ -93,8 +138,8 @@ fn attention_scratch_is_linear_in_the_prompt() {
     assert!(short > 0 && long <= 8 * short && long <= 64 * 2000, "{short} then {long} bytes");
 }
 
-/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 or 4 bytes per token and layer, and the ledger
-/// adds up to what was taken.
+/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 or 4 bytes per token and layer, or in int8 2 · kv
+/// heads · (head size + 4), and the ledger adds up to what was taken.
 #[test]
 fn kv_bytes_and_ledger_are_exact() {
     let mut loader = loader(32);
@@ -107,16 +152,22 @@ fn kv_bytes_and_ledger_are_exact() {
     let layer = kv_layer(&mut loader, spec).unwrap();
     let KvPool::F32(pages) = &layer.pool else { panic!("{layer:?}") };
     assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 4);
+    let int8 = KvLayerSpec { dtype: KvCacheDtype::Int8, ..kv_spec(50, 32) };
+    let layer = kv_layer(&mut loader, int8).unwrap();
+    let KvPool::Int8(pages) = &layer.pool else { panic!("{layer:?}") };
+    let scales = pages.scales.as_ref().unwrap();
+    assert_eq!(pages.k.bytes() + pages.v.bytes() + scales.bytes(), 50 * 32 * 2 * 3 * (64 + 4));
     loader.alloc_buffer(32, 100).unwrap();
     vector(&mut loader, &[1.0; 80]).unwrap();
     let weight = matrix(&mut loader, &[1.0; 64 * 32], 32).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
-    assert_eq!(ledger.kv_cache, 50 * (4 * kv_spec(50, 32).block_bytes().unwrap() + spec.block_bytes().unwrap()));
+    let block_bytes = [spec, int8].map(|spec| spec.block_bytes().unwrap());
+    assert_eq!(ledger.kv_cache, 50 * (4 * kv_spec(50, 32).block_bytes().unwrap() + block_bytes.iter().sum::<u64>()));
     assert_eq!(ledger.weights, 80 * 4 + weight.bytes());
     assert!(ledger.scratch >= 32 * 100 * 4);
     assert_eq!(ledger.other, 0);
-    assert_eq!(backend.device_allocations(), 5 * 2 + 1 + 1 + 1 + 1);
+    assert_eq!(backend.device_allocations(), 5 * 2 + 3 + 1 + 1 + 1 + 1);
 }
 
 #[test]

@@ -244,6 +244,7 @@ impl Variant {
         let cache = |dtype| match dtype {
             KvCacheDtype::F16 => "_f16",
             KvCacheDtype::F32 => "_f32",
+            KvCacheDtype::Int8 => "_int8",
         };
         let subject = match self.subject {
             Subject::Nothing => String::new(),

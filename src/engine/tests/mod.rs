@@ -12,6 +12,7 @@ mod failures;
 mod fake;
 mod forks;
 mod handle;
+mod int8;
 mod interrupts;
 mod latent;
 mod lifecycle;

@@ -39,11 +39,15 @@ impl KvGroupSpec {
     /// Bytes of one block in all layers of the group.
     ///
     /// # Errors
-    /// `InvalidRequest` for a block size whose bytes cannot be counted.
+    /// `InvalidRequest` for a block size whose bytes cannot be counted, and for a type that the layers' rows cannot
+    /// have.
     pub fn block_bytes(&self, block_size: usize, dtype: KvCacheDtype) -> Result<u64> {
-        let of_layer = |layout: &KvLayout| self.layer(*layout, 0, block_size, dtype).block_bytes();
-        let sum = self.layers.iter().try_fold(0u64, |sum, layout| sum.checked_add(of_layer(layout)?));
-        sum.ok_or_else(|| Error::invalid("block_size", block_size, "a block whose bytes can be counted"))
+        self.layers.iter().try_fold(0u64, |sum, layout| {
+            let layer = self.layer(*layout, 0, block_size, dtype);
+            layer.validate()?;
+            let sum = layer.block_bytes().and_then(|bytes| sum.checked_add(bytes));
+            sum.ok_or_else(|| Error::invalid("block_size", block_size, "a block whose bytes can be counted"))
+        })
     }
 }
 

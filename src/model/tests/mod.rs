@@ -357,6 +357,16 @@ fn golden_logits_of_the_architectures() {
     }
 }
 
+/// Rounding K and V to int8 moves logits of small models with random weights by some hundredths of the largest one; of
+/// real models see `tests/test_golden_model.py`.
+#[test]
+fn golden_logits_over_an_int8_cache() {
+    for name in ["llama3_ropescale", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi4mini", "qwen35"] {
+        let distance = relative_distance(&format!("arch/{name}"), &float_file(name), KvCacheDtype::Int8);
+        assert!((1e-4..8e-2).contains(&distance), "{name}: {distance:.2e}");
+    }
+}
+
 /// Sizes of a family whose rules follow from the number of layers: EXAONE 4 of 64 layers has windows and layers without
 /// RoPE, Gemma 2 of 46 and Gemma 3 of 62 scale scores by another size. Narrow models of so many layers, in which a few
 /// layers' weights repeat; EXAONE's logits are llama.cpp's, Gemma's those of a float64 reference in numpy that equals

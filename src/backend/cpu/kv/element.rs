@@ -2,17 +2,22 @@
 #![allow(unsafe_code)] // A pool borrowed exclusively is given to the threads as atomics.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI8, AtomicU16, AtomicU32, Ordering};
 
 use half::f16;
 
 use crate::backend::cpu::simd::{LANES, Simd};
 use crate::backend::cpu::storage::Element;
 
+/// The largest whole number that an i8 has of either sign: a head's largest element becomes this.
+pub(super) const LEVELS: f32 = 127.0;
+
 /// An element type that K and V are stored in.
 pub(in super::super) trait KvElement: Element + Debug + Send + Sync {
     /// An atomic of the same size and bits, which several threads may write.
     type Atomic: Sync + Debug;
+    /// Whether the elements of a token's head have a scale, which makes them values.
+    const HAS_SCALES: bool;
 
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V;
     /// Loads up to 16 elements; the lanes behind them are zero.
@@ -25,6 +30,7 @@ pub(in super::super) trait KvElement: Element + Debug + Send + Sync {
 
 impl KvElement for f16 {
     type Atomic = AtomicU16;
+    const HAS_SCALES: bool = false;
 
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
@@ -51,6 +57,7 @@ impl KvElement for f16 {
 
 impl KvElement for f32 {
     type Atomic = AtomicU32;
+    const HAS_SCALES: bool = false;
 
     #[inline(always)]
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
@@ -74,5 +81,34 @@ impl KvElement for f32 {
         // SAFETY: AtomicU32 has the size and alignment of f32, and any bits are an f32; the exclusive borrow is given
         // up for the shared one.
         unsafe { &*(std::ptr::from_mut(x) as *const [AtomicU32]) }
+    }
+}
+
+impl KvElement for i8 {
+    type Atomic = AtomicI8;
+    const HAS_SCALES: bool = true;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
+        s.load_i8(x)
+    }
+    #[inline(always)]
+    fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V {
+        let mut lanes = [0; LANES];
+        lanes[..x.len()].copy_from_slice(x);
+        s.load_i8(&lanes)
+    }
+    /// NaN, whose head has a scale of NaN, becomes the lowest level.
+    #[inline(always)]
+    fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES] {
+        s.to_i8(s.min(s.max(v, s.splat(-LEVELS)), s.splat(LEVELS)))
+    }
+    #[inline(always)]
+    fn store(self, at: &AtomicI8) {
+        at.store(self, Ordering::Relaxed);
+    }
+    fn as_atomic(x: &mut [Self]) -> &[AtomicI8] {
+        // SAFETY: AtomicI8 has the size and alignment of i8; the exclusive borrow is given up for the shared one.
+        unsafe { &*(std::ptr::from_mut(x) as *const [AtomicI8]) }
     }
 }

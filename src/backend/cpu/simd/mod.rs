@@ -124,6 +124,9 @@ pub(crate) trait Simd: Copy {
     fn load_f16(self, x: &[f16; LANES]) -> Self::V;
     /// Rounds to nearest, ties to even.
     fn to_f16(self, v: Self::V) -> [f16; LANES];
+    fn load_i8(self, x: &[i8; LANES]) -> Self::V;
+    /// Rounds numbers in `-128.0..=127.0` to the nearest whole one, ties to even.
+    fn to_i8(self, v: Self::V) -> [i8; LANES];
 
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;

@@ -62,6 +62,14 @@ impl Simd for Scalar {
         from_fn(|i| f16::from_f32(v[i]))
     }
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> V {
+        from_fn(|i| f32::from(x[i]))
+    }
+    #[inline(always)]
+    fn to_i8(self, v: V) -> [i8; LANES] {
+        from_fn(|i| v[i].round_ties_even() as i8)
+    }
+    #[inline(always)]
     fn add(self, a: V, b: V) -> V {
         zip(a, b, |a, b| a + b)
     }

@@ -17,6 +17,7 @@ enum Function {
     Silu,
     Tanh,
     ThroughF16,
+    ThroughI8,
     KeepEven,
     Sum,
     Maximum,
@@ -35,6 +36,8 @@ impl Kernel for Map<'_> {
                 Function::Silu => silu(s, v),
                 Function::Tanh => tanh(s, v),
                 Function::ThroughF16 => s.load_f16(&s.to_f16(v)),
+                // Only numbers in the range have a result of their own.
+                Function::ThroughI8 => s.load_i8(&s.to_i8(s.min(s.max(v, s.splat(-127.0)), s.splat(127.0)))),
                 Function::KeepEven => s.keep_lanes(v, 0x5555, f32::NEG_INFINITY),
                 Function::Sum => s.splat(s.sum(v)),
                 Function::Maximum => s.splat(s.maximum(v)),
@@ -63,7 +66,7 @@ fn inputs() -> Vec<f32> {
 fn all_instruction_sets_give_the_same_bits() {
     let x = inputs();
     use Function::*;
-    for function in [Exp, Silu, Tanh, ThroughF16, KeepEven, Sum, Maximum] {
+    for function in [Exp, Silu, Tanh, ThroughF16, ThroughI8, KeepEven, Sum, Maximum] {
         let expected = apply(Isa::SCALAR, function, &x);
         for isa in Isa::available() {
             for ((a, b), x) in apply(isa, function, &x).iter().zip(&expected).zip(&x) {
@@ -115,6 +118,15 @@ fn f16_rounds_to_nearest_even() {
         assert_eq!(apply(isa, Function::ThroughF16, &x), expected);
     }
     assert_eq!(f16::from_f32(x[1]).to_f32(), expected[1]);
+}
+
+#[test]
+fn i8_rounds_to_nearest_even() {
+    let x = [0.5, 1.5, -0.5, -1.5, 126.5, -126.6, 127.0, -127.0, 0.49, -3.51];
+    let expected = [0.0, 2.0, 0.0, -2.0, 126.0, -127.0, 127.0, -127.0, 0.0, -4.0];
+    for isa in Isa::available() {
+        assert_eq!(apply(isa, Function::ThroughI8, &x), expected);
+    }
 }
 
 #[test]

@@ -74,6 +74,14 @@ impl Simd for Avx512 {
             _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
             out
         }
+        fn load_i8(x: &[i8; LANES]) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
+        }
+        fn to_i8(v: __m512) -> [i8; LANES] {
+            let mut out = [0; LANES];
+            _mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+            out
+        }
         fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
@@ -127,6 +135,19 @@ impl Simd for Avx2 {
             let mut out = [f16::ZERO; LANES];
             _mm_storeu_si128(out.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[0]));
             _mm_storeu_si128(out[8..].as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v[1]));
+            out
+        }
+        fn load_i8(x: &[i8; LANES]) -> Self::V {
+            let half = |x: &[i8]| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(x.as_ptr().cast())));
+            [half(&x[..8]), half(&x[8..])]
+        }
+        fn to_i8(v: Self::V) -> [i8; LANES] {
+            // Packing keeps to halves of a register: the middle quarters change places.
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let mut out = [0; LANES];
+            _mm_storeu_si128(out.as_mut_ptr().cast(), bytes);
             out
         }
         fn add(a: Self::V, b: Self::V) -> Self::V { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
