@@ -2,8 +2,8 @@
 //! around it.
 
 use super::support::*;
-use crate::config::{DeviceKind, EngineArgs, SamplingParams};
-use crate::engine::{Engine, FinishReason};
+use crate::config::{DeviceKind, EngineArgs};
+use crate::engine::Engine;
 use crate::testdata;
 
 /// Bytes of a block of 16 tokens of the golden model: three layers, whose rows have 48 elements in f16.
@@ -29,26 +29,7 @@ fn a_latent_cache_is_shared_and_recomputed_exactly() {
         Engine::load(args, &mut |_| true).unwrap()
     };
     let (alone, small) = (engine(64, false), engine(12, true));
-    for (engine, blocks) in [(&alone, 64_usize), (&small, 12)] {
-        assert_eq!(engine.stats().kv_cache.blocks_total, blocks);
-        assert_eq!(engine.memory().kv_cache, blocks as u64 * BLOCK_BYTES);
-    }
-    let prompt = |seq: u32| (0..40).map(|i| 7 + i * i % 31).chain((0..seq + 1).map(|i| 90 + i * seq)).collect();
-    let prompts: Vec<Vec<u32>> = (0..4).map(prompt).collect();
-    let params = |seq: usize| SamplingParams { ignore_eos: true, ..greedy(LENGTH - prompts[seq].len()) };
-    let expected: Vec<Vec<u32>> = (0..4)
-        .map(|seq| submit(&alone, request(&prompts[seq], params(seq))).unwrap().wait()[&0].tokens.clone())
-        .collect();
-    for _ in 0..2 {
-        let clients: Vec<Client> =
-            (0..4).map(|seq| submit(&small, request(&prompts[seq], params(seq))).unwrap()).collect();
-        for (client, expected) in clients.into_iter().zip(&expected) {
-            let done = client.wait();
-            assert_eq!((done[&0].reason, &done[&0].tokens), (Some(FinishReason::Length), expected));
-        }
-    }
-    let stats = small.stats();
-    assert!(stats.num_preemptions > 0 && stats.kv_cache.prefix_cache_hits > 0, "{stats:?}");
+    assert_recomputed_exactly([(&alone, 64), (&small, 12)], BLOCK_BYTES, LENGTH);
     for engine in [alone, small] {
         let allocations = engine.stats().device_allocations;
         assert_nothing_left_of(&engine, allocations);

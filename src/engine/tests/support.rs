@@ -190,6 +190,38 @@ pub(super) fn assert_nothing_left(engine: &Engine) {
     assert_nothing_left_of(engine, 7);
 }
 
+/// Texts of four prompts, up to `length` tokens with their prompt, are the same from an engine that has room for all of
+/// them and, twice, from one whose pool must preempt and finds prompts in its cache. Each engine comes with the blocks
+/// that it was to make of its memory. Returns the prompts.
+pub(super) fn assert_recomputed_exactly(
+    engines: [(&Engine, usize); 2],
+    block_bytes: u64,
+    length: usize,
+) -> Vec<Vec<u32>> {
+    for (engine, blocks) in engines {
+        assert_eq!(engine.stats().kv_cache.blocks_total, blocks);
+        assert_eq!(engine.memory().kv_cache, blocks as u64 * block_bytes);
+    }
+    let [(alone, _), (small, _)] = engines;
+    let prompt = |seq: u32| (0..40).map(|i| 7 + i * i % 31).chain((0..seq + 1).map(|i| 90 + i * seq)).collect();
+    let prompts: Vec<Vec<u32>> = (0..4).map(prompt).collect();
+    let params = |seq: usize| SamplingParams { ignore_eos: true, ..greedy(length - prompts[seq].len()) };
+    let expected: Vec<Vec<u32>> = (0..4)
+        .map(|seq| submit(alone, request(&prompts[seq], params(seq))).unwrap().wait()[&0].tokens.clone())
+        .collect();
+    for _ in 0..2 {
+        let clients: Vec<Client> =
+            (0..4).map(|seq| submit(small, request(&prompts[seq], params(seq))).unwrap()).collect();
+        for (client, expected) in clients.into_iter().zip(&expected) {
+            let done = client.wait();
+            assert_eq!((done[&0].reason, &done[&0].tokens), (Some(FinishReason::Length), expected));
+        }
+    }
+    let stats = small.stats();
+    assert!(stats.num_preemptions > 0 && stats.kv_cache.prefix_cache_hits > 0, "{stats:?}");
+    prompts
+}
+
 /// Asserts the same as `assert_nothing_left`, for an executor that has made `allocations` on its device.
 pub(super) fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
     match engine.check_integrity() {
