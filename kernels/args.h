@@ -165,6 +165,17 @@ struct MatmulExpertsArgs {
   u64 expert_bytes;
 };
 
+// Stores what the activation makes of the products with gate and up, two matrices of one shape for each block of N
+// rows. matmul_gated_experts_<type>_n<N>, in blocks with half of their tiles for each; grid x: for the outputs
+// with padding
+struct MatmulGatedExpertsArgs {
+  MatmulExpertsArgs gate; // `out`: [rows] of out_rows in `format_out`, which is FORMAT_F16_TILED or BF16_TILED
+  const u8* weights_up;
+  const float* bias_up;   // or null
+  u32 activation;
+  u32 format_out;
+};
+
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] with f32 weights. matmul_f32_n<N>, N = 4, 8, 64 rows a block: grid
 // (ceil(tiles of 16 outputs / tiles of a block), ceil(rows / N))
 constexpr u32 MATMUL_F32_THREADS_N4 = 256, MATMUL_F32_THREADS_N8 = 256, MATMUL_F32_TILES_FEW = 1;
@@ -185,7 +196,6 @@ struct NormRowsArgs {
   const float* norm;      // [cols] or null: weights
   const float* bias;      // [cols] or null: added behind the weights
   void* out;              // rows in `format_out`; the same as x, where both are f32 of one stride, or apart from it
-  const u32* places;      // [rows], or null: row r / share of x becomes row places[r] of the output
   u32 rows, cols;
   u32 x_stride, out_stride;     // of f32; rows of other formats follow each other
   u32 format_in, format_out;
@@ -193,7 +203,6 @@ struct NormRowsArgs {
   u32 flags;              // LinearFlags: LINEAR_ADD for an output in f32
   float eps;
   float factor;           // with LINEAR_ADD: on the sum
-  u32 share;
 };
 
 // out[r][i] = the activation of the gate gate_up[r][i] and the up gate_up[r][cols + i]. gated_activation, grid (rows,
@@ -287,11 +296,24 @@ struct ChooseExpertsArgs {
 
 // Brings pairs together by expert: each expert has a whole number of runs of `run` places. place_experts, one block
 constexpr u32 PLACE_THREADS = MAX_EXPERTS;
+constexpr u32 NO_ROW = 0xffffffffu;
 struct PlaceExpertsArgs {
   const u32* experts;     // [pairs]
   u32* places;            // [pairs]; which place of its expert a pair has is not determined
+  u32* rows;              // [runs * run]: the row whose pair has the place, NO_ROW where none has it
   u32* run_experts;       // [runs]: NO_EXPERT behind the last run that is needed
-  u32 pairs, runs, run;   // run: a power of two
+  u32 pairs, used;        // pair / used is the row
+  u32 runs, run;          // run: a power of two, 8 and more
+};
+
+// Brings rows to the places of their pairs; places that no pair has stay as they are. gather_pairs, 8 places a block
+constexpr u32 GATHER_PAIRS_THREADS = 256;
+struct GatherPairsArgs {
+  const float* x;         // [][cols]
+  const u32* rows;        // [places]: a row of x, or NO_ROW
+  u16* out;               // [places] of `cols` in `format_out`, which is FORMAT_F16_TILED or BF16_TILED
+  u32 cols;
+  u32 format_out;
 };
 
 // out[r] = sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order, or that added to what

@@ -213,9 +213,73 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   for_pairs(a, thread, [&](u32 pair, u32 expert) {
     const u32 place = atomic_add_u32(&next[expert], 1);
     a.places[pair] = place;
+    a.rows[place] = pair / a.used;
     if (place % a.run == 0) a.run_experts[place / a.run] = expert;
   });
   for (u32 run = runs + thread; run < a.runs; run += PLACE_THREADS) a.run_experts[run] = NO_EXPERT;
+  for (u32 place = runs * a.run + thread; place < a.runs * a.run; place += PLACE_THREADS) a.rows[place] = NO_ROW;
+  block_sync();
+  for (u32 place = next[thread]; place % a.run; place++) a.rows[place] = NO_ROW;         // what its last run has left
+}
+
+// The columns of a row that one step of a product takes: four of each run of 64 of a super-block. Those beyond the row
+// are zero. Aligned loads have no branch, so that none waits for another.
+struct StepColumns {
+  u32 outer[4], inner[4];                                  // columns 0 and 2, and 1 and 3, of four
+  template <bool ALIGNED> MEM void load(const float* row, u32 step, u32 cols, bool bf16) {
+    Four fours[4];
+    #pragma unroll
+    for (u32 t = 0; t < 4; t++) {
+      const u32 c = step / 16 * 256 + 64 * t + 4 * (step % 16);
+      if constexpr (ALIGNED) {
+        const v4 w = ld16(row + (c < cols ? c : 0));
+        fours[t] = {{bits_f32(w.x), bits_f32(w.y), bits_f32(w.z), bits_f32(w.w)}};
+      } else {
+        fours[t] = load_four(row, false, c, cols);
+      }
+    }
+    loads_first();
+    #pragma unroll
+    for (u32 t = 0; t < 4; t++) {
+      const bool there = step / 16 * 256 + 64 * t + 4 * (step % 16) < cols;
+      u32 half[4];
+      #pragma unroll
+      for (u32 i = 0; i < 4; i++) half[i] = !there ? 0 : bf16 ? f2bf(fours[t].v[i]) : f2h_sat(fours[t].v[i]);
+      outer[t] = half[0] | half[2] << 16;
+      inner[t] = half[1] | half[3] << 16;
+    }
+  }
+  MEM void store(u16* out, u32 n, u32 step, u32 cols) const {
+    const u32 c = step / 16 * 256 + 4 * (step % 16), super_blocks = (cols + 255) >> 8;
+#if GPU_WGMMA
+    u16* to = out + activation_index(n, c, super_blocks);
+    *(v4*)to = {outer[0], outer[1], outer[2], outer[3]};
+    *(v4*)(to + HALF_STEP) = {inner[0], inner[1], inner[2], inner[3]};
+#else
+    #pragma unroll
+    for (u32 t = 0; t < 4; t++) *(v2*)(out + activation_index(n, c + 64 * t, super_blocks)) = {outer[t], inner[t]};
+#endif
+  }
+};
+
+template <bool ALIGNED> DEV void gather_pair(const GatherPairsArgs& a, u32 row, u32 place, u32 first) {
+  const float* x = a.x + (u64)row * a.cols;
+  const bool bf16 = is_bf16(a.format_out);
+  #pragma unroll 2
+  for (u32 step = first; step < (a.cols + 255) / 256 * 16; step += GATHER_PAIRS_THREADS / 8) {
+    StepColumns columns;
+    columns.load<ALIGNED>(x, step, a.cols, bf16);
+    columns.store(a.out, place, step, a.cols);
+  }
+}
+
+// Eight threads have a step of eight places. For wgmma these lie together, and so whole lines are stored.
+KERNEL(GATHER_PAIRS_THREADS, gather_pairs, GatherPairsArgs) {
+  pdl_launch(); pdl_wait();
+  const u32 place = 8 * (u32)bid_x() + (u32)tid_x() % 8, row = ld_step(a.rows + place);
+  if (row == NO_ROW) return;
+  if (is_aligned(a.x, 16) && a.cols % 4 == 0) gather_pair<true>(a, row, place, (u32)tid_x() / 8);
+  else gather_pair<false>(a, row, place, (u32)tid_x() / 8);
 }
 
 // Each thread adds up four columns, of several pairs whose values are on their way at once.

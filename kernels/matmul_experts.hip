@@ -1,24 +1,45 @@
 // matmul_experts_<type>_n{16,64}: `matmul` over rows that lie in runs of one expert each, every run a whole number of
-// blocks of rows. A unit of its own, so that models without experts neither compile nor load it.
+// blocks of rows. matmul_gated_experts_<type>_n{16,64}: what an activation makes of the products with gate and up. A
+// unit of its own, so that models without experts neither compile nor load it.
 #define MATMUL_OF_EXPERTS
 #define WEIGHTS_IN_SHARED                // where wgmma multiplies
-#include "matmul_multiply.h"
-#include "matmul_finish.h"
+#include "matmul_gated.h"
+
+// Brings `product` to the expert of its block of rows; false for a block of none.
+DEV bool of_expert(MatmulArgs& product, const MatmulExpertsArgs& a, u32 by) {
+  pdl_wait();                          // the experts were chosen by a kernel before
+  const u32 expert = ld_step(a.experts + by);
+  if (expert == NO_EXPERT) return false;
+  product.weights += expert * a.expert_bytes;
+  if (product.bias) product.bias += (u64)expert * product.out_rows;
+  return true;
+}
 
 template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
   MatmulArgs product = a.product;
   const MatmulPlace<N> at(product, bid_x());
-  pdl_wait();                          // the experts were chosen by a kernel before
-  const u32 expert = ld_step(a.experts + at.by);
-  if (expert == NO_EXPERT) return;
-  product.weights += expert * a.expert_bytes;
-  if (product.bias) product.bias += (u64)expert * product.out_rows;
+  if (!of_expert(product, a, at.by)) return;
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
-  finish(sums, product, at);
+  add_groups(sums, at);                // there are no splits to add
+  if (at.kw == 0) store_sums(sums, product, at);
+}
+
+template <int N> DEV void matmul_gated_experts(const MatmulGatedExpertsArgs& a) {
+  MatmulArgs product = a.gate.product;
+  const GatedPlace<N> at(product, bid_x());
+  if (at.is_up) {
+    product.weights = a.weights_up;
+    product.bias = a.bias_up;
+  }
+  if (!of_expert(product, a.gate, at.by)) return;
+  MatmulSums<N> sums;
+  multiply<Tile>(sums, product, at);
+  finish_gated(sums, product, at, a.activation, a.format_out);
 }
 
 #define MATMUL_EXPERTS_KERNEL(N) \
-  MATMUL_BLOCK(N, PASTE(TYPED(matmul_experts_), _n##N), MatmulExpertsArgs) { matmul_experts<N>(a); }
+  MATMUL_BLOCK(N, PASTE(TYPED(matmul_experts_), _n##N), MatmulExpertsArgs) { matmul_experts<N>(a); } \
+  MATMUL_BLOCK(N, PASTE(TYPED(matmul_gated_experts_), _n##N), MatmulGatedExpertsArgs) { matmul_gated_experts<N>(a); }
 MATMUL_EXPERTS_KERNEL(16)
 MATMUL_EXPERTS_KERNEL(64)

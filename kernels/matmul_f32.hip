@@ -1,9 +1,13 @@
 // matmul_f32_n{4,8,64}: f32 weights times 4, 8 or 64 activation rows a block, on the vector units, because no matrix
-// unit multiplies f32 exactly. `gemv_f32` reads the whole matrix for each row; these read it once for the rows of a
-// block.
+// unit multiplies f32 exactly; 64 rows on NVIDIA in parts that its matrix units do multiply exactly. `gemv_f32` reads
+// the whole matrix for each row; these read it once for the rows of a block.
 #include "activation.h"
 #include "args.h"
 #include "quant.h"
+#if GPU_NV
+  #include "matmul_f32_nv.h"
+  #include "mma.h"
+#endif
 
 using Piece = FloatTile<1>;                                // 16 outputs x 64 columns: 16 in each quarter of a super-block
 constexpr u32 TILE_PIECES = F32::COLS / Piece::COLS;
@@ -101,10 +105,83 @@ template <u32 FEW, u32 GROUPS> DEV void multiply_few(const MatmulF32Args& a, flo
 MATMUL_F32_OF_FEW(4)
 MATMUL_F32_OF_FEW(8)
 
-// Many rows: a block has four tiles. A quarter of its threads has the columns of a quarter of each super-block, and
-// each thread of it the sums of 8 outputs and 8 rows. Half a piece of each tile, and as many columns of the rows, are
-// in LDS, the next half on its way to the registers.
+// Many rows: a block has four tiles, a quarter of its threads the columns of a quarter of each super-block.
 constexpr u32 SIDE = 64;                                   // outputs and rows of a block
+static_assert(MATMUL_F32_TILES_N64 * 16 == SIDE, "a block has as many outputs as rows");
+
+// The sums of quarters 2 and 3 come to those of 0 and 1, and these two are stored as one. `visit(use)` calls
+// use(row, output, sum) for each of a thread's sums.
+template <class Visit>
+DEV void store_quarters(const MatmulF32Args& a, float (*sums)[SIDE][SIDE], u32 quarter, const Rows& rows, u32 first_row,
+                        const Visit& visit) {
+  #pragma unroll
+  for (u32 step = 0; step < 2; step++) {
+    if (quarter / 2 == 1 - step)
+      visit([&](u32 row, u32 output, float sum) {
+        float& place = sums[quarter % 2][row][output];
+        place = step ? sum + place : sum;
+      });
+    block_sync();
+  }
+  const u32 thread = (u32)tid_x(), out_row = (u32)bid_x() * SIDE + thread % SIDE;
+  if (out_row >= a.out_rows) return;
+  for (u32 row = thread / SIDE; row < rows.count; row += 4)
+    store(a, first_row + row, out_row, sums[0][row][thread % SIDE] + sums[1][row][thread % SIDE]);
+}
+
+#if GPU_NV
+// Two warps have a quarter of each super-block: all tiles, and half of the rows each.
+template <bool ALIGNED>
+DEV void multiply_many(const MatmulF32Args& a, const Rows& rows, const u8* weights, u32 tiles_left,
+                       float (&sums)[4][4][4], u32 quarter, u32 first) {
+  const u32 lane = (u32)tid_x() % 32, super_blocks = (a.cols + 255) / 256;
+  v4 w[4][2], x[4], next_w[4][2], next_x[4];
+  const auto load = [&](v4 (&w)[4][2], v4 (&x)[4], u32 step) {       // of four columns of each run of the quarter
+    #pragma unroll
+    for (u32 m = 0; m < 4; m++)
+      #pragma unroll
+      for (u32 h = 0; h < 2; h++)
+        w[m][h] = ld16s(weights + (u64)(m < tiles_left ? m : tiles_left - 1) * super_blocks * F32::BYTES
+                        + (u64)(step / 4) * F32::BYTES + quarter * Piece::BYTES + (4 * h + step % 4) * 512 + lane * 16);
+    const u32 c = step / 4 * 256 + 64 * (lane & 3) + 16 * quarter + 4 * (step % 4);
+    #pragma unroll
+    for (u32 n = 0; n < 4; n++) x[n] = rows.four<ALIGNED>(first + 8 * n + lane / 4, c);
+  };
+  load(w, x, 0);
+  for (u32 step = 0; step < 4 * super_blocks; step++) {
+    if (step + 1 < 4 * super_blocks) load(next_w, next_x, step + 1);
+    loads_first();
+    add_columns(sums, w, x);
+    #pragma unroll
+    for (u32 m = 0; m < 4; m++) { w[m][0] = next_w[m][0]; w[m][1] = next_w[m][1]; x[m] = next_x[m]; }
+  }
+}
+
+KERNEL(MATMUL_F32_THREADS_N64, matmul_f32_n64, MatmulF32Args) {
+  SHARED float memory[2][SIDE][SIDE];
+  const u32 warp = (u32)tid_x() / 32, quarter = warp / 2, first = warp % 2 * (SIDE / 2);
+  const u32 first_row = (u32)bid_y() * SIDE;
+  const u32 super_blocks = (a.cols + 255) / 256, tile = (u32)bid_x() * 4, tiles = (a.out_rows + 15) / 16;
+  const u8* weights = a.weights + (u64)tile * super_blocks * F32::BYTES;
+  pdl_launch(); pdl_wait();
+  const Rows rows(a, first_row, SIDE);
+  float sums[4][4][4] = {};
+  if (rows.aligned) multiply_many<true>(a, rows, weights, tiles - tile, sums, quarter, first);
+  else multiply_many<false>(a, rows, weights, tiles - tile, sums, quarter, first);
+  store_quarters(a, memory, quarter, rows, first_row, [&](const auto& use) {
+    const int lane = lane_id();
+    #pragma unroll
+    for (u32 m = 0; m < 4; m++)
+      #pragma unroll
+      for (u32 n = 0; n < 4; n++)
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++)
+          use(first + 8 * n + mma_col(lane, i), 16 * m + mma_row(lane, i), sums[m][n][i]);
+  });
+}
+#else
+// Each thread has the sums of 8 outputs and 8 rows of its quarter. Half a piece of each tile, and as many columns of
+// the rows, are in LDS, the next half on its way to the registers.
 constexpr u32 DEPTH = 8;                                   // columns of a quarter at a time
 constexpr u32 QUARTER = DEPTH * SIDE + 8;                  // floats; those of the four quarters begin in other banks
 static_assert(4 * SIDE == MATMUL_F32_THREADS_N64, "a thread has 8 x 8 sums of a quarter");
@@ -178,25 +255,11 @@ KERNEL(MATMUL_F32_THREADS_N64, matmul_f32_n64, MatmulF32Args) {
     block_sync();
   }
 
-  // The sums of quarters 2 and 3 come to those of 0 and 1, and these two are stored as one.
-  float* mine = &memory.sums[quarter % 2][0][0];
-  #pragma unroll
-  for (int step = 0; step < 2; step++) {
-    if (quarter / 2 == 1 - step) {
+  store_quarters(a, memory.sums, quarter, rows, first_row, [&](const auto& use) {
+    #pragma unroll
+    for (u32 r = 0; r < 8; r++)
       #pragma unroll
-      for (u32 r = 0; r < 8; r++)
-        #pragma unroll
-        for (u32 o = 0; o < 8; o++) {
-          float& place = mine[(4 * n + r % 4 + r / 4 * 32) * SIDE + 4 * m + o % 4 + o / 4 * 32];
-          place = step ? sums[r][o] + place : sums[r][o];
-        }
-    }
-    block_sync();
-  }
-  const u32 out_row = (u32)bid_x() * SIDE + thread % SIDE;
-  if (out_row >= a.out_rows) return;
-  for (u32 row = quarter; row < rows.count; row += 4) {
-    const float sum = memory.sums[0][row][thread % SIDE] + memory.sums[1][row][thread % SIDE];
-    store(a, first_row + row, out_row, sum);
-  }
+      for (u32 o = 0; o < 8; o++) use(4 * n + r % 4 + r / 4 * 32, 4 * m + o % 4 + o / 4 * 32, sums[r][o]);
+  });
 }
+#endif

@@ -64,17 +64,25 @@ template <int N> struct MatmulActivations {
 #else
 // Fragments go through LDS, where every lane finds its part of an operand whatever the matrix unit wants. A wave writes
 // and reads its own tiles only: no block barrier. Activations are rows in memory, in the order of columns of fragments.
+constexpr int TILE_STRIDE = 64 + 8;          // 16 bytes more than the columns: eight rows then lie in different banks
+template <int N> struct TileRoom {
+  typedef MatmulShape<N> S;
+  static constexpr u32 BYTES = S::TILES * S::KW * 16 * TILE_STRIDE * sizeof(u16);
+  MEM static u16* get() {
+    SHARED __attribute__((aligned(16))) u16 tiles[BYTES / sizeof(u16)];
+    return tiles;
+  }
+};
 template <int N> struct MatmulActivations {
   typedef MatmulShape<N> S;
-  static constexpr int STRIDE = 64 + 8;      // 16 bytes more than the columns: eight rows then lie in different banks
+  static constexpr int STRIDE = TILE_STRIDE;
   const u16* x;
   u32 stride;
   u16* wave_tiles;         // [WAVE_TILES][16][STRIDE]
   MEM MatmulActivations(const MatmulArgs& a, const MatmulPlace<N>& at) {
-    SHARED __attribute__((aligned(16))) u16 tiles[S::TILES * S::KW * 16 * STRIDE];
     stride = (a.cols + 255) / 256 * 256;
     x = a.x + (u64)at.by * N * stride;
-    wave_tiles = tiles + (tid_x() / WARP) * S::WAVE_TILES * 16 * STRIDE;
+    wave_tiles = TileRoom<N>::get() + (tid_x() / WARP) * S::WAVE_TILES * 16 * STRIDE;
   }
   template <class T>
   MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<T, N>& weights, u32 sb, int j, int piece_j) const {

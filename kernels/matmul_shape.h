@@ -71,15 +71,20 @@ template <int N> struct MatmulPlace {
   // Blocks of a matrix along x.
   MEM static u32 width(const MatmulArgs& a) { return ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES; }
   // The place of the block at `x` among the matrix' blocks.
-  MEM MatmulPlace(const MatmulArgs& a, u32 x) {
+  MEM MatmulPlace(const MatmulArgs& a, u32 x) : MatmulPlace(a, x, width(a)) {
+    first_tile = bx * S::TILES + row_wave * S::WAVE_TILES;
+  }
+
+ protected:
+  // The place without its tile, among `blocks_x` blocks along x.
+  MEM MatmulPlace(const MatmulArgs& a, u32 x, u32 blocks_x) {
     const u32 wave = (u32)tid_x() / WARP;
     // Blocks start in the order of x. Those of the same weights shall run together, so that weights are read once.
-    const u32 blocks_x = width(a), blocks_y = (a.rows + N - 1) / N;
+    const u32 blocks_y = (a.rows + N - 1) / N;
     block = (u32)bid_y() * blocks_x + x;
     bx = block / blocks_y;
     by = block % blocks_y;
     kw = wave / S::ROW_WAVES;
     row_wave = wave % S::ROW_WAVES;
-    first_tile = bx * S::TILES + row_wave * S::WAVE_TILES;
   }
 };

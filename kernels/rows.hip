@@ -145,7 +145,7 @@ struct Span {
 // Finishes a span of a row that goes through a norm: scale, weights and bias, then what the output holds is added, and
 // the sum multiplied by the factor.
 template <bool IS_PLAIN>
-DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float scale, u32 to, u32 start) {
+DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float scale, u32 row, u32 start) {
   Span other;
   x.multiply(scale, weights);
   if (!IS_PLAIN && a.bias) {
@@ -153,7 +153,7 @@ DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float 
     x.add(other);
   }
   if (a.flags & LINEAR_ADD) {
-    other.load(a.out, FORMAT_F32, to, a.out_stride, start, a.cols);
+    other.load(a.out, FORMAT_F32, row, a.out_stride, start, a.cols);
     x.add(other);
     x.multiply(a.factor);
   }
@@ -165,7 +165,7 @@ DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float 
 // holds half as many blocks: 2,048 rows of 4,096 columns took 27 microseconds in place of 19 on an H200.
 template <bool IS_PLAIN> DEV void norm_row(const NormRowsArgs& a) {
   const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
-  u32 from = (u32)bid_x(), to = from;
+  const u32 row = (u32)bid_x();
   Span x, weights;
   float squares = 0.f, scale = 1.f, mean = 0.f;
   SHARED float of_values[NORM_THREADS / WARP], of_squares[NORM_THREADS / WARP];
@@ -173,27 +173,26 @@ template <bool IS_PLAIN> DEV void norm_row(const NormRowsArgs& a) {
   if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
   loads_first();
   pdl_launch(); pdl_wait();
-  if (a.places) { to = ld_step(a.places + from); from /= a.share; }
   if (centers) {
     float sum = 0.f;
     for (u32 start = 0; start <= last; start += SPAN) {
-      x.load(a.x, a.format_in, from, a.x_stride, start, a.cols);
+      x.load(a.x, a.format_in, row, a.x_stride, start, a.cols);
       x.add_values(sum);
     }
     mean = block_sum<NORM_THREADS>(sum, of_values) / (float)a.cols;
   }
   for (u32 start = a.norm ? 0 : last;; start += SPAN) {
-    x.load(a.x, a.format_in, from, a.x_stride, start, a.cols);
+    x.load(a.x, a.format_in, row, a.x_stride, start, a.cols);
     if (centers) x.subtract(mean, start, a.cols);
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
   if (a.norm) scale = rsqrt_accurate(block_sum<NORM_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
-    if (a.norm) finish_norm<IS_PLAIN>(a, x, weights, scale, to, start);
-    x.store(a.out, a.format_out, to, a.out_stride, start, a.cols);
+    if (a.norm) finish_norm<IS_PLAIN>(a, x, weights, scale, row, start);
+    x.store(a.out, a.format_out, row, a.out_stride, start, a.cols);
     if (start == 0) break;
-    x.load(a.x, a.format_in, from, a.x_stride, start - SPAN, a.cols);
+    x.load(a.x, a.format_in, row, a.x_stride, start - SPAN, a.cols);
     if (centers) x.subtract(mean, start - SPAN, a.cols);
     if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, start - SPAN, a.cols);
   }

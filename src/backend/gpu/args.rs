@@ -99,6 +99,7 @@ constants! {
     /// Rows of a block of `choose_experts`.
     CHOOSE_EXPERTS_ROWS = 8;
     PLACE_THREADS = MAX_EXPERTS;
+    GATHER_PAIRS_THREADS = 256;
     /// Columns of a block of `add_experts`.
     ADD_EXPERTS_COLS = 1024;
     /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE; v has norms too.
@@ -240,6 +241,10 @@ kernel_args! {
     }
     MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
     MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64 }
+    MatmulGatedExpertsArgs {
+        gate: MatmulExpertsArgs,
+        weights_up: DevicePtr, bias_up: DevicePtr, activation: ActivationCode, format_out: Format,
+    }
     MatmulF32Args {
         weights: DevicePtr,
         x: DevicePtr,
@@ -257,7 +262,6 @@ kernel_args! {
         norm: DevicePtr,
         bias: DevicePtr,
         out: DevicePtr,
-        places: DevicePtr,
         rows: u32,
         cols: u32,
         x_stride: u32,
@@ -268,7 +272,6 @@ kernel_args! {
         flags: u32,
         eps: f32,
         factor: f32,
-        share: u32,
     }
     GatedArgs {
         gate_up: DevicePtr,
@@ -320,11 +323,14 @@ kernel_args! {
     PlaceExpertsArgs {
         experts: DevicePtr,
         places: DevicePtr,
+        rows: DevicePtr,
         run_experts: DevicePtr,
         pairs: u32,
+        used: u32,
         runs: u32,
         run: u32,
     }
+    GatherPairsArgs { x: DevicePtr, rows: DevicePtr, out: DevicePtr, cols: u32, format_out: Format }
     AddExpertsArgs {
         values: DevicePtr,
         weights: DevicePtr,

@@ -249,6 +249,8 @@ pub struct ExpertWork {
     pub(super) places: DeviceBuffer,
     /// The expert's number for each run of places.
     pub(super) run_experts: DeviceBuffer,
+    /// The row whose pair has a place, for each place.
+    pub(super) rows_of_places: DeviceBuffer,
 }
 
 /// Weights or biases of norms, or sinks, f32.

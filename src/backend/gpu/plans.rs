@@ -131,9 +131,10 @@ impl Tuning {
     /// `EXPERT_RUNS`; `None` where each pair is multiplied by itself.
     pub fn expert_run(&self, rows: usize, used: usize, num_experts: usize) -> Option<u32> {
         let [short, long] = EXPERT_RUNS;
-        let Experts { alone_from, most_in_short_runs } = self.experts;
+        let Experts { alone_from, few_pairs, most_in_short_runs } = self.experts;
         let pairs = rows.saturating_mul(used);
         // The experts of a single row all differ.
+        let alone_from = alone_from.map(|experts| if pairs <= few_pairs { experts / 2 } else { experts });
         if alone_from.is_some_and(|experts| rows == 1 || pairs.saturating_mul(experts) <= num_experts) {
             return None;
         }
@@ -155,13 +156,22 @@ impl Tuning {
         Some(plan(n, tiles, rows, out_rows, 1))
     }
 
-    /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
-    pub fn expert_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
-        let tiles = match n {
+    /// Tiles of 16 outputs that a block computes of runs of `n` rows of an expert.
+    fn expert_tiles(&self, n: u32) -> u32 {
+        match n {
             16 if !self.matmul.wgmma => args::MATMUL_EXPERTS_TILES_N16,
             _ => self.matmul.tiles(n),
-        };
-        plan(n, tiles, rows, out_rows, 1)
+        }
+    }
+
+    /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
+    pub fn expert_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+        plan(n, self.expert_tiles(n), rows, out_rows, 1)
+    }
+
+    /// How such a product with gate and up is launched, whose blocks have tiles of both, and padding for outputs too.
+    pub fn expert_gated_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+        plan(n, self.expert_tiles(n) / 2, rows, out_rows.next_multiple_of(256), 1)
     }
 
     /// How a product on the matrix units is launched.
@@ -312,6 +322,10 @@ mod tests {
                     assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
                     assert!(plan.grid[0] * plan.tiles * 16 >= out_rows);
                     assert!(plan.grid[2] >= 1);
+                    for run in EXPERT_RUNS {
+                        let plan = tuning.expert_gated_matmul(run, rows.next_multiple_of(run), out_rows);
+                        assert!(plan.grid[0] * plan.tiles * 16 >= out_rows.next_multiple_of(256) && plan.grid[2] == 1);
+                    }
                     let Some(plan) = tuning.matmul_f32(rows, out_rows) else { continue };
                     let tiles = if plan.n == 64 { args::MATMUL_F32_TILES_N64 } else { args::MATMUL_F32_TILES_FEW };
                     assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);

@@ -3,7 +3,7 @@
 
 use super::compile::plan::Per;
 use super::compile::{MatrixUnit, Origin};
-use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, Row, Subject, TABLE, Variant};
+use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant};
 use super::stacks::device_type;
 use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
@@ -83,7 +83,9 @@ fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Ite
         } else if row.is(MATMUL) {
             product(ty, 2..=most, tuning)
         } else if row.is(MATMUL_EXPERTS) {
-            expert_products(ty, tuning)
+            expert_products(ty, tuning, |variant| MATMUL_EXPERTS.id(variant))
+        } else if row.is(MATMUL_GATED_EXPERTS) {
+            expert_products(ty, tuning, |variant| MATMUL_GATED_EXPERTS.id(variant))
         } else {
             ids_of(row, Subject::Type(ty), platform)
         };
@@ -108,10 +110,10 @@ fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, tuning: &Tuning)
 }
 
 /// The kernels that products of many rows by experts are launched with; few rows go where a single row goes.
-fn expert_products(ty: KernelType, tuning: &Tuning) -> Vec<KernelId> {
+fn expert_products(ty: KernelType, tuning: &Tuning, kernel: impl Fn(Variant) -> KernelId) -> Vec<KernelId> {
     let runs = EXPERT_RUNS.into_iter().filter(|&run| tuning.expert_run(run as usize, 1, 1) == Some(run));
     match ty.matmul_format() {
-        Some(_) => runs.map(|run| MATMUL_EXPERTS.id(Variant::with_rows(ty, run))).collect(),
+        Some(_) => runs.map(|run| kernel(Variant::with_rows(ty, run))).collect(),
         None => vec![GEMV.id(ty)],
     }
 }

@@ -82,10 +82,13 @@ macro_rules! with_kernels {
             "matmul_experts.hip" Experts OnMatrixUnits {
                 MATMUL_EXPERTS: MatmulExpertsArgs, Type,
                     ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, matmul_wgmma_block), "products of experts' rows";
+                MATMUL_GATED_EXPERTS: MatmulGatedExpertsArgs, Type,
+                    ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, matmul_wgmma_block), "gate and up of experts' rows";
             }
             "experts.hip" Experts Plainly {
                 CHOOSE_EXPERTS: ChooseExpertsArgs, Once, One(32 * CHOOSE_EXPERTS_ROWS), "experts of a row";
                 PLACE_EXPERTS: PlaceExpertsArgs, Once, One(PLACE_THREADS), "rows by expert";
+                GATHER_PAIRS: GatherPairsArgs, Once, One(GATHER_PAIRS_THREADS), "rows by expert";
                 ADD_EXPERTS: AddExpertsArgs, Once, One(ADD_EXPERTS_COLS / 4), "sum over experts";
             }
             "rope.hip" Always Plainly {

@@ -56,22 +56,27 @@ fn experts_among<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a 
 }
 
 /// Rows and columns of the buffers of an `ExpertWork` (logits, values, gate and up, gated), and the words of its lists
-/// of pairs and of runs.
-fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 2]) {
+/// of pairs, of runs and of places.
+fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 3]) {
     let [short, long] = EXPERT_RUNS.map(|run| run as usize);
     let pairs = rows.saturating_mul(spec.used);
     let padding = pairs.min(spec.num).saturating_mul(long - 1);
     let places = pairs.saturating_add(padding);
     let buffers =
         [[rows, spec.num], [places, spec.hidden_size], [places, spec.product_cols()], [places, spec.ffn_size]];
-    (buffers, [pairs, most_runs(pairs, spec.num, short)])
+    (buffers, [pairs, most_runs(pairs, spec.num, short), places])
 }
 
 /// Bytes of an `ExpertWork`, for budgeting.
 pub(super) fn work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
-    let (buffers, [pairs, runs]) = work_sizes(spec, rows);
+    let (buffers, lists) = work_sizes(spec, rows);
     let buffers = buffers.map(|[rows, cols]| GpuLoader::buffer_bytes(rows, cols));
-    buffers.into_iter().fold(3 * list_bytes(pairs) + list_bytes(runs), u64::saturating_add)
+    buffers.into_iter().fold(lists_bytes(lists), u64::saturating_add)
+}
+
+/// Bytes of three lists of pairs, one of runs and one of places.
+fn lists_bytes([pairs, runs, places]: [usize; 3]) -> u64 {
+    3 * list_bytes(pairs) + list_bytes(runs) + list_bytes(places)
 }
 
 fn list_bytes(words: usize) -> u64 {
@@ -136,12 +141,12 @@ impl GpuLoader {
 
     pub(super) fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
         spec.validate()?;
-        let (sizes, [pairs, runs]) = work_sizes(spec, rows);
+        let (sizes, [pairs, runs, places]) = work_sizes(spec, rows);
         let mut buffer = |[rows, cols]: [usize; 2]| -> Result<Buffer> { self.alloc_buffer(rows, cols) };
         let [logits, values, gate_up, gated] = sizes;
         let (logits, values) = (buffer(logits)?, buffer(values)?);
         let (gate_up, gated) = (buffer(gate_up)?, buffer(gated)?);
-        let bytes = 3 * list_bytes(pairs) + list_bytes(runs);
+        let bytes = lists_bytes([pairs, runs, places]);
         let lists = self.allocate(bytes, "the lists of experts", "lower max_num_batched_tokens")?;
         self.ledger.scratch += bytes;
         let list = |index: u64| lists.part(index * list_bytes(pairs), list_bytes(pairs));
@@ -156,6 +161,7 @@ impl GpuLoader {
             weights: list(1)?,
             places: list(2)?,
             run_experts: lists.part(3 * list_bytes(pairs), list_bytes(runs))?,
+            rows_of_places: lists.part(3 * list_bytes(pairs) + list_bytes(runs), list_bytes(places))?,
         })
     }
 }

@@ -2,15 +2,17 @@
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
 use super::linear::GemvRows;
-use super::rows::{Gated, Norm, NormedRows, gemv_norm, is_plain};
+use super::rows::{Gated, Norm, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
-    ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs,
-    MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs,
+    ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GatherPairsArgs,
+    GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
 use crate::backend::gpu::compute::Compute;
-use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, Variant};
+use crate::backend::gpu::kernel::{
+    ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, Variant,
+};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceBuffer, DeviceSlice, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
@@ -253,47 +255,48 @@ impl Compute {
         work: &mut ExpertWork,
     ) -> Result<()> {
         let launcher = self.launcher();
-        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, .. } = experts.spec;
-        let (pairs, share) = (rows * used, used);
+        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
+        let pairs = rows * used;
         let runs = most_runs(pairs, num, run as usize);
         let places = runs * run as usize;
         let args = PlaceExpertsArgs {
             experts: work.experts.ptr(),
             places: work.places.ptr(),
+            rows: work.rows_of_places.ptr(),
             run_experts: work.run_experts.ptr(),
             pairs: count(pairs)?,
+            used: count(used)?,
             runs: count(runs)?,
             run,
         };
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
         unsafe { launcher.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
-
-        let inputs = NormedRows {
-            x: x.read_f32("the experts' input", rows, hidden)?,
-            out: work.values.write("the experts' inputs", places, hidden, format_in)?,
-            rows: pairs,
-            cols: hidden,
-            x_stride: hidden,
-            out_stride: hidden,
-            format_in: Format::F32,
+        let args = GatherPairsArgs {
+            x: x.read_f32("the experts' input", rows, hidden)?.ptr(),
+            rows: work.rows_of_places.ptr(),
+            out: work.values.write("the experts' inputs", places, hidden, format_in)?.ptr(),
+            cols: count(hidden)?,
             format_out: format_in,
-            flags: 0,
-            factor: 1.0,
-            places: Some(work.places.slice()),
-            share,
         };
-        launcher.launch_norm_rows(&inputs, None)?;
+        // SAFETY: see `ops`; runs are of 16 places and more.
+        unsafe { launcher.launch(GATHER_PAIRS, ONCE, [count(places)? / 8, 1, 1], &args)? };
 
-        let out_stride = experts.spec.product_cols();
-        let products = work.gate_up.write("the experts' products", places, out_stride, Format::F32)?;
-        let numbers = work.run_experts.slice();
-        for (matrix, first) in experts.wide_matrices() {
-            let (x, out) = (work.values.memory(), products.after(4 * first as u64)?);
-            self.matmul_of_runs(&RunProducts { matrix, x, out, out_stride, run, runs, experts: numbers })?;
-        }
         // Places that no pair has are computed too, of whatever lies there, and never read.
+        let numbers = work.run_experts.slice();
+        let x = work.values.memory();
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
-        launcher.activation_of(experts, products, gated, places, format_down)?;
+        if let Some(gate) = experts.gate.as_ref().filter(|gate| gate.ty == experts.up.ty) {
+            let of_gate = RunProducts { matrix: gate, x, out: gated, out_stride: ffn, run, runs, experts: numbers };
+            self.gated_matmul_of_runs(&of_gate, &experts.up, activation, format_down)?;
+        } else {
+            let out_stride = experts.spec.product_cols();
+            let products = work.gate_up.write("the experts' products", places, out_stride, Format::F32)?;
+            for (matrix, first) in experts.wide_matrices() {
+                let out = products.after(4 * first as u64)?;
+                self.matmul_of_runs(&RunProducts { matrix, x, out, out_stride, run, runs, experts: numbers })?;
+            }
+            launcher.activation_of(experts, products, gated, places, format_down)?;
+        }
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
         self.matmul_of_runs(&RunProducts {
             matrix: &experts.down,
@@ -307,9 +310,37 @@ impl Compute {
     }
 
     fn matmul_of_runs(&self, products: &RunProducts<'_>) -> Result<()> {
+        let args = self.run_args(products)?;
+        let (launcher, &RunProducts { matrix, run, .. }) = (self.launcher(), products);
+        let plan = launcher.tuning().expert_matmul(run, args.product.rows, args.product.out_rows);
+        // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
+        unsafe { launcher.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
+    }
+
+    /// Stores what the activation makes of the products with gate, of which `products` are, and with `up`.
+    fn gated_matmul_of_runs(
+        &self,
+        products: &RunProducts<'_>,
+        up: &ExpertMatrix,
+        activation: Activation,
+        format_out: Format,
+    ) -> Result<()> {
+        let args = MatmulGatedExpertsArgs {
+            gate: self.run_args(products)?,
+            weights_up: up.tiles.ptr(),
+            bias_up: up.bias().into(),
+            activation: activation.into(),
+            format_out,
+        };
+        let (launcher, &RunProducts { matrix, run, .. }) = (self.launcher(), products);
+        let plan = launcher.tuning().expert_gated_matmul(run, args.gate.product.rows, args.gate.product.out_rows);
+        // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
+        unsafe { launcher.launch(MATMUL_GATED_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
+    }
+
+    fn run_args(&self, products: &RunProducts<'_>) -> Result<MatmulExpertsArgs> {
         let &RunProducts { matrix, x, out, out_stride, run, runs, experts } = products;
-        let (launcher, workspace) = (self.launcher(), self.workspace());
-        let rows = count(runs * run as usize)?;
+        let workspace = self.workspace();
         let product = MatmulArgs {
             weights: matrix.tiles.ptr(),
             x: x.ptr(),
@@ -319,15 +350,12 @@ impl Compute {
             counters: workspace.counters().ptr(),
             out_rows: count(matrix.rows)?,
             cols: count(matrix.cols)?,
-            rows,
+            rows: count(runs * run as usize)?,
             out_stride: count(out_stride)?,
             splits: 1,
             flags: 0,
         };
-        let args = MatmulExpertsArgs { product, experts: experts.ptr(), expert_bytes: matrix.expert_bytes() };
-        let plan = launcher.tuning().expert_matmul(run, rows, product.out_rows);
-        // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
-        unsafe { launcher.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
+        Ok(MatmulExpertsArgs { product, experts: experts.ptr(), expert_bytes: matrix.expert_bytes() })
     }
 }
 

@@ -55,9 +55,6 @@ pub(super) struct NormedRows<'b> {
     pub flags: u32,
     /// Factor on a sum.
     pub factor: f32,
-    /// Place in the output of row `r / share`, for each `r`; with `None` rows stay in their order.
-    pub places: Option<DeviceSlice<'b>>,
-    pub share: usize,
 }
 
 impl<'b> NormedRows<'b> {
@@ -74,8 +71,6 @@ impl<'b> NormedRows<'b> {
             format_out: Format::F32,
             flags: 0,
             factor: 1.0,
-            places: None,
-            share: 1,
         }
     }
 }
@@ -127,8 +122,6 @@ impl Compute {
             format_out: Format::F32,
             flags: LINEAR_ADD,
             factor,
-            places: None,
-            share: 1,
         };
         self.launcher().launch_norm_rows(&rows, Some(norm))
     }
@@ -309,35 +302,19 @@ impl Launcher {
             format_out: format,
             flags: 0,
             factor: 1.0,
-            places: None,
-            share: 1,
         };
         self.launch_norm_rows(&rows, norm)
     }
 
     /// Launches `norm_rows` in memory that has room for it.
     pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
-        let &NormedRows {
-            x,
-            out,
-            rows,
-            cols,
-            x_stride,
-            out_stride,
-            format_in,
-            format_out,
-            flags,
-            factor,
-            places,
-            share,
-        } = normed;
+        let &NormedRows { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, factor } = normed;
         let bias = norm.and_then(|norm| norm.bias);
         let args = NormRowsArgs {
             x: x.ptr(),
             norm: norm.map(|norm| norm.weight.read(cols)).transpose()?.into(),
             bias: bias.map(|bias| bias.read(cols)).transpose()?.into(),
             out: out.ptr(),
-            places: places.into(),
             rows: count(rows)?,
             cols: count(cols)?,
             x_stride: count(x_stride)?,
@@ -348,7 +325,6 @@ impl Launcher {
             flags,
             eps: norm.map_or(0.0, |norm| norm.eps),
             factor,
-            share: count(share)?,
         };
         if rows == 0 {
             return Ok(());

@@ -42,12 +42,17 @@ fn every_type_and_op_has_its_kernels() {
                 _ => ([8, 16, 32, 64].map(|n| format!("matmul_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
             };
             assert_eq!((many.kernels.clone(), many.matrix_unit), expected, "{ty:?} on {target}");
-            let experts = row(&rows, Some(ty), "products of experts' rows");
-            let expected = match ty {
-                GgmlType::F32 => (vec!["gemv_f32".to_owned()], None),
-                _ => ([16, 64].map(|n| format!("matmul_experts_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
-            };
-            assert_eq!((experts.kernels.clone(), experts.matrix_unit), expected, "{ty:?} on {target}");
+            for (op, kernel) in [
+                ("products of experts' rows", "matmul_experts"),
+                ("gate and up of experts' rows", "matmul_gated_experts"),
+            ] {
+                let experts = row(&rows, Some(ty), op);
+                let expected = match ty {
+                    GgmlType::F32 => (vec!["gemv_f32".to_owned()], None),
+                    _ => ([16, 64].map(|n| format!("{kernel}_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
+                };
+                assert_eq!((experts.kernels.clone(), experts.matrix_unit), expected, "{ty:?} on {target}");
+            }
             for (op, kernel) in
                 [("embedding rows", "embed"), ("product of 1 row", "gemv"), ("dequantise", "dequantize")]
             {

@@ -34,7 +34,7 @@ pub(super) const TUNING: Tuning = Tuning {
         most_in_fewest: 64,
         most_in_few: 512,
     },
-    experts: Experts { alone_from: Some(8), most_in_short_runs: 32 },
+    experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.
         prefill_rows: 64,

@@ -39,17 +39,19 @@ pub(crate) const TUNING: Tuning = Tuning {
         most_alone: 1,
         // Measured: by fours 32 such rows take 9.4 microseconds on an H200, by eights 26 took 13.6 on an H100.
         most_in_fewest: 64,
-        // Estimated from bytes and operations: by eights, rows of 2,048 columns cost 0.07 microseconds each from L2; by
-        // 64, any number up to 2,000 costs 50, since few blocks have all the work.
+        // Measured on an H100 with 2,048 columns and 128 outputs: 512 rows take 45 microseconds by eights and 48 by 64,
+        // as do up to 2,048 rows, which take 170 by eights.
         most_in_few: 512,
     },
     experts: Experts {
-        // Measured with 256 experts of 2048 x 512 in Q4_K_M, 8 for each row, tokens per second of 8 rows: 1,765 of
-        // pairs by themselves (H200), 1,529 in runs by wgmma (H100). Of 16 rows, with mma.sync on the H200, they were
-        // 2,525 and 3,105.
-        alone_from: Some(4),
-        // Estimated: half of a run of 64 would be empty below.
-        most_in_short_runs: 32,
+        // Measured on an H100 with 256 experts of 2048 x 512 in Q4_K_M, 8 for each row, tokens per second: 8 rows
+        // 1,546 in pairs by themselves and 1,620 in runs, 4 rows 980 and 873.
+        alone_from: Some(8),
+        // Measured on an H100 with 128 experts of 2048 x 768: 4 rows 1,070 in pairs by themselves and 1,037 in runs.
+        few_pairs: 32,
+        // Measured on an H100, tokens per second of a prompt of 512, in runs of 16 and of 64: 20,883 and 24,500 with
+        // 32 rows an expert (128 of 2048 x 768), 17,760 and 16,600 with 16 (256 of 2048 x 512).
+        most_in_short_runs: 16,
     },
     attention: Attention {
         // Measured (docs): 279 to 145 microseconds a layer for 2,048 rows, from blocks of 64 rows to these, together

@@ -108,6 +108,8 @@ pub struct Experts {
     /// Experts of a layer for each pair of a row and an expert from which on each pair is multiplied by itself; `None`:
     /// none is.
     pub alone_from: Option<usize>,
+    /// Pairs up to which half as many experts are enough for that.
+    pub few_pairs: usize,
     /// Rows that an expert has on average, rounded up, up to which they are brought together in runs of 16; more go in
     /// runs of 64.
     pub most_in_short_runs: usize,
@@ -257,7 +259,7 @@ impl Tuning {
             gemv: Gemv { most_rows: 0, pairs_share: false, ..self.gemv },
             matmul: Matmul { shapes: SHAPES, most_splits: 1, most_pair_rows: 0, ..self.matmul },
             matmul_f32: F32Rows { most_alone: u32::MAX, most_in_fewest: u32::MAX, most_in_few: u32::MAX },
-            experts: Experts { alone_from: None, most_in_short_runs: usize::MAX },
+            experts: Experts { alone_from: None, few_pairs: 0, most_in_short_runs: usize::MAX },
             attention: Attention {
                 by_token: true,
                 rotates: false,

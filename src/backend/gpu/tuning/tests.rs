@@ -218,9 +218,10 @@ fn hopper_is_as_it_was_measured() {
     assert_eq!([1, 16, 4096, 128_256].map(|rows| tuning.gemv_blocks(rows, 132)), [1, 1, 132, 132]);
     assert_eq!([1, 8, 64, 500].map(|pairs| tuning.expert_gemv_blocks(768, pairs, 132)), [48, 16, 2, 1]);
     assert_eq!(
-        [1, 4, 5, 512, 513].map(|rows| tuning.expert_run(rows, 8, 128)),
+        [1, 4, 5, 256, 257].map(|rows| tuning.expert_run(rows, 8, 128)),
         [None, None, Some(16), Some(16), Some(64)]
     );
+    assert_eq!([4, 5, 8].map(|rows| tuning.expert_run(rows, 8, 256)), [None, Some(16), Some(16)]);
     assert_eq!([1, 128, 129, 900, 7_900, 1 << 17].map(|tokens| tuning.context_splits(tokens)), [1, 1, 2, 8, 32, 32]);
     let formats = [1, 2, 64, 65].map(|rows| tuning.activation_format(Some(Format::F16Tiled), rows, Some(65)));
     assert_eq!(formats, [Format::F32, Format::F16Tiled, Format::F16Tiled, Format::F16]);

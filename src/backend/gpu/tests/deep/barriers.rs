@@ -138,6 +138,14 @@ fn barriers_of_matmul_f32() {
     });
 }
 
+/// F16 has cases of runs of both lengths, with a gate of that type.
+#[test]
+fn barriers_of_matmul_experts() {
+    check("barriers_of_matmul_experts", "matmul_experts.hip", Some(KernelType::F16), |device, tally| {
+        conformance::experts::check(loader(device), tally)
+    });
+}
+
 #[test]
 fn barriers_of_experts() {
     check("barriers_of_experts", "experts.hip", None, |device, tally| {
