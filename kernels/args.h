@@ -16,6 +16,7 @@ enum ActivationFormat : u32 {
 
 enum LinearFlags : u32 {
   LINEAR_ADD = 1,         // out += instead of out =
+  LINEAR_LEAVE = 2,       // of `matmul` with splits: out stays as it is, the kernel behind adds their sums
 };
 
 // How a feed-forward combines a gate with `up`: act(gate) * up, except for gpt-oss (elementary.h).
@@ -138,15 +139,15 @@ struct MatmulArgs {
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
   float* partial;         // splits > 1: a block of the grid has [splits][16 * its tiles * max(N, 16)]; in the order of
-                          // the matrix unit, for the kernel alone
+                          // the matrix unit, for the kernel alone. With LINEAR_LEAVE [splits][rows][out_stride]
   u32* counters;          // splits > 1: one per (row block, column block) of the grid; zero before and after
   u32 out_rows, cols, rows, out_stride;
-  u32 splits;             // of the columns, grid z; summed in order by the last block to arrive
+  u32 splits;             // of the columns, grid z; summed in order by the last block to arrive, or left
   u32 flags;              // LinearFlags
 };
 
 // Two matrices of one stack that differ in type: blocks along x compute the first one, then the second one. Both have
-// the same rows and splits; they share neither partial sums nor counters. matmul_<type>_<type>_n<N>, N = 8, 16
+// the same rows and splits; they share neither partial sums nor counters. matmul_<type>_<type>_n<N>, N as above
 struct MatmulPairArgs {
   MatmulArgs first;
   MatmulArgs second;
@@ -190,7 +191,9 @@ struct MatmulF32Args {
 };
 
 // Converts rows from one format to another, through a norm where `norm` is given. norm_rows, which knows NORM_RMS
-// without biases alone, and norm_rows_other; one block per row
+// without biases alone, and norm_rows_other; norm_rows_of_parts, which does what norm_rows does once it has added to x,
+// rows of f32, what a product with LINEAR_LEAVE has left. One block per row
+constexpr u32 NORM_THREADS = 512, NORM_PARTS_THREADS = 1024;
 struct NormRowsArgs {
   const void* x;          // rows in `format_in`
   const float* norm;      // [cols] or null: weights
@@ -203,6 +206,8 @@ struct NormRowsArgs {
   u32 flags;              // LinearFlags: LINEAR_ADD for an output in f32
   float eps;
   float factor;           // with LINEAR_ADD: on the sum
+  u32 num_parts;
+  const float* parts;     // [num_parts][rows][x_stride]; norm_rows_of_parts alone
 };
 
 // out[r][i] = the activation of the gate gate_up[r][i] and the up gate_up[r][cols + i]. gated_activation, grid (rows,

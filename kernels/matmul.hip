@@ -1,5 +1,5 @@
 // matmul_<type>_n{8,16,32,64}: quantised weights times 8, 16, 32 or 64 activation rows a block, on the matrix units.
-// matmul_<type>_<type>_n{8,16}: the same for two matrices of one stack, in one launch.
+// matmul_<type>_<type>_n{8,16,32,64}: the same for two matrices of one stack, in one launch.
 #define WEIGHTS_IN_SHARED                // where wgmma multiplies
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
@@ -29,4 +29,6 @@ template <int N> DEV void matmul_pair(const MatmulPairArgs& a) {
   MATMUL_BLOCK(N, PASTE(TYPED(matmul_), _n##N), MatmulPairArgs) { matmul_pair<N>(a); }
 MATMUL_KERNEL(8)
 MATMUL_KERNEL(16)
+MATMUL_KERNEL(32)
+MATMUL_KERNEL(64)
 #endif

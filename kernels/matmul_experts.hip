@@ -22,7 +22,7 @@ template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
   add_groups(sums, at);                // there are no splits to add
-  if (at.kw == 0) store_sums(sums, product, at);
+  if (at.kw == 0) store_sums(sums, product, at, product.out);
 }
 
 template <int N> DEV void matmul_gated_experts(const MatmulGatedExpertsArgs& a) {

@@ -85,12 +85,13 @@ template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const Matmu
   }
 }
 
-template <int N> DEV void store_sums(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+// Stores the block's sums among `to`, those of all rows. They are complete where no split is left.
+template <int N> DEV void store_sums(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at, float* to) {
   typedef MatmulShape<N> S;
   const int lane = lane_id();
   const u32 columns = a.rows - at.by * N < N ? a.rows - at.by * N : N;      // activation rows of this block
-  float* out = a.out + (u64)at.by * N * a.out_stride;
-  if (a.bias || (a.flags & LINEAR_ADD)) add_bias_and_residual(sums, a, at, out, columns);
+  float* out = to + (u64)at.by * N * a.out_stride;
+  if (to == a.out && (a.bias || (a.flags & LINEAR_ADD))) add_bias_and_residual(sums, a, at, out, columns);
   #pragma unroll
   for (int m = 0; m < S::WAVE_TILES; m++)
     #pragma unroll
@@ -107,6 +108,8 @@ template <int N> DEV void store_sums(MatmulSums<N>& sums, const MatmulArgs& a, c
 
 template <int N> DEV void finish(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   add_groups(sums, at);
-  if (a.splits > 1 && !add_splits(sums, a, at)) return;
-  if (at.kw == 0) store_sums(sums, a, at);
+  const bool leaves = (a.flags & LINEAR_LEAVE) != 0;
+  if (!leaves && a.splits > 1 && !add_splits(sums, a, at)) return;
+  float* to = leaves ? a.partial + (u64)bid_z() * a.rows * a.out_stride : a.out;
+  if (at.kw == 0) store_sums(sums, a, at, to);
 }

@@ -77,13 +77,14 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
 // Columns to store of a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
-// Fours of a row that a thread of `norm_rows` holds at once: a block has a span of columns in registers.
-constexpr u32 NORM_THREADS = 512, HELD = 2, SPAN = HELD * 4 * NORM_THREADS;
+// Columns of a row that a block of `norm_rows` has in registers at once.
+constexpr u32 SPAN = 4096;
 
-// A thread's fours of the span that begins at column `start`; zeros beyond the row.
-struct Span {
+// A thread's fours of the span that begins at column `start`, in a block of so many; zeros beyond the row.
+template <u32 BLOCK_THREADS> struct Span {
+  static constexpr u32 HELD = SPAN / (4 * BLOCK_THREADS);
   Four fours[HELD];
-  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * NORM_THREADS + (u32)tid_x()); }
+  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * BLOCK_THREADS + (u32)tid_x()); }
   // `stride` counts f32 elements.
   MEM void load(const void* x, u32 format, u32 row, u32 stride, u32 start, u32 cols) {
     // The usual format is apart from the others, whose conversions would have each load waited for before the next.
@@ -142,13 +143,37 @@ struct Span {
   }
 };
 
+// Says what a kernel knows of norms. PLAIN: RMSNorm without biases, or none; PARTS: the same, of sums to be added.
+enum NormOf { PLAIN, OTHER, PARTS };
+template <NormOf OF> using SpanOf = Span<OF == PARTS ? NORM_PARTS_THREADS : NORM_THREADS>;
+
+// Adds what a product has left of a span of a row to it, and stores the sum, which others read too. Parts are added up
+// in their order and then to the row, as the product itself would do it; their loads are on their way at once.
+DEV void add_parts(const NormRowsArgs& a, SpanOf<PARTS>& x, u32 row, u32 start) {
+  constexpr u32 AT_ONCE = 8;
+  SpanOf<PARTS> sum = {};
+  for (u32 first = 0; first < a.num_parts; first += AT_ONCE) {
+    SpanOf<PARTS> parts[AT_ONCE];
+    #pragma unroll
+    for (u32 k = 0; k < AT_ONCE; k++)
+      if (first + k < a.num_parts)
+        parts[k].load(a.parts + (u64)(first + k) * a.rows * a.x_stride, FORMAT_F32, row, a.x_stride, start, a.cols);
+    loads_first();
+    #pragma unroll
+    for (u32 k = 0; k < AT_ONCE; k++)
+      if (first + k < a.num_parts) sum.add(parts[k]);
+  }
+  x.add(sum);
+  x.store((void*)a.x, FORMAT_F32, row, a.x_stride, start, a.cols);
+}
+
 // Finishes a span of a row that goes through a norm: scale, weights and bias, then what the output holds is added, and
 // the sum multiplied by the factor.
-template <bool IS_PLAIN>
-DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float scale, u32 row, u32 start) {
-  Span other;
+template <NormOf OF>
+DEV void finish_norm(const NormRowsArgs& a, SpanOf<OF>& x, const SpanOf<OF>& weights, float scale, u32 row, u32 start) {
+  SpanOf<OF> other;
   x.multiply(scale, weights);
-  if (!IS_PLAIN && a.bias) {
+  if (OF == OTHER && a.bias) {
     other.load(a.bias, FORMAT_F32, 0, 0, start, a.cols);
     x.add(other);
   }
@@ -160,16 +185,17 @@ DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float 
 }
 
 // Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
-// there is of most rows; the ones before it are read a second time, from there back to the start. IS_PLAIN: RMSNorm
-// without biases, or no norm. With all norms in one kernel its threads take more registers, so that a multiprocessor
-// holds half as many blocks: 2,048 rows of 4,096 columns took 27 microseconds in place of 19 on an H200.
-template <bool IS_PLAIN> DEV void norm_row(const NormRowsArgs& a) {
+// there is of most rows; the ones before it are read a second time, from there back to the start. With all norms in one
+// kernel its threads take more registers, so that a multiprocessor holds half as many blocks: 2,048 rows of 4,096
+// columns took 27 microseconds in place of 19 on an H200.
+template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
+  constexpr u32 BLOCK_THREADS = OF == PARTS ? NORM_PARTS_THREADS : NORM_THREADS;
   const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
   const u32 row = (u32)bid_x();
-  Span x, weights;
+  SpanOf<OF> x, weights;
   float squares = 0.f, scale = 1.f, mean = 0.f;
-  SHARED float of_values[NORM_THREADS / WARP], of_squares[NORM_THREADS / WARP];
-  const bool centers = !IS_PLAIN && a.norm && a.kind == NORM_LAYER;
+  SHARED float of_values[BLOCK_THREADS / WARP], of_squares[BLOCK_THREADS / WARP];
+  const bool centers = OF == OTHER && a.norm && a.kind == NORM_LAYER;
   if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
   loads_first();
   pdl_launch(); pdl_wait();
@@ -179,27 +205,30 @@ template <bool IS_PLAIN> DEV void norm_row(const NormRowsArgs& a) {
       x.load(a.x, a.format_in, row, a.x_stride, start, a.cols);
       x.add_values(sum);
     }
-    mean = block_sum<NORM_THREADS>(sum, of_values) / (float)a.cols;
+    mean = block_sum<BLOCK_THREADS>(sum, of_values) / (float)a.cols;
   }
-  for (u32 start = a.norm ? 0 : last;; start += SPAN) {
-    x.load(a.x, a.format_in, row, a.x_stride, start, a.cols);
+  const u32 format_in = OF == PARTS ? (u32)FORMAT_F32 : a.format_in;
+  for (u32 start = a.norm || OF == PARTS ? 0 : last;; start += SPAN) {
+    x.load(a.x, format_in, row, a.x_stride, start, a.cols);
+    if constexpr (OF == PARTS) add_parts(a, x, row, start);
     if (centers) x.subtract(mean, start, a.cols);
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
-  if (a.norm) scale = rsqrt_accurate(block_sum<NORM_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
+  if (a.norm) scale = rsqrt_accurate(block_sum<BLOCK_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
-    if (a.norm) finish_norm<IS_PLAIN>(a, x, weights, scale, row, start);
+    if (a.norm) finish_norm<OF>(a, x, weights, scale, row, start);
     x.store(a.out, a.format_out, row, a.out_stride, start, a.cols);
     if (start == 0) break;
-    x.load(a.x, a.format_in, row, a.x_stride, start - SPAN, a.cols);
+    x.load(a.x, format_in, row, a.x_stride, start - SPAN, a.cols);
     if (centers) x.subtract(mean, start - SPAN, a.cols);
     if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, start - SPAN, a.cols);
   }
 }
 
-KERNEL(NORM_THREADS, norm_rows, NormRowsArgs) { norm_row<true>(a); }
-KERNEL(NORM_THREADS, norm_rows_other, NormRowsArgs) { norm_row<false>(a); }
+KERNEL(NORM_THREADS, norm_rows, NormRowsArgs) { norm_row<PLAIN>(a); }
+KERNEL(NORM_THREADS, norm_rows_other, NormRowsArgs) { norm_row<OTHER>(a); }
+KERNEL(NORM_PARTS_THREADS, norm_rows_of_parts, NormRowsArgs) { norm_row<PARTS>(a); }
 
 // Eight columns of a row as they lie in memory, all asked for at once, and as numbers.
 struct EightF32 {

@@ -313,7 +313,7 @@ def planned_blocks(hot: Hot, device: Device) -> int | None:
     paths = [ROOT / "src/backend/gpu/tuning" / name for name in (f"{device.tuning}.rs", "mod.rs")]
     pattern = {
         "gemv": r"gemv: Gemv \{[^}]*?\bblocks: (\d+)",
-        "matmul": rf"MatmulShape \{{[^}}\n]*block_rows: {rows}, blocks: (\d+)",
+        "matmul": rf"MatmulShape \{{\s+most_rows: \S+,\s+block_rows: {rows},\s+blocks: (\d+)",
         "attention": r"attention: Attention \{[^}]*?\n\s+blocks: (\d+)",
         "per_head": r"per_head_blocks: (\d+)",
     }[what]

@@ -11,6 +11,7 @@ mod invariance;
 mod kv_groups;
 pub(crate) mod latent;
 pub(crate) mod linear;
+pub(crate) mod parts;
 pub(crate) mod reference;
 mod rope;
 pub(crate) mod rope_attention;
@@ -74,6 +75,7 @@ pub(crate) fn check_types<L: Loader>(
     elementwise::check(loader, tally)?;
     fused::check(loader, tally)?;
     linear::check(loader, types, tally)?;
+    parts::check(loader, tally)?;
     experts::check(loader, tally)?;
     rope::check(loader, tally)?;
     attention::check(loader, accuracy, tally)?;

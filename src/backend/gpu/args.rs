@@ -29,8 +29,9 @@ constants! {
     FORMAT_BF16 = 2;
     FORMAT_F16_TILED = 3;
     FORMAT_BF16_TILED = 4;
-    /// `LinearFlags`: add to the output instead of writing it.
+    /// `LinearFlags`: add to the output instead of writing it; leave the sums of splits to the kernel behind.
     LINEAR_ADD = 1;
+    LINEAR_LEAVE = 2;
     /// `Activation`.
     ACTIVATION_SILU = 0;
     ACTIVATION_GELU = 1;
@@ -84,6 +85,9 @@ constants! {
     MATMUL_F32_TILES_FEW = 1;
     MATMUL_F32_THREADS_N64 = 256;
     MATMUL_F32_TILES_N64 = 4;
+    /// Threads of a block of `norm_rows`, and of `norm_rows_of_parts`.
+    NORM_THREADS = 512;
+    NORM_PARTS_THREADS = 1024;
     /// Columns of a block of `gated_activation`.
     GATED_COLS = 2048;
     /// Columns of a block of `activation`, and of `scale_logits`.
@@ -272,6 +276,8 @@ kernel_args! {
         flags: u32,
         eps: f32,
         factor: f32,
+        num_parts: u32,
+        parts: DevicePtr,
     }
     GatedArgs {
         gate_up: DevicePtr,
@@ -460,22 +466,9 @@ kernel_args! {
     }
     Mamba2Args {
         states: StatesArgs,
-        x: DevicePtr,
-        convolved: DevicePtr,
-        out: DevicePtr,
-        taps: DevicePtr,
-        taps_bias: DevicePtr,
-        decay: DevicePtr,
-        step_bias: DevicePtr,
-        skip: DevicePtr,
-        norm: DevicePtr,
-        heads: u32,
-        head_size: u32,
-        groups: u32,
-        state_size: u32,
-        num_taps: u32,
-        format_out: Format,
-        eps: f32,
+        x: DevicePtr, convolved: DevicePtr, out: DevicePtr,
+        taps: DevicePtr, taps_bias: DevicePtr, decay: DevicePtr, step_bias: DevicePtr, skip: DevicePtr, norm: DevicePtr,
+        heads: u32, head_size: u32, groups: u32, state_size: u32, num_taps: u32, format_out: Format, eps: f32,
     }
     ShortConvolutionArgs {
         states: StatesArgs,

@@ -14,10 +14,8 @@ use crate::{Error, Result};
 /// Head sizes that attention is compiled for; a smaller head uses the next one.
 pub(super) const HEAD_SIZES: [u32; 4] = [64, 128, 256, 512];
 
-/// Rows that a block of `matmul` computes.
+/// Rows that a block of `matmul` computes, of one matrix or of two of a stack.
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
-/// Rows that a block of `matmul` computes of two matrices of a stack: the sizes of a decode step.
-pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
 /// Rows that a block of `matmul_f32` computes.
 pub(super) const MATMUL_F32_ROWS: [u32; 3] = [4, 8, 64];
 /// Rows that a block of `matmul_experts` computes: those of a run of one expert.

@@ -1,22 +1,66 @@
 //! Queues the engine's kernels on its one stream, and holds the numbers that every plan of a launch depends on.
 
+use std::cell::Cell;
+
+use super::args::{Format, NormCode, NormRowsArgs};
 use super::functions::Functions;
-use super::kernel::{Kernel, Variant};
+use super::kernel::{Kernel, NORM_ROWS_OF_PARTS, ONCE, Variant};
 use super::tuning::Tuning;
-use super::{Function, KernelArgs, Stream};
+use super::{DevicePtr, Function, KernelArgs, Stream};
 use crate::Result;
 
+/// The sums of a product's splits that the product has left in the workspace: its output is not complete before they
+/// are added to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Left {
+    /// The output, `rows` rows of `cols` f32.
+    pub out: DevicePtr,
+    pub rows: u32,
+    pub cols: u32,
+    /// It holds as many such rows for each part.
+    pub parts: DevicePtr,
+    pub num_parts: u32,
+}
+
+impl Left {
+    /// The kernel that adds them to the output, and else does nothing.
+    pub(super) fn added(self) -> NormRowsArgs {
+        let Self { out, rows, cols, parts, num_parts } = self;
+        NormRowsArgs {
+            x: out,
+            norm: DevicePtr::NULL,
+            bias: DevicePtr::NULL,
+            out,
+            rows,
+            cols,
+            x_stride: cols,
+            out_stride: cols,
+            format_in: Format::F32,
+            format_out: Format::F32,
+            kind: NormCode::Rms,
+            flags: 0,
+            eps: 0.0,
+            factor: 1.0,
+            num_parts,
+            parts,
+        }
+    }
+}
+
+/// Every kernel of a step goes through `launch`, so that none can read an output that is not complete: what a product
+/// has left is added by the kernel that takes it (`take_left`), else by one of its own ahead of the next launch.
 pub struct Launcher {
     stream: Stream,
     functions: Functions,
     multiprocessors: u32,
     tuning: Tuning,
+    left: Cell<Option<Left>>,
 }
 
 impl Launcher {
     pub fn new(stream: Stream, functions: Functions, tuning: Tuning) -> Self {
         let multiprocessors = stream.device().properties().multiprocessors;
-        Self { stream, functions, multiprocessors, tuning }
+        Self { stream, functions, multiprocessors, tuning, left: Cell::new(None) }
     }
 
     pub fn stream(&self) -> &Stream {
@@ -45,7 +89,34 @@ impl Launcher {
         &self.tuning
     }
 
-    /// Queues a kernel, with the arguments that the table says it takes.
+    /// Notes what the product that was launched last has left.
+    pub(super) fn leave(&self, left: Left) {
+        self.left.set(Some(left));
+    }
+
+    /// Takes what the last product has left of this output, so that the next launch adds it.
+    pub(super) fn take_left(&self, out: DevicePtr, rows: u32, cols: u32) -> Option<Left> {
+        let left = self.left.get().filter(|left| (left.out, left.rows, left.cols) == (out, rows, cols));
+        left.inspect(|_| self.left.set(None))
+    }
+
+    /// Completes the output of the last product. It has to be called ahead of what is queued on the stream by others.
+    ///
+    /// # Errors
+    /// See `launch`.
+    pub(super) fn settle(&self) -> Result<()> {
+        let Some(left) = self.left.take() else { return Ok(()) };
+        // SAFETY: the output and the workspace are those of the product, which was queued in this step.
+        unsafe { self.stream.launch(self.function(NORM_ROWS_OF_PARTS, ONCE)?, [left.rows, 1, 1], &left.added()) }
+    }
+
+    /// Forgets what was left: the step has failed, and nothing reads its outputs.
+    pub(super) fn forget_left(&self) {
+        self.left.set(None);
+    }
+
+    /// Queues a kernel, with the arguments that the table says it takes. What the last product has left is added ahead
+    /// of it.
     ///
     /// # Errors
     /// See `Functions::get` and `Stream::launch`.
@@ -59,6 +130,7 @@ impl Launcher {
         grid: [u32; 3],
         args: &A,
     ) -> Result<()> {
+        self.settle()?;
         // SAFETY: the caller's promise, and the table's.
         unsafe { self.stream.launch(self.function(kernel, variant)?, grid, args) }
     }

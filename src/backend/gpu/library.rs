@@ -72,6 +72,7 @@ impl Library {
         format: Format,
         product: &Product<'_>,
     ) -> Result<Option<Refused>> {
+        launcher.settle()?;
         let stream = launcher.stream();
         if let Some(dense) = &segment.dense {
             return self.product_of_rows(stream, segment, format, product, 0..segment.rows, Some(dense));

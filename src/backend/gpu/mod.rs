@@ -63,7 +63,7 @@ pub use device::Device;
 pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};
 pub use gpu_step::GpuStep;
 pub use graph::Graph;
-pub use kernel::{EXPERT_RUNS, KernelId, MATMUL_PAIR_ROWS, MATMUL_ROWS, check_experts, check_kv_layers};
+pub use kernel::{EXPERT_RUNS, KernelId, MATMUL_ROWS, check_experts, check_kv_layers};
 pub use kernels::Kernels;
 pub use loader::GpuLoader;
 pub use memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer, MappedBuffer};

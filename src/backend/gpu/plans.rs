@@ -24,6 +24,8 @@ pub struct MatmulPlan {
     /// Tiles of 16 outputs of a block.
     pub tiles: u32,
     pub grid: [u32; 3],
+    /// Whether sums of splits that are added to a residual are left to the norm behind.
+    pub leaves: bool,
 }
 
 /// How attention over single rows is launched.
@@ -49,7 +51,7 @@ const ARGMAX_STRETCH: usize = 4096;
 
 /// The launch of a variant whose blocks compute `tiles` tiles.
 fn plan(n: u32, tiles: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
-    MatmulPlan { n, tiles, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits] }
+    MatmulPlan { n, tiles, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits], leaves: false }
 }
 
 /// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared
@@ -206,7 +208,7 @@ impl Tuning {
         let at_once = multiprocessors * shape.blocks;
         let time = |splits: &u32| time_of_splits(blocks.saturating_mul(*splits), *splits, at_once, shape.split_time);
         let splits = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-        out_rows.map(|out_rows| plan(out_rows, splits))
+        out_rows.map(|out_rows| MatmulPlan { leaves: splits > 1 && shape.leaves, ..plan(out_rows, splits) })
     }
 
     /// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of

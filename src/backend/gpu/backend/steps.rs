@@ -43,7 +43,12 @@ impl GpuBackend {
             Plan::Replay => (0, 0, None),
         };
         if plan != Plan::Replay {
-            ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], recorded))?;
+            let done = ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], recorded));
+            // Who reads the results of the step is to find them complete.
+            if let Err(error) = done.and_then(|()| compute.launcher().settle()) {
+                compute.launcher().forget_left();
+                return Err(error);
+            }
         }
         graphs.end(inputs, compute.launcher().stream())?;
         // All that uses page-locked memory is the copy of the step's integers, which an event marks.

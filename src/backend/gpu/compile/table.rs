@@ -49,8 +49,9 @@ macro_rules! with_kernels {
                 LINK_STEPS: LinkStepsArgs, Once, One(LINK_THREADS), "test of recorded steps";
             }
             "rows.hip" Always Plainly {
-                NORM_ROWS: NormRowsArgs, Once, One(512), "norm";
-                NORM_ROWS_OTHER: NormRowsArgs, Once, One(512), "norm";
+                NORM_ROWS: NormRowsArgs, Once, One(NORM_THREADS), "norm";
+                NORM_ROWS_OTHER: NormRowsArgs, Once, One(NORM_THREADS), "norm";
+                NORM_ROWS_OF_PARTS: NormRowsArgs, Once, One(NORM_PARTS_THREADS), "norm";
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 GATE_COLUMNS: GateColumnsArgs, Once, One(256), "activation";
@@ -73,7 +74,7 @@ macro_rules! with_kernels {
                 MATMUL: MatmulArgs, Type, ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, matmul_wgmma_block),
                     "product of more rows";
                 MATMUL_PAIR as matmul: MatmulPairArgs, Pair,
-                    ByRowsOrWgmma(&MATMUL_PAIR_ROWS, matmul_threads, matmul_wgmma_block), "product of few rows";
+                    ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, matmul_wgmma_block), "product of few rows";
             }
             "matmul_f32.hip" Always Plainly {
                 MATMUL_F32: MatmulF32Args, Once, ByRows(&MATMUL_F32_ROWS, matmul_f32_threads),

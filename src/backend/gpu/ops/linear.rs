@@ -6,12 +6,12 @@
 use super::rows::{Norm, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
-    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulF32Args, MatmulPairArgs,
+    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, LINEAR_LEAVE, MatmulArgs, MatmulF32Args, MatmulPairArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_PAIR, ONCE, Variant};
-use crate::backend::gpu::launcher::Launcher;
+use crate::backend::gpu::launcher::{Launcher, Left};
 use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
 use crate::backend::gpu::product::{Product, ProductShape};
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
@@ -248,13 +248,24 @@ impl Launcher {
         unsafe { self.launch(GEMV_PAIR, pair.map(|segment| segment.ty), grid, &args) }
     }
 
-    /// Launches a product on the matrix units.
+    /// Launches a product on the matrix units. The sums of its splits are left where they are added to what the output
+    /// holds, a residual: a norm of it follows, which reads all of it anyhow.
     fn matmul(&self, outputs: &Outputs<'_>, product: &Product<'_>, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.shape.rows)?, count(outputs.rows)?, count(product.shape.cols)?);
         let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());
-        let args = matmul_args(outputs, product, plan, workspace.partial(), workspace.counters())?;
+        let mut args = matmul_args(outputs, product, plan, workspace.partial(), workspace.counters())?;
+        let is_whole = outputs.bias.is_none() && args.out_rows == args.out_stride;
+        let leaves = plan.leaves && is_whole && args.flags & LINEAR_ADD != 0;
+        if leaves {
+            args.flags |= LINEAR_LEAVE;
+        }
         // SAFETY: see `ops`; partial sums and counters have the room that `plans` keeps to.
-        unsafe { self.launch(MATMUL, Variant::with_rows(outputs.ty, plan.n), plan.grid, &args) }
+        unsafe { self.launch(MATMUL, Variant::with_rows(outputs.ty, plan.n), plan.grid, &args)? };
+        if leaves {
+            let (out, parts, num_parts) = (args.out, args.partial, args.splits);
+            self.leave(Left { out, rows, cols: out_rows, parts, num_parts });
+        }
+        Ok(())
     }
 
     fn matmul_pair(&self, pair: [&Segment; 2], product: &Product<'_>, workspace: &Workspace) -> Result<()> {

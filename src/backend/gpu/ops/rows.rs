@@ -9,11 +9,11 @@ use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER,
-    ONCE, SCALE_LOGITS,
+    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OF_PARTS,
+    NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
 };
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::{DeviceSlice, GpuBackend};
+use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend};
 use crate::backend::{
     self, Activate, Activation, AddNorm, AddRows, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
     NormInPlace, NormKind, NormRows, ScaleLogits, TableRow, VectorShape,
@@ -310,6 +310,9 @@ impl Launcher {
     pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
         let &NormedRows { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, factor } = normed;
         let bias = norm.and_then(|norm| norm.bias);
+        // Rows that a product has not completed: the norm does it, where its kernel can.
+        let takes = is_plain(norm) && format_in.is_f32() && x_stride == cols && flags == 0;
+        let left = if takes { self.take_left(x.ptr(), count(rows)?, count(cols)?) } else { None };
         let args = NormRowsArgs {
             x: x.ptr(),
             norm: norm.map(|norm| norm.weight.read(cols)).transpose()?.into(),
@@ -325,11 +328,17 @@ impl Launcher {
             flags,
             eps: norm.map_or(0.0, |norm| norm.eps),
             factor,
+            num_parts: left.map_or(0, |left| left.num_parts),
+            parts: left.map_or(DevicePtr::NULL, |left| left.parts),
         };
         if rows == 0 {
             return Ok(());
         }
-        let kernel = if is_plain(norm) { NORM_ROWS } else { NORM_ROWS_OTHER };
+        let kernel = match left {
+            Some(_) => NORM_ROWS_OF_PARTS,
+            None if is_plain(norm) => NORM_ROWS,
+            None => NORM_ROWS_OTHER,
+        };
         // SAFETY: see `ops`.
         unsafe { self.launch(kernel, ONCE, [args.rows, 1, 1], &args) }
     }

@@ -61,12 +61,12 @@ fn every_type_and_op_has_its_kernels() {
                 assert_eq!((row.matrix_unit, row.unit.ty.unwrap().name().to_lowercase()), (None, kernels.clone()));
             }
         }
-        assert_eq!(row(&rows, None, "norm").kernels, ["norm_rows", "norm_rows_other"]);
+        assert_eq!(row(&rows, None, "norm").kernels, ["norm_rows", "norm_rows_other", "norm_rows_of_parts"]);
         for (pair, kernels) in [("Q4_K with Q6_K", "q4_k_q6_k"), ("Q5_K with Q6_K", "q5_k_q6_k")] {
             let one = row(&rows, None, &format!("product of 1 row, {pair}"));
             assert_eq!((one.kernels.clone(), one.matrix_unit), (vec![format!("gemv_{kernels}")], None));
             let few = row(&rows, None, &format!("product of few rows, {pair}"));
-            let expected = [8, 16].map(|n| format!("matmul_{kernels}_n{n}")).to_vec();
+            let expected = [8, 16, 32, 64].map(|n| format!("matmul_{kernels}_n{n}")).to_vec();
             assert_eq!((few.kernels.clone(), few.matrix_unit), (expected, Some(matrix_unit)), "{pair} on {target}");
         }
         let prefill = row(&rows, None, "attention, prefill");

@@ -24,7 +24,7 @@ pub(super) const TUNING: Tuning = Tuning {
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
-        most_pair_rows: 16,
+        most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
     matmul_f32: F32Rows {

@@ -22,16 +22,49 @@ pub(crate) const TUNING: Tuning = Tuning {
         wgmma: true,
         // Measured on an H100, products of the shapes of an 8B model in Q4_K, one after the other, each in 1 to 8
         // splits: these numbers choose a number of splits that takes at most 7 % longer than the best of them.
+        // Leaving sums to the norm was measured there with the layers of that model, but for attention, in one graph,
+        // microseconds a layer: of 8 rows 73.5 to 72.3, of 12 73.5 to 78.4, of 16 74.1 to 76.0, of 24 88.7 to 81.6, of
+        // 32 92.3 to 82.7, of 64 119.0 to 106.1. A block of that norm fills a multiprocessor. Estimated: beside 9 to 16
+        // of them the next product finds room for all of its blocks at once, but with more of them on the others.
         shapes: &[
-            MatmulShape { most_rows: 8, block_rows: 8, blocks: 4, least_super_blocks: 2, split_time: 0.04 },
-            MatmulShape { most_rows: 16, block_rows: 16, blocks: 4, least_super_blocks: 2, split_time: 0.04 },
-            MatmulShape { most_rows: 32, block_rows: 32, blocks: 2, least_super_blocks: 2, split_time: 0.04 },
-            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 1, least_super_blocks: 2, split_time: 0.12 },
+            MatmulShape {
+                most_rows: 8,
+                block_rows: 8,
+                blocks: 4,
+                least_super_blocks: 2,
+                split_time: 0.04,
+                leaves: true,
+            },
+            MatmulShape {
+                most_rows: 16,
+                block_rows: 16,
+                blocks: 4,
+                least_super_blocks: 2,
+                split_time: 0.04,
+                leaves: false,
+            },
+            MatmulShape {
+                most_rows: 32,
+                block_rows: 32,
+                blocks: 2,
+                least_super_blocks: 2,
+                split_time: 0.04,
+                leaves: true,
+            },
+            MatmulShape {
+                most_rows: u32::MAX,
+                block_rows: 64,
+                blocks: 1,
+                least_super_blocks: 2,
+                split_time: 0.12,
+                leaves: true,
+            },
         ],
         // Measured: part of the same fit.
         most_splits: 8,
         // Measured (docs) with 8 sequences: 2,790 to 3,045 tokens per second, together with attention per query head.
-        most_pair_rows: 16,
+        // Of 32 and 64 rows q, k and v took 17 and 21 microseconds in two launches on an H100, 13 and 15 in one.
+        most_pair_rows: 64,
     },
     matmul_f32: F32Rows {
         // Measured on an H100: `gemv_f32` takes 7 microseconds for a row of 2,048 columns and 256 outputs, 20 for 31

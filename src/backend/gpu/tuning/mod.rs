@@ -65,7 +65,7 @@ pub struct Matmul {
     /// Pieces into which the columns are split at most, a power of two.
     pub most_splits: u32,
     /// Rows up to which a stack of two types is multiplied in one launch, no more than the largest of
-    /// `MATMUL_PAIR_ROWS`.
+    /// `MATMUL_ROWS`.
     pub most_pair_rows: usize,
 }
 
@@ -83,12 +83,14 @@ pub struct MatmulShape {
     pub least_super_blocks: u32,
     /// Time of a further split, in that of a product whose blocks are shared out without a rest.
     pub split_time: f64,
+    /// Whether the sums of splits that are added to a residual are left to the norm behind.
+    pub leaves: bool,
 }
 
 impl MatmulShape {
     /// Any number of rows, without an aim.
     pub const PLAIN: Self =
-        Self { most_rows: u32::MAX, block_rows: 32, blocks: 1, least_super_blocks: 1, split_time: 0.0 };
+        Self { most_rows: u32::MAX, block_rows: 32, blocks: 1, least_super_blocks: 1, split_time: 0.0, leaves: false };
 }
 
 /// Products with f32 weights, by rows. No matrix unit multiplies them exactly.
@@ -186,12 +188,19 @@ pub struct LibraryRows {
 
 /// Shapes of blocks whose waves multiply each by itself. Measured on an H200, where `mma.sync` did that then: fitted to
 /// products of the shapes of an 8B model in Q4_K. Estimated to serve on every GPU without `wgmma`, as is the time of a
-/// split.
+/// split, and that it is worth leaving: where kernels do not overlap, a norm takes nobody's place.
 const SHAPES_OF_WAVES: &[MatmulShape] = &[
-    MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4, split_time: 0.04 },
-    MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4, split_time: 0.04 },
-    MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2, split_time: 0.04 },
-    MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2, split_time: 0.04 },
+    MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4, split_time: 0.04, leaves: true },
+    MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4, split_time: 0.04, leaves: true },
+    MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2, split_time: 0.04, leaves: true },
+    MatmulShape {
+        most_rows: u32::MAX,
+        block_rows: 64,
+        blocks: 2,
+        least_super_blocks: 2,
+        split_time: 0.04,
+        leaves: true,
+    },
 ];
 
 /// NVIDIA's GPUs that no table is of, Turing and Blackwell among them. Every number is Hopper's, estimated to serve

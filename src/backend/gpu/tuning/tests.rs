@@ -2,7 +2,7 @@ use super::*;
 use crate::backend::gpu::args::{ARGMAX_BLOCKS, Format};
 use crate::backend::gpu::compile::plan::GENERIC_TARGETS;
 use crate::backend::gpu::driver::fake::{self, Fake};
-use crate::backend::gpu::kernel::{MATMUL, MATMUL_PAIR_ROWS, MATMUL_ROWS, Variant};
+use crate::backend::gpu::kernel::{MATMUL, MATMUL_ROWS, Variant};
 use crate::backend::gpu::{Device, KernelType};
 use crate::config::GpuOptions;
 
@@ -137,11 +137,8 @@ fn tables_ask_for_kernels_that_there_are() {
             assert!(MATMUL_ROWS.contains(&shape.block_rows) && shape.blocks > 0, "{family}: {shape:?}");
             assert!(shape.least_super_blocks > 0 && shape.split_time >= 0.0, "{family}: {shape:?}");
         }
-        // A pair's rows have kernels, of the shapes that serve them.
-        let of_pairs = matmul.shapes.iter().take_while(|shape| shape.most_rows as usize <= matmul.most_pair_rows);
-        let largest = of_pairs.map(|shape| shape.block_rows).max().unwrap_or(0);
-        assert!(largest == 0 || MATMUL_PAIR_ROWS.contains(&largest), "{family}");
-        assert!(MATMUL_PAIR_ROWS.iter().all(|&rows| matmul.most_pair_rows <= rows as usize || rows < largest));
+        let most = MATMUL_ROWS.into_iter().max().unwrap_or(0);
+        assert!(matmul.most_pair_rows <= most as usize, "{family}");
         assert!(matmul.most_splits.is_power_of_two() && attention.most_splits.is_power_of_two(), "{family}");
         assert!(attention.most_splits <= 32 && attention.split_tokens > 0, "{family}");
         assert!(attention.prefill_rows >= LEAST_PREFILL_ROWS, "{family}");
@@ -154,6 +151,20 @@ fn tables_ask_for_kernels_that_there_are() {
         let Some(LibraryRows { rows_16_bit, rows_kept, rows_dequantised }) = library else { continue };
         assert!(rows_16_bit <= rows_kept && rows_kept <= rows_dequantised, "{family}");
         assert!(rows_16_bit > gemv.most_rows, "{family}");
+    }
+}
+
+/// The cases of products that are added to a residual test what is left: these shapes are of
+/// `conformance::parts`, the multiprocessors of the devices that they run on.
+#[test]
+fn sums_are_left_on_the_devices_of_tests() {
+    for (rows, out_rows, cols) in [(20, 352, 1088), (40, 96, 4096)] {
+        for multiprocessors in [4, 132] {
+            for (_, tuning) in ALL {
+                let plan = tuning.matmul(rows, out_rows, cols, multiprocessors);
+                assert!(plan.leaves && plan.grid[2] > 1, "{}: {plan:?}", tuning.family);
+            }
+        }
     }
 }
 
@@ -170,6 +181,7 @@ fn no_plan_of_batch_invariant_mode_depends_on_the_rows() {
         for rows in 1..=700u32 {
             let product = invariant.matmul(rows, 4096, cols, multiprocessors);
             assert_eq!((product.n, product.grid[0], product.grid[2]), (32, one.grid[0], 1), "{rows} rows");
+            assert!(!product.leaves);
             assert_eq!(invariant.activation_format(format, rows as usize, None), Format::F16Tiled);
             assert_eq!(invariant.expert_run(rows as usize, 2, 8), Some(16), "{rows} rows");
             assert_eq!(invariant.matmul_f32(rows, 256), None, "{rows} rows");
@@ -212,6 +224,9 @@ fn hopper_is_as_it_was_measured() {
             assert_eq!(grid(rows, out_rows, cols), (n, expected), "{rows} rows, {out_rows} x {cols}");
         }
     }
+    let leaves = |rows, out_rows| tuning.matmul(rows, out_rows, 4096, 132).leaves;
+    assert_eq!([8, 9, 16, 17, 32, 64].map(|rows| leaves(rows, 4096)), [true, false, false, true, true, true]);
+    assert!([8, 32, 64].iter().all(|&rows| !leaves(rows, 28_672)));
     let f32_grid = |rows| tuning.matmul_f32(rows, 256).map(|plan| (plan.n, plan.grid));
     let f32_grids = [None, Some((4, [16, 8, 1])), Some((8, [16, 64, 1])), Some((64, [4, 32, 1]))];
     assert_eq!([1, 31, 512, 2048].map(f32_grid), f32_grids);
