@@ -22,8 +22,8 @@ struct RotationArgs {
 };
 
 // Rotates q and k in place, and stores K and V into the paged cache; rows of q alone have no KV heads here.
-// rope_store_{f16,f32} (type of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)),
-// head_dim <= 512. The cache is [num_blocks][num_kv_heads][block_size][head_dim].
+// rope_store_{f16,f32,int8} (type of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)),
+// head_dim <= 512. The cache is [num_blocks][num_kv_heads][block_size][head_dim]; of int8 see kv_cache.h.
 constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
   RotationArgs rotation;
@@ -36,16 +36,16 @@ struct RopeStoreArgs {
 // Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1],
 // which are the last ones of its context_lens[s] tokens; its block table is block_tables[block_start[s] ..]. Blocks
 // hold a multiple of 16 tokens; a block that the window has left behind is never read, whatever its number.
-//   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
-//     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
-//     combines them in order. With a slot_mapping of the rotation it does what rope_store does as well, but leaves qkv
-//     as it is.
+//   attention_decode_{f16,f32,int8}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a
+//     split is an equal share of the context in whole KV blocks (some may get none); the last split of an item to
+//     arrive combines them in order. With a slot_mapping of the rotation it does what rope_store does as well, but
+//     leaves qkv as it is.
 //   attention_decode_head_*: the same with a block for each query head instead of each kv head, for few sequences: grid
 //     (items, heads, splits).
-//   attention_decode_mma_f16_d<D>, on NVIDIA, D up to 256: the same with a block for a piece of an item's context and a
-//     kv head: grid (kv heads, num_items + splits). The contexts of all items together are cut into about `splits`
-//     pieces of one length; what is shorter stays whole. With 0 splits everything does.
-//   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
+//   attention_decode_mma_{f16,int8}_d<D>, on NVIDIA, D up to 256: the same with a block for a piece of an item's
+//     context and a kv head: grid (kv heads, num_items + splits). The contexts of all items together are cut into
+//     about `splits` pieces of one length; what is shorter stays whole. With 0 splits everything does.
+//   attention_prefill_{f16,f32,int8}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
 //     first row within the sequence) pairs: grid (heads, items, splits). Blocks start in the order of the grid: with
 //     the items that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256, 512: the smallest not below head_dim. A sequence with context 0 gives zeros.

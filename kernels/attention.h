@@ -5,6 +5,7 @@
 #include "args.h"
 #include "activation.h"
 #include "elementary.h"
+#include "kv_cache.h"
 
 // DEV of a member function.
 #if GPU_AMD
@@ -46,7 +47,7 @@ template <class T> struct Keys {
   u32 first, end;
   u32 block_size, head_dim;
   u64 block_stride;        // elements
-  bool aligned;            // rows of the cache are whole eights of elements, which begin at multiples of 16 bytes
+  bool aligned;            // rows of the cache are whole eights of elements, of which each begins at its size
 };
 
 // The first key that a token at `position` sees.
@@ -56,15 +57,15 @@ DEV u32 first_key(u32 position, u32 window) {
 }
 
 template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32 kv_head, u32 first, u32 end) {
-  const u64 head_stride = (u64)a.block_size * a.head_dim;
-  return {(const T*)a.k_cache + kv_head * head_stride,
-          (const T*)a.v_cache + kv_head * head_stride,
+  const u64 stride = head_stride<T>(a.block_size, a.head_dim);
+  return {(const T*)a.k_cache + kv_head * stride,
+          (const T*)a.v_cache + kv_head * stride,
           a.block_tables + ld_step(a.block_start + sequence),
           first,
           end,
           a.block_size,
           a.head_dim,
-          a.num_kv_heads * head_stride,
+          a.num_kv_heads * stride,
           a.head_dim % 8 == 0};
 }
 
@@ -85,6 +86,19 @@ template <> struct Eight<f16> {
     for (int i = 0; i < 4; i++) { x[2 * i] = lo_h(w[i]); x[2 * i + 1] = hi_h(w[i]); }
   }
 };
+template <> struct Eight<i8> {
+  v2 words;
+  MEMBER void load(const i8* p) { words = ld8(p); }
+  MEMBER void set(const i8* x) {
+    u32 w[2] = {0, 0};
+    for (u32 i = 0; i < 8; i++) w[i / 4] |= (u32)(u8)x[i] << 8 * (i % 4);
+    words = {w[0], w[1]};
+  }
+  MEMBER void unpack(float* x) const {
+    const u32 w[2] = {words.x, words.y};
+    for (u32 i = 0; i < 8; i++) x[i] = (float)(i8)(w[i / 4] >> 8 * (i % 4));
+  }
+};
 template <> struct Eight<float> {
   v4 low, high;
   MEMBER void load(const float* p) { low = ld16(p); high = ld16(p + 4); }
@@ -97,6 +111,14 @@ template <> struct Eight<float> {
     for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
   }
 };
+// Eight elements of int8 as halves, of a token whose elements are worth `scale`.
+DEV v4 halves_of_eight(const Eight<i8>& eight, float scale) {
+  u32 w[4];
+  halves_of_levels(eight.words.x, w[0], w[1]);
+  halves_of_levels(eight.words.y, w[2], w[3]);
+  const u32 factor = splat(f2h_sat(scale * LEVELS_OF_HALVES));
+  return {hmul2(w[0], factor), hmul2(w[1], factor), hmul2(w[2], factor), hmul2(w[3], factor)};
+}
 // Loads rows that are no multiple of 16 bytes, element by element. Columns from `cols` on repeat the last one: no
 // column beyond the head has a part in a score, or is stored.
 template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
@@ -186,12 +208,15 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     return s;
   }
 
-  // Starts the sums of the queries just set with one key that all of them see, in the runs where `mine` is true.
-  MEMBER void begin_with(const Eight<T> (&k)[PARTS], const Eight<T> (&v)[PARTS], bool mine, float softcap) {
+  // Starts the sums of the queries just set with one key that all of them see, in the runs where `mine` is true. The
+  // scales are those of a cache that has them.
+  MEMBER void begin_with(const Eight<T> (&k)[PARTS], const Eight<T> (&v)[PARTS], float k_scale, float v_scale, bool mine,
+                         float softcap) {
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       float s = product(i, k);
       for (u32 m = LANES / 2; m; m >>= 1) s += shfl_xor(s, (int)m);
+      if constexpr (HAS_SCALES<T>) s *= k_scale;
       if (softcap != 0.f) s = soft_cap(s, softcap) * LOG2E;
       top[i] = mine ? s : NOTHING;
       sum[i] = mine ? 1.f : 0.f;
@@ -200,7 +225,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
         float y[8];
         v[p].unpack(y);
         #pragma unroll
-        for (u32 j = 0; j < 8; j++) values[i][p][j] = mine ? y[j] : 0.f;
+        for (u32 j = 0; j < 8; j++) values[i][p][j] = !mine ? 0.f : HAS_SCALES<T> ? y[j] * v_scale : y[j];
       }
     }
   }
@@ -238,12 +263,17 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     // Keys beyond the range read a neighbour within it, in the same block; the mask drops them.
     const u64 base = page * keys.block_stride;
     Eight<T> k[KEYS][PARTS], v[LATENT ? 1 : KEYS][PARTS];
+    float k_scales[KEYS], v_scales[KEYS];            // where the cache has them
     u64 at[KEYS];
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) {
       const u32 lowest = keys.first > key ? keys.first - key : 0;
       const u32 valid = key >= keys.end ? last_slot : slot + min_(max_(u, lowest), keys.end - 1 - key);
       at[u] = base + (u64)valid * keys.head_dim;
+      if constexpr (HAS_SCALES<T>) {
+        k_scales[u] = scales_of(keys.k + base, keys.block_size, keys.head_dim)[valid];
+        v_scales[u] = scales_of(keys.v + base, keys.block_size, keys.head_dim)[valid];
+      }
     }
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) load_row<ALIGNED>(k[u], keys.k + at[u], keys.head_dim);
@@ -262,6 +292,11 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       #pragma unroll
       for (u32 u = 0; u < KEYS; u++)
         for (u32 m = LANES / 2; m; m >>= 1) score[i][u] += shfl_xor(score[i][u], (int)m);
+    if constexpr (HAS_SCALES<T>)
+      #pragma unroll
+      for (u32 i = 0; i < QUERIES; i++)
+        #pragma unroll
+        for (u32 u = 0; u < KEYS; u++) score[i][u] *= k_scales[u];
     if (softcap != 0.f)
       #pragma unroll
       for (u32 i = 0; i < QUERIES; i++)
@@ -280,6 +315,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       for (u32 u = 0; u < KEYS; u++) {
         score[i][u] = fast_exp2(score[i][u] - highest);
         sum[i] += score[i][u];
+        if constexpr (HAS_SCALES<T>) score[i][u] *= v_scales[u];
       }
     }
     #pragma unroll

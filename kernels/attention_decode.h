@@ -41,6 +41,7 @@ struct Shape {
   struct Lds {
     alignas(16) float q[HEADS][COLUMNS];
     T k[LATENT ? 8 : D], v[LATENT ? 8 : D];  // of the new token, rounded as the cache holds them
+    float k_scale, v_scale;                  // what they are worth, where the cache has scales
     Results results;
   };
 };
@@ -126,12 +127,22 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
     loads_first();
     mine.arrange();
     if (rotates) apply<true>(r, mine, w.row, is_q, is_k);
+    float scale = 0.f;
+    if constexpr (HAS_SCALES<T>)
+      if (adds_key) scale = mine.round_to_levels(!is_q);
     if (is_q) {
       mine.store(lds.q[i]);
     } else if (exists) {
       mine.store(is_k ? lds.k : lds.v);
-      T* cache = cache_row<T>(is_k ? a.k_cache : a.v_cache, slot, w.kv_head, a.num_kv_heads, a.block_size, a.head_dim);
-      if (cache) mine.store(cache);
+      if constexpr (HAS_SCALES<T>)
+        if ((thread & 31) == 0) (is_k ? lds.k_scale : lds.v_scale) = scale;
+      if (slot != NO_SLOT) {
+        const u32 block = slot / a.block_size, token = slot % a.block_size;
+        T* to = cache_head<T>(is_k ? a.k_cache : a.v_cache, block, w.kv_head, a.num_kv_heads, a.block_size, a.head_dim);
+        mine.store(to + (u64)token * a.head_dim);
+        if constexpr (HAS_SCALES<T>)
+          if ((thread & 31) == 0) scales_of(to, a.block_size, a.head_dim)[token] = scale;
+      }
     }
     for (u32 c = a.head_dim + (thread & 31); c < S::D && exists; c += 32) {
       if (is_q) lds.q[i][c] = {};
@@ -167,7 +178,8 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
       k[p].load(lds.k + Queries::column(p));
       v[p].load(lds.v + Queries::column(p));
     }
-    queries.begin_with(k, v, worker == 0 && (recomputed(tid_x()) & 31) < Queries::LANES, a.softcap);
+    const bool mine = worker == 0 && (recomputed(tid_x()) & 31) < Queries::LANES;
+    queries.begin_with(k, v, lds.k_scale, lds.v_scale, mine, a.softcap);
   }
   queries.attend(keys, worker, S::GROUPS / w.side_by_side, a.softcap);
   queries.merge_runs();

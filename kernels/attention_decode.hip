@@ -12,20 +12,23 @@
   KERNEL(ATTENTION_DECODE_HEAD_THREADS, attention_decode_head_##suffix##_d##D, AttentionArgs) {          \
     attention_decode<Shape<type, D, ATTENTION_DECODE_HEAD_THREADS, 1, true>>(a);                         \
   }
-#define ATTENTION_DECODE_MMA(D)                                                                          \
-  KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_THREADS, 2, attention_decode_mma_f16_d##D, AttentionArgs) {        \
-    attention_decode_mma<D>(a);                                                                          \
+#define ATTENTION_DECODE_MMA(type, suffix, D)                                                            \
+  KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_THREADS, 2, attention_decode_mma_##suffix##_d##D, AttentionArgs) { \
+    attention_decode_mma<type, D>(a);                                                                    \
   }
 #if GPU_NV
-ATTENTION_DECODE_MMA(64)
-ATTENTION_DECODE_MMA(128)
-ATTENTION_DECODE_MMA(256)
+  #define ATTENTION_DECODE_NARROW ATTENTION_DECODE_MMA
 #else
-ATTENTION_DECODE(f16, f16, 64)
-ATTENTION_DECODE(f16, f16, 128)
-ATTENTION_DECODE(f16, f16, 256)
+  #define ATTENTION_DECODE_NARROW ATTENTION_DECODE
 #endif
+ATTENTION_DECODE_NARROW(f16, f16, 64)
+ATTENTION_DECODE_NARROW(f16, f16, 128)
+ATTENTION_DECODE_NARROW(f16, f16, 256)
+ATTENTION_DECODE_NARROW(i8, int8, 64)
+ATTENTION_DECODE_NARROW(i8, int8, 128)
+ATTENTION_DECODE_NARROW(i8, int8, 256)
 ATTENTION_DECODE(f16, f16, 512)
+ATTENTION_DECODE(i8, int8, 512)
 ATTENTION_DECODE(float, f32, 64)
 ATTENTION_DECODE(float, f32, 128)
 ATTENTION_DECODE(float, f32, 256)

@@ -1,10 +1,11 @@
-// Attention of single rows on NVIDIA's matrix units, over an f16 cache, for heads of up to 256 elements: mma.m16n8k16.
+// Attention of single rows on NVIDIA's matrix units, over f16 or int8, for heads of up to 256 elements: mma.m16n8k16.
 // Keys are the rows of the scores' product, and columns of V those of the outputs' one, so that K and V are read once,
 // as they lie. The columns are eight query heads of one kv head; those of a smaller group are empty, which costs
 // nothing, since all of this waits for memory. q and the weights are rounded to f16, as for prompts.
 //
 // Each warp of a block walks tiles of keys by itself, without a barrier. It has one place for them, to which
-// asynchronous copies bring K, then V, then K of its next tile: while one warp waits, others multiply.
+// asynchronous copies bring K, then V, then K of its next tile: while one warp waits, others multiply. Levels of int8
+// lie there as they came, and become operands on the way to the matrix units.
 //
 // The contexts of all items are cut into pieces of about the same length, a block for each piece and kv head: long ones
 // beside short ones leave no block with much work when the others are done.
@@ -24,15 +25,17 @@ DEV void store_cache(QueryHalf* at, float x, float y, float z, float w) {
 }
 
 // The shape of a block, for heads of up to HEAD_SIZE elements.
-template <u32 HEAD_SIZE> struct MatrixShape {
-  using T = f16;
+template <class Element, u32 HEAD_SIZE> struct MatrixShape {
+  using T = Element;
   static constexpr u32 D = HEAD_SIZE, THREADS = ATTENTION_DECODE_MMA_THREADS, GROUPS = THREADS / 32;
   static constexpr u32 HEADS = 8, QUERIES = D <= 128 ? 8 : 4;        // side by side; whose results have room at once
   static constexpr u32 VALUES = D;
-  static constexpr bool PER_HEAD = false, LATENT = false;
+  static constexpr bool PER_HEAD = false, LATENT = false, SCALED = HAS_SCALES<T>;
   static constexpr u32 KEYS = D < 128 ? 32 : 16, RUNS = KEYS / RUN_KEYS;      // of a tile
   static constexpr u32 COLUMNS = D < 128 ? D : 128, PARTS = D / COLUMNS;      // of a tile; wide heads have several
-  static constexpr u32 STRIDE = COLUMNS + 8;                                  // rows 16 bytes apart in the banks
+  // Bytes from row to row, in other banks than those that a warp reads at once.
+  static constexpr u32 ROW = COLUMNS * sizeof(T), K_STRIDE = ROW + (SCALED ? 32 : 16), V_STRIDE = ROW + 16;
+  static constexpr u32 Q_STRIDE = D + (SCALED ? 32 : 8);                      // elements
 
   // Counts of the search for a block's piece.
   struct Search {
@@ -43,11 +46,13 @@ template <u32 HEAD_SIZE> struct MatrixShape {
     float values[GROUPS][QUERIES][VALUES + 4], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
   };
   struct Lds {
-    alignas(16) QueryHalf q[HEADS][D + 8];
-    alignas(16) f16 k[D], v[D];              // of the new token
+    alignas(16) QueryHalf q[HEADS][Q_STRIDE];
+    alignas(16) T k[D], v[D];                // of the new token
+    float k_scale, v_scale;
+    alignas(16) float scales[SCALED ? GROUPS : 1][2][KEYS];                   // of the warps' tiles: of K, of V
     Search search;
     union {
-      alignas(16) f16 tiles[GROUPS][KEYS][STRIDE];
+      alignas(16) u8 tiles[GROUPS][KEYS * K_STRIDE];
       Results results;
     };
   };
@@ -115,40 +120,42 @@ template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename
   return true;
 }
 
-DEV Keys<f16> keys_of_piece(const AttentionArgs& a, const Work& w) {
+template <class T> DEV Keys<T> keys_of_piece(const AttentionArgs& a, const Work& w) {
   const Seen seen = seen_of(a, w.item);
   // Pieces have a run more or less than others, but none is without: the last one ends the context.
   const u32 run = seen.first_run + seen.runs * w.split / w.pieces;
   const u32 end = seen.first_run + seen.runs * (w.split + 1) / w.pieces;
-  return keys_of<f16>(a, w.sequence, w.kv_head, max_(seen.first, run * RUN_KEYS), min_(seen.context, end * RUN_KEYS));
+  return keys_of<T>(a, w.sequence, w.kv_head, max_(seen.first, run * RUN_KEYS), min_(seen.context, end * RUN_KEYS));
 }
 
 // Brings a warp's tiles of keys, one after the other. It stores zeros outside of the keys and of the head, since
 // 0 * NaN is NaN.
 template <class S> struct WarpTiles {
-  static constexpr u32 CHUNKS = S::COLUMNS / 8, ROWS = 32 / CHUNKS;   // 16 bytes each of a row; rows side by side
+  using T = typename S::T;
+  static constexpr u32 WIDTH = 16 / sizeof(T);                        // elements of 16 bytes
+  static constexpr u32 CHUNKS = S::COLUMNS / WIDTH, ROWS = 32 / CHUNKS;       // of a row; rows side by side
   static constexpr u32 NEXT = S::KEYS * S::GROUPS;
-  Keys<f16> keys;
+  Keys<T> keys;
   u32 key;                 // the first one of the tile
-  u32 to;                  // the lane's place in shared memory
+  u32 to;                  // the warp's place in shared memory
   u32 row, column;         // the lane's first of a tile
-  u32 runs[S::RUNS];       // where the tile's runs begin, in rows of the cache
+  u32 runs[S::RUNS];       // where the tile's runs begin in the cache, and their scales: in sixteens of elements
+  u32 scales[S::RUNS];
   u32 pages[S::RUNS];      // blocks of the next tile's runs, asked for a tile ahead
   u32 block, slot;         // of the first of those
-  u32 last_block, block_rows, step_blocks, step_slots;
+  u32 last_block, step_blocks, step_slots;
 
   // The keys end at `end`, the last of which may not be in the cache yet.
-  MEMBER void start(const AttentionArgs& a, u32 first, u32 end, u32 tile) {
+  MEMBER void start(u32 first, u32 end, u32 tile) {
     key = first;
     row = (u32)lane_id() / CHUNKS;
-    column = (u32)lane_id() % CHUNKS * 8;
-    to = tile + (row * S::STRIDE + column) * 2;
+    column = (u32)lane_id() % CHUNKS * WIDTH;
+    to = tile + (u32)lane_id() % CHUNKS * 16;
     block = first / keys.block_size;
     slot = first % keys.block_size;
     step_blocks = NEXT / keys.block_size;
     step_slots = NEXT % keys.block_size;
     last_block = (end - 1) / keys.block_size;
-    block_rows = a.num_kv_heads * keys.block_size;
     ask();
     locate();
   }
@@ -166,7 +173,9 @@ template <class S> struct WarpTiles {
     u32 s = slot;
     #pragma unroll
     for (u32 i = 0; i < S::RUNS; i++) {
-      runs[i] = pages[i] * block_rows + s;
+      const u32 page = pages[i] * (u32)(keys.block_stride / 16);
+      runs[i] = page + s / 16 * keys.head_dim;
+      if (S::SCALED) scales[i] = page + keys.block_size / 16 * keys.head_dim + s * (u32)sizeof(float) / 16;
       s += RUN_KEYS;
       if (s == keys.block_size) s = 0;
     }
@@ -179,38 +188,145 @@ template <class S> struct WarpTiles {
     key += NEXT;
     locate();
   }
-  // Copies a part of the tile's K, or of its V.
-  MEMBER void copy(const f16* cache, u32 part) const {
-    const u32 c = part * S::COLUMNS + column;
+  // Copies a part of the tile's K, or of its V, to rows that are `stride` bytes apart.
+  MEMBER void copy(const T* cache, u32 part, u32 stride) const {
+    const u32 c = part * S::COLUMNS + column, first = to + row * stride;
     const bool in_head = c < keys.head_dim;
     #pragma unroll
     for (u32 i = 0; i < S::RUNS; i++) {
-      const f16* from = cache + (u64)(runs[i] + row) * keys.head_dim;
-      if (keys.aligned) {
+      const T* from = cache + ((u64)runs[i] * 16 + row * keys.head_dim);
+      if (keys.head_dim % WIDTH == 0) {
         #pragma unroll
         for (u32 r = 0; r < RUN_KEYS; r += ROWS)
-          copy_async(to + (i * RUN_KEYS + r) * S::STRIDE * 2, from + (u64)r * keys.head_dim + c,
-                     in_head && is_there(i * RUN_KEYS + r));
+          copy_async(first + (i * RUN_KEYS + r) * stride, from + (u64)r * keys.head_dim + c,
+                     in_head && is_there(i * RUN_KEYS + row + r));
       } else {
         #pragma unroll 1
         for (u32 r = 0; r < RUN_KEYS; r += ROWS) {
-          Eight<f16> x = {};
-          if (in_head && is_there(i * RUN_KEYS + r))
-            load_unaligned(x, from + (u64)r * keys.head_dim, c, keys.head_dim);
-          store_shared(to + (i * RUN_KEYS + r) * S::STRIDE * 2, x.words);
+          Eight<T> x[WIDTH / 8] = {};
+          if (in_head && is_there(i * RUN_KEYS + row + r))
+            for (u32 j = 0; j < WIDTH / 8; j++)
+              load_unaligned(x[j], from + (u64)r * keys.head_dim, c + 8 * j, keys.head_dim);
+          store_shared(first + (i * RUN_KEYS + r) * stride, words_of(x));
         }
       }
     }
   }
-  MEMBER bool is_there(u32 distance) const {
-    const u32 k = key + row + distance;
-    return k >= keys.first && k < keys.end;
+  MEMBER static v4 words_of(const Eight<f16> (&x)[1]) { return x[0].words; }
+  MEMBER static v4 words_of(const Eight<i8> (&x)[2]) {
+    return {x[0].words.x, x[0].words.y, x[1].words.x, x[1].words.y};
+  }
+  MEMBER bool is_there(u32 place) const { return key + place >= keys.first && key + place < keys.end; }
+
+  // Copies the first part of the tile's K, or of its V, and what the levels of its keys are worth: 16 bytes a lane.
+  MEMBER void copy_first(const T* cache, u32 stride, const float* scales_to) const {
+    copy(cache, 0, stride);
+    if constexpr (S::SCALED) {
+      const u32 lane = (u32)lane_id(), at = S::RUNS > 1 && lane >= 4 ? scales[S::RUNS - 1] : scales[0];
+      static_assert(S::RUNS <= 2, "lanes of four");
+      if (lane < 4 * S::RUNS)
+        copy_async(shared_address(scales_to + lane * 4), cache + ((u64)at * 16 + lane % 4 * 16), true);
+    }
+  }
+  // Returns what the levels of a key are worth, by its place in the tile; 0 outside of the keys, where anything may
+  // lie. That of the new token, which has `new_place`, is given.
+  MEMBER float scale_of(const float* copied, u32 place, u32 new_place, float of_new) const {
+    const float x = copied[place];
+    return is_there(place) ? x : place == new_place ? of_new : 0.f;
   }
 };
 
+// ------------------------------------------------------------------------------------------------ products
+// Adds the products of a tile's part of K, from column `first` of the heads on, to the scores.
+template <class S, u32 CHAINS> DEV void multiply_k(float (&score)[CHAINS][4], u32 tile, u32 q_place, u32 first) {
+  const u32 lane = (u32)lane_id();
+  if constexpr (S::SCALED) {
+    // A lane has eight neighbouring columns of every 32 where the matrix units think of two and two: q has the same.
+    const u32 k_row = tile + lane / 4 * S::K_STRIDE + lane % 4 * 8;
+    const u32 q_row = q_place + (lane / 4 * S::Q_STRIDE + first + lane % 4 * 8) * 2;
+    #pragma unroll
+    for (u32 c = 0; c < S::COLUMNS; c += 32) {
+      const v4 q = load_shared16(q_row + c * 2);
+      #pragma unroll
+      for (u32 i = 0; i < S::RUNS; i++) {
+        u32 k[2][4];       // of two products: both keys of the lane in turn
+        #pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+          const v2 x = load_shared8(k_row + (i * RUN_KEYS + 8 * half) * S::K_STRIDE + c);
+          halves_of_levels(x.x, k[0][half], k[0][2 + half]);
+          halves_of_levels(x.y, k[1][half], k[1][2 + half]);
+        }
+        mma_16x8x16(score[i], k[0], q.x, q.y);
+        mma_16x8x16(score[i], k[1], q.z, q.w);
+      }
+    }
+  } else {
+    // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins.
+    const u32 q_row = q_place + (lane % 8 * S::Q_STRIDE + first + lane / 8 * 8) * 2;
+    const u32 k_row = tile + lane % 16 * S::K_STRIDE + lane / 16 * 16;
+    #pragma unroll
+    for (u32 d = 0; d < S::COLUMNS / 16; d += 2) {
+      u32 q[4];
+      load_matrices(q, q_row + d * 32);
+      #pragma unroll
+      for (u32 i = 0; i < 2 * S::RUNS; i++) {
+        u32 k[4];
+        load_matrices(k, k_row + i / 2 * RUN_KEYS * S::K_STRIDE + (d + i % 2) * 32);
+        mma_16x8x16(score[S::RUNS > 1 ? i / 2 : i], k, q[i % 2 * 2], q[i % 2 * 2 + 1]);
+      }
+    }
+  }
+}
+
+// The column of a part that the lane's output number i of those of a head is for.
+template <class S> DEV u32 output_column(u32 i) {
+  const u32 lane = (u32)lane_id();
+  return S::SCALED ? i / 4 * 32 + lane / 4 * 4 + i % 4 : 8 * i + lane / 4;
+}
+
+// Adds the products of weights with a tile's part of V to the outputs. `factors`: what 128 levels of a key are worth.
+template <class S> DEV void multiply_v(float (*values)[4], u32 tile, const u32 (&weights)[S::RUNS][2],
+                                       const u32 (&factors)[2 * S::RUNS]) {
+  const u32 lane = (u32)lane_id();
+  if constexpr (S::SCALED) {
+    // A lane has four neighbouring columns of every 32, which are rows of two products.
+    const u32 v_row = tile + lane % 4 * 2 * S::V_STRIDE + lane / 4 * 4;
+    #pragma unroll
+    for (u32 i = 0; i < S::RUNS; i++)
+      #pragma unroll
+      for (u32 c = 0; c < S::COLUMNS; c += 32) {
+        u32 v[2][4];
+        #pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+          const u32 from = v_row + (i * RUN_KEYS + 8 * half) * S::V_STRIDE + c;
+          const u32 even = load_shared4(from), odd = load_shared4(from + S::V_STRIDE), factor = factors[2 * i + half];
+          // Levels of both keys in turn: those of columns 0 and 1, of 2 and 3.
+          u32 x[4];
+          halves_of_levels(__byte_perm(even, odd, 0x5140), x[0], x[1]);
+          halves_of_levels(__byte_perm(even, odd, 0x7362), x[2], x[3]);
+          #pragma unroll
+          for (u32 j = 0; j < 4; j++) v[j / 2][2 * half + j % 2] = hmul2(x[j], factor);
+        }
+        mma_16x8x16(values[c / 16], v[0], weights[i][0], weights[i][1]);
+        mma_16x8x16(values[c / 16 + 1], v[1], weights[i][0], weights[i][1]);
+      }
+  } else {
+    const u32 v_row = tile + (lane / 16 * 8 + lane % 8) * S::V_STRIDE + lane / 8 % 2 * 16;
+    #pragma unroll
+    for (u32 i = 0; i < S::RUNS; i++)
+      #pragma unroll
+      for (u32 d = 0; d < S::COLUMNS / 16; d++) {
+        u32 v[4];
+        load_matrices_transposed(v, v_row + i * RUN_KEYS * S::V_STRIDE + d * 32);
+        mma_16x8x16(values[d], v, weights[i][0], weights[i][1]);
+      }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ the kernel
 // Attends with the heads of one chunk, and combines what the warps have. `ends_context`: the piece's last key is the
 // token's own, which is not in the cache where this kernel rotates it.
-template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const Work& w, Keys<f16> keys,
+template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const Work& w, Keys<typename S::T> keys,
                                                    bool ends_context, u32 chunk, typename S::Lds& lds) {
   const u32 lane = (u32)lane_id(), warp = (u32)tid_x() / 32;
   const u32 first = chunk * S::HEADS, heads = min_(S::HEADS, w.heads - first), end = keys.end;
@@ -220,58 +336,53 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
   const u32 tile = shared_address(lds.tiles[warp]);
   WarpTiles<S> tiles;
   tiles.keys = keys;
+  const float (*scales)[S::KEYS] = lds.scales[S::SCALED ? warp : 0];     // of the tile's K, of its V
   if (chunk) block_sync();                               // the last chunk's results were read
   if (first_tile < end) {
-    tiles.start(a, first_tile, end, tile);
-    tiles.copy(keys.k, 0);
+    tiles.start(first_tile, end, tile);
+    tiles.copy_first(keys.k, S::K_STRIDE, scales[0]);
   }
-  for (u32 i = (u32)tid_x(); i < (S::HEADS - heads) * (S::D + 8) / 8; i += S::THREADS)
+  for (u32 i = (u32)tid_x(); i < (S::HEADS - heads) * S::Q_STRIDE / 8; i += S::THREADS)
     *((v4*)lds.q[heads] + i) = {0, 0, 0, 0};
   stage<S>(a, w, w.first_head + first, heads, adds_key, lds);
   block_sync();                                          // the queries are there
 
-  // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins.
-  const u32 q_row = shared_address(lds.q) + (lane % 8 * (S::D + 8) + lane / 8 * 8) * 2;
-  const u32 k_row = tile + (lane % 16 * S::STRIDE + lane / 16 * 8) * 2;
-  const u32 v_row = tile + ((lane / 16 * 8 + lane % 8) * S::STRIDE + lane / 8 % 2 * 8) * 2;
-  constexpr u32 RUN_BYTES = RUN_KEYS * S::STRIDE * 2;
+  const u32 q_place = shared_address(lds.q);
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
   // Lane l has heads 2 * (l % 4) and the next one: of the scores keys l / 4 and l / 4 + 8 of every 16, of the outputs
   // such columns.
   float values[S::D / 16][4] = {}, top[2] = {NOTHING, NOTHING}, sum[2] = {0.f, 0.f};
   for (u32 key = first_tile; key < end; key += S::KEYS * S::GROUPS) {
     // Waits for a part of the tile, and puts that of the new token into it.
-    const auto arrive_part = [&](const f16* of_new) {
+    const auto arrive_part = [&](const typename S::T* of_new, u32 stride) {
       copies_wait();
       warp_sync();
       if (!adds_key || end - key > S::KEYS) return;
-      if (lane < S::COLUMNS / 8)
-        store_shared(tile + ((end - 1 - key) * S::STRIDE + lane * 8) * 2, ld16(of_new + lane * 8));
+      if (lane < S::ROW / 16)
+        store_shared(tile + (end - 1 - key) * stride + lane * 16, ld16((const u8*)of_new + lane * 16));
       warp_sync();
     };
+    const u32 new_place = adds_key ? end - 1 - key : S::KEYS;
     constexpr u32 CHAINS = S::RUNS > 1 ? S::RUNS : 2;    // of products that do not wait for each other
     float score[CHAINS][4] = {};
     #pragma unroll
     for (u32 part = 0; part < S::PARTS; part++) {
-      arrive_part(lds.k + part * S::COLUMNS);
-      #pragma unroll
-      for (u32 d = 0; d < S::COLUMNS / 16; d += 2) {
-        u32 q[4];
-        load_matrices(q, q_row + (part * S::COLUMNS + d * 16) * 2);
-        #pragma unroll
-        for (u32 i = 0; i < 2 * S::RUNS; i++) {
-          u32 k[4];
-          load_matrices(k, k_row + i / 2 * RUN_BYTES + (d + i % 2) * 32);
-          mma_16x8x16(score[S::RUNS > 1 ? i / 2 : i], k, q[i % 2 * 2], q[i % 2 * 2 + 1]);
-        }
-      }
+      arrive_part(lds.k + part * S::COLUMNS, S::K_STRIDE);
+      multiply_k<S>(score, tile, q_place, part * S::COLUMNS);
       warp_sync();                                       // all lanes have read the part
-      if (part + 1 < S::PARTS) tiles.copy(keys.k, part + 1);
-      else tiles.copy(keys.v, 0);
+      if (part + 1 < S::PARTS) tiles.copy(keys.k, part + 1, S::K_STRIDE);
+      else tiles.copy_first(keys.v, S::V_STRIDE, scales[1]);
     }
     if constexpr (S::RUNS == 1)
       #pragma unroll
       for (u32 i = 0; i < 4; i++) score[0][i] += score[1][i];
+    if constexpr (S::SCALED)
+      #pragma unroll
+      for (u32 i = 0; i < 2 * S::RUNS; i++) {
+        const float scale = tiles.scale_of(scales[0], 8 * i + lane / 4, new_place, lds.k_scale) * LEVELS_OF_HALVES;
+        score[i / 2][i % 2 * 2] *= scale;
+        score[i / 2][i % 2 * 2 + 1] *= scale;
+      }
     if (a.softcap != 0.f)
       #pragma unroll
       for (u32 i = 0; i < 4 * S::RUNS; i++) {
@@ -311,22 +422,27 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
       weights[i / 2][i % 2] = transposed(pack(x[0], x[1]));
     }
 
+    u32 v_factors[2 * S::RUNS] = {};                     // what 128 levels of two keys are worth, as halves
+    const auto load_v_factors = [&] {
+      #pragma unroll
+      for (u32 i = 0; i < 2 * S::RUNS; i++) {
+        float x[2];
+        #pragma unroll
+        for (u32 j = 0; j < 2; j++)
+          x[j] = tiles.scale_of(scales[1], 8 * i + lane % 4 * 2 + j, new_place, lds.v_scale) * LEVELS_OF_HALVES;
+        v_factors[i] = pack(clamp_half(x[0]), clamp_half(x[1]));
+      }
+    };
     #pragma unroll
     for (u32 part = 0; part < S::PARTS; part++) {
-      arrive_part(lds.v + part * S::COLUMNS);
-      #pragma unroll
-      for (u32 i = 0; i < S::RUNS; i++)
-        #pragma unroll
-        for (u32 d = 0; d < S::COLUMNS / 16; d++) {
-          u32 v[4];
-          load_matrices_transposed(v, v_row + i * RUN_BYTES + d * 32);
-          mma_16x8x16(values[part * S::COLUMNS / 16 + d], v, weights[i][0], weights[i][1]);
-        }
+      arrive_part(lds.v + part * S::COLUMNS, S::V_STRIDE);
+      if (S::SCALED && part == 0) load_v_factors();
+      multiply_v<S>(values + part * S::COLUMNS / 16, tile, weights, v_factors);
       warp_sync();
-      if (part + 1 < S::PARTS) tiles.copy(keys.v, part + 1);
+      if (part + 1 < S::PARTS) tiles.copy(keys.v, part + 1, S::V_STRIDE);
     }
     tiles.go_on();
-    if (tiles.key < end) tiles.copy(keys.k, 0);
+    if (tiles.key < end) tiles.copy_first(keys.k, S::K_STRIDE, scales[0]);
   }
 
   for (int m = 4; m < 32; m *= 2)
@@ -340,7 +456,7 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
       if (head >= heads || place >= S::QUERIES) continue;
       #pragma unroll
       for (u32 i = 0; i < S::D / 8; i++)
-        lds.results.values[warp][place][8 * i + lane / 4] = values[i / 2][i % 2 * 2 + h];
+        lds.results.values[warp][place][output_column<S>(i)] = values[i / 2][i % 2 * 2 + h];
       if (lane < 4) {
         lds.results.top[warp][place] = top[h] * to_log2;
         lds.results.sum[warp][place] = sum[h];
@@ -351,13 +467,13 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
   }
 }
 
-template <u32 D> DEV void attention_decode_mma(const AttentionArgs& a) {
-  using S = MatrixShape<D>;
+template <class T, u32 D> DEV void attention_decode_mma(const AttentionArgs& a) {
+  using S = MatrixShape<T, D>;
   SHARED typename S::Lds lds;
   Work w;
   // The search reads the step's inputs alone, so it may run ahead of pdl_wait.
   if (!find_piece<S>(a, w, lds.search)) return;
-  const Keys<f16> keys = keys_of_piece(a, w);
+  const Keys<T> keys = keys_of_piece<T>(a, w);
   const bool ends_context = keys.first < keys.end && w.split == w.pieces - 1;
   pdl_launch();
   pdl_wait();

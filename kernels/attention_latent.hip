@@ -15,7 +15,7 @@ static_assert(LatentShape<float, ATTENTION_THREADS, 2, false>::HEADS == ATTENTIO
 template <class T> DEV void attention_latent_prefill(const AttentionArgs& a) {
   #if GPU_NV
     if constexpr (sizeof(T) == 2)
-      if (a.head_dim % 8 == 0) return attention_prefill_mma<LATENT_ROW>(a);
+      if (a.head_dim % 8 == 0) return attention_prefill_mma<T, LATENT_ROW>(a);
   #endif
   attention_prefill_few<T, LATENT_ROW, 2, true, LATENT_VALUES>(a);
 }

@@ -8,13 +8,33 @@
 constexpr float RISE = 8.f;
 
 // Copies 16 bytes, or stores zeros where not `valid`.
-DEV void copy_async(u32 to, const f16* from, bool valid) {
+DEV void copy_async(u32 to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+// Copies 8 bytes likewise.
+DEV void copy_async8(u32 to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
 DEV void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 DEV void store_shared(u32 to, v4 x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
                :: "r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+DEV v4 load_shared16(u32 from) {
+  v4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
+  return x;
+}
+DEV v2 load_shared8(u32 from) {
+  v2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+  return x;
+}
+DEV u32 load_shared4(u32 from) {
+  u32 x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
 }
 // Loads four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 DEV void load_matrices(u32* x, u32 row) {

@@ -1,7 +1,7 @@
 // Attention of chunks of prompts over the paged cache: a block takes up to 64 rows (tokens; 128 on
-// NVIDIA) of one sequence and one head, and walks the keys in tiles with an online softmax (flash attention). Over an
-// f16 cache the products run on the matrix units, with q and the weights rounded to f16; over an f32 cache, and for
-// heads that do not fill 16-byte words, everything is f32 on the vector units.
+// NVIDIA) of one sequence and one head, and walks the keys in tiles with an online softmax (flash attention). Over a
+// cache of f16 or int8 the products run on the matrix units, with q and the weights rounded to f16, and the elements of
+// int8 made f16; over an f32 cache, and for heads that are no whole eights, everything is f32 on the vector units.
 #include "attention_prefill_few.h"
 #if GPU_NV
   #include "attention_prefill_nv.h"
@@ -9,12 +9,15 @@
   #include "attention_prefill_mma.h"
 #endif
 
-template <u32 D> DEV void attention_prefill_f16(const AttentionArgs& a) {
-  // Outputs of so many columns would fill all registers of the matrix units' way; on NVIDIA warps share them.
-  if constexpr (D > 256 && !GPU_NV) attention_prefill_few<f16, D, 2, true>(a);
-  else if (a.head_dim % 8 == 0) attention_prefill_mma<D>(a);
-  else attention_prefill_few<f16, D, 1, false>(a);  // one row: no more registers than the other way
+// Over f16 and int8.
+template <class T, u32 D> DEV void attention_prefill_narrow(const AttentionArgs& a) {
+  // Outputs of so many columns would fill all registers of the matrix units' way; on NVIDIA warps share them, over f16.
+  if constexpr (D > 256 && !(GPU_NV && sizeof(T) == 2)) attention_prefill_few<T, D, 2, true>(a);
+  else if (a.head_dim % 8 == 0) attention_prefill_mma<T, D>(a);
+  else attention_prefill_few<T, D, 1, false>(a);  // one row: no more registers than the other way
 }
+template <u32 D> DEV void attention_prefill_f16(const AttentionArgs& a) { attention_prefill_narrow<f16, D>(a); }
+template <u32 D> DEV void attention_prefill_int8(const AttentionArgs& a) { attention_prefill_narrow<i8, D>(a); }
 template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) {
   attention_prefill_few<float, D, D <= 256 ? 4 : 2, true>(a);
 }
@@ -25,11 +28,11 @@ template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) {
     attention_prefill_##suffix<D>(a);                                           \
     pad_rows(reload(a));                                                                \
   }
-ATTENTION_PREFILL(f16, 64)
-ATTENTION_PREFILL(f16, 128)
-ATTENTION_PREFILL(f16, 256)
-ATTENTION_PREFILL(f16, 512)
-ATTENTION_PREFILL(f32, 64)
-ATTENTION_PREFILL(f32, 128)
-ATTENTION_PREFILL(f32, 256)
-ATTENTION_PREFILL(f32, 512)
+#define ATTENTION_PREFILLS(suffix) \
+  ATTENTION_PREFILL(suffix, 64)    \
+  ATTENTION_PREFILL(suffix, 128)   \
+  ATTENTION_PREFILL(suffix, 256)   \
+  ATTENTION_PREFILL(suffix, 512)
+ATTENTION_PREFILLS(f16)
+ATTENTION_PREFILLS(f32)
+ATTENTION_PREFILLS(int8)

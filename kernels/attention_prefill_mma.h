@@ -1,5 +1,6 @@
-// Prefill over an f16 cache on AMD (and on the CPU, for tests): every product is a 16x16x16 tile whose operands lie in
-// LDS. K and V of a tile take turns in one buffer; whichever is next is on its way into registers meanwhile.
+// Prefill over a cache of f16 or int8 on AMD (and on the CPU, for tests): every product is a 16x16x16 tile of f16 whose
+// operands lie in LDS. K and V of a tile take turns in one buffer; whichever is next is on its way into registers
+// meanwhile.
 #pragma once
 #include "attention_prefill.h"
 #include "mma.h"
@@ -15,21 +16,24 @@ template <u32 D> struct PrefillLds {
 };
 
 // Places in the cache of the runs of 16 keys that make up a tile of KEYS keys: a block of the cache holds whole runs.
-template <u32 KEYS> struct Runs {
+template <class T, u32 KEYS> struct Runs {
   u64 at[KEYS / 16];       // elements
+  u64 scales[KEYS / 16];   // their scales, where the cache has them: elements too, which are bytes
   u32 block, slot;         // of the next tile
 
   // Starts at `key`, a multiple of 16.
-  MEMBER void start(const Keys<f16>& keys, u32 key) {
+  MEMBER void start(const Keys<T>& keys, u32 key) {
     block = key / keys.block_size;
     slot = key % keys.block_size;
   }
   // Moves on to the tile from `key` on, behind the last one. Runs outside of the keys have no block to ask for.
-  MEMBER void next(const Keys<f16>& keys, u32 key) {
+  MEMBER void next(const Keys<T>& keys, u32 key) {
     #pragma unroll
     for (u32 i = 0; i < KEYS / 16; i++, key += 16) {
       const bool any = key < keys.end && key + 16 > keys.first;
-      at[i] = any ? ld_step(keys.table + block) * keys.block_stride + (u64)slot * keys.head_dim : 0;
+      const u64 page = any ? ld_step(keys.table + block) * keys.block_stride : 0;
+      at[i] = any ? page + (u64)slot * keys.head_dim : 0;
+      if (HAS_SCALES<T>) scales[i] = page + (u64)keys.block_size * keys.head_dim + (any ? slot * sizeof(float) : 0);
       slot += 16;
       if (slot == keys.block_size) { slot = 0; block++; }
     }
@@ -38,10 +42,11 @@ template <u32 KEYS> struct Runs {
 
 // A thread's share of a K or V tile, on its way from the cache to LDS; zeros outside of the keys and of the head, since
 // 0 * NaN is NaN.
-template <u32 D> struct Staged {
+template <class T, u32 D> struct Staged {
   using Lds = PrefillLds<D>;
   static constexpr u32 COUNT = Lds::KEYS * D / 8 / ATTENTION_THREADS;
-  Eight<f16> eights[COUNT];
+  Eight<T> eights[COUNT];
+  float scales[COUNT];                                   // where the cache has them
 
   // In a tile of K, neighbouring threads have neighbouring columns of a key.
   MEMBER static u32 k_row(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) / (D / 8); }
@@ -53,38 +58,50 @@ template <u32 D> struct Staged {
   }
   MEMBER static u32 v_column(u32 thread, u32 i) { return (thread + i / 2 * ATTENTION_THREADS) / (Lds::KEYS / 2) * 8; }
 
-  MEMBER void load_k(const Keys<f16>& keys, const Runs<Lds::KEYS>& runs, u32 key) {
+  MEMBER void load_k(const Keys<T>& keys, const Runs<T, Lds::KEYS>& runs, u32 key) {
     const u32 t = recomputed(tid_x());
     #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) load(eights[i], keys, keys.k, runs, key, k_row(t, i), k_column(t, i));
+    for (u32 i = 0; i < COUNT; i++) load(i, keys, keys.k, runs, key, k_row(t, i), k_column(t, i));
     loads_first();
   }
-  MEMBER void load_v(const Keys<f16>& keys, const Runs<Lds::KEYS>& runs, u32 key) {
+  MEMBER void load_v(const Keys<T>& keys, const Runs<T, Lds::KEYS>& runs, u32 key) {
     const u32 t = recomputed(tid_x());
     #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) load(eights[i], keys, keys.v, runs, key, v_row(t, i), v_column(t, i));
+    for (u32 i = 0; i < COUNT; i++) load(i, keys, keys.v, runs, key, v_row(t, i), v_column(t, i));
     loads_first();
   }
-  MEMBER static void load(Eight<f16>& eight, const Keys<f16>& keys, const f16* cache, const Runs<Lds::KEYS>& runs,
-                          u32 key, u32 row, u32 column) {
+  MEMBER void load(u32 i, const Keys<T>& keys, const T* cache, const Runs<T, Lds::KEYS>& runs, u32 key, u32 row,
+                   u32 column) {
     // There is no branch: lanes without an element read the head's first one.
     const bool valid = key + row >= keys.first && key + row < keys.end && column < keys.head_dim;
     const u64 low = runs.at[0], high = runs.at[1];
     const u64 at = valid ? (row < 16 ? low : high) + row % 16 * keys.head_dim + column : 0;
-    const v4 words = ld16(cache + at);
-    eight.words = {valid ? words.x : 0, valid ? words.y : 0, valid ? words.z : 0, valid ? words.w : 0};
+    if constexpr (HAS_SCALES<T>) {
+      const u64 first = row < 16 ? runs.scales[0] : runs.scales[1];
+      const float scale = *(const float*)(cache + (first + row % 16 * sizeof(float)));
+      eights[i].load(cache + at);
+      scales[i] = valid ? scale : 0.f;
+    } else {
+      const v4 words = ld16(cache + at);
+      eights[i].words = {valid ? words.x : 0, valid ? words.y : 0, valid ? words.z : 0, valid ? words.w : 0};
+    }
+  }
+  // The eight elements as halves.
+  MEMBER v4 halves(u32 i) const {
+    if constexpr (HAS_SCALES<T>) return halves_of_eight(eights[i], scales[i]);
+    else return eights[i].words;
   }
 
   MEMBER void store_k(Lds& lds) const {
     const u32 t = recomputed(tid_x());
     #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) *(v4*)&lds.kv[k_row(t, i) * Lds::K_STRIDE + k_column(t, i)] = eights[i].words;
+    for (u32 i = 0; i < COUNT; i++) *(v4*)&lds.kv[k_row(t, i) * Lds::K_STRIDE + k_column(t, i)] = halves(i);
   }
   MEMBER void store_v(Lds& lds) const {
     const u32 t = recomputed(tid_x());
     #pragma unroll
     for (u32 i = 0; i < COUNT; i += 2) {
-      const v4 x = eights[i].words, y = eights[i + 1].words;
+      const v4 x = halves(i), y = halves(i + 1);
       const u32 even[4] = {x.x, x.y, x.z, x.w}, odd[4] = {y.x, y.y, y.z, y.w};
       u32* at = (u32*)&lds.kv[v_column(t, i) * Lds::V_STRIDE + v_row(t, i)];
       #pragma unroll
@@ -198,7 +215,7 @@ template <u32 D> struct Rows {
   }
 };
 
-template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
+template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   using Lds = PrefillLds<D>;
   // The widest heads leave no registers for a tile that is on its way.
   constexpr bool AHEAD = D < 256;
@@ -206,7 +223,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   SHARED Lds lds;
   const RowTile tile = row_tile(a);
   const SplitKeys split = keys_of_split<KEYS>(a, tile.first_key(0), tile.end_key(tile.rows - 1));
-  const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, split.first, split.end);
+  const Keys<T> keys = keys_of<T>(a, tile.sequence, tile.kv_head, split.first, split.end);
 
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
   const u64 q_stride = (u64)a.row_heads * a.head_dim;
@@ -220,8 +237,8 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   Rows<D> rows[ROW_TILES];
   #pragma unroll
   for (u32 i = 0; i < ROW_TILES; i++) rows[i].start(((u32)tid_x() / WARP * ROW_TILES + i) * 16);
-  Runs<KEYS> runs = {};
-  Staged<D> staged;
+  Runs<T, KEYS> runs = {};
+  Staged<T, D> staged;
   u32 key = keys.first / KEYS * KEYS;
   if (keys.first < keys.end) {
     runs.start(keys, key);

@@ -1,12 +1,15 @@
-// Prefill over an f16 cache on NVIDIA: mma.m16n8k16 with q, weights and outputs in registers, K and V through shared
-// memory. Two tiles of K and V take turns: asynchronous copies fill one while the other is multiplied, one barrier a
-// tile. Up to heads of 128, a warp has two times 16 rows, which share every fragment of K and V that is read: with 16
-// rows alone, shared memory would be slower than the matrix units.
+// Prefill over a cache of f16 or int8 on NVIDIA: mma.m16n8k16 with q, weights and outputs in registers, K and V through
+// shared memory. Two tiles of K and V take turns: asynchronous copies fill one while the other is multiplied, one
+// barrier a tile. Up to heads of 128, a warp has two times 16 rows, which share every fragment of K and V that is read:
+// with 16 rows alone, shared memory would be slower than the matrix units.
 //
 // Outputs of a wide head, of more than 256 columns, would fill all registers of a warp. Two warps share its rows: each
 // multiplies half of the columns of q and K, they exchange what they have of the scores, and each makes half of the
 // outputs. There is room for one tile then: V is on its way while q . k is computed, and the next K during the rest.
 // Latent rows are wide too, and K and V in one, so that two tiles of them take turns again.
+//
+// Levels of int8 come to a place of their own, from where each thread takes those that it asked for and makes halves of
+// them: there is room for one tile of these then, and the levels of the next one are on their way meanwhile.
 #pragma once
 #include "attention_prefill.h"
 #include "attention_nv.h"
@@ -23,11 +26,17 @@ template <u32 D> struct KvTile {
   f16 rows[V_ROW + KEYS][STRIDE];                         // of K, then of V
 };
 // Tiles that there is room for.
-template <u32 D> constexpr u32 PLACES = WIDE<D> && !LATENT<D> ? 1 : 2;
+template <class T, u32 D> constexpr u32 PLACES = HAS_SCALES<T> || (WIDE<D> && !LATENT<D>) ? 1 : 2;
+
+// Levels of a tile, eight of a key a word pair, as the threads asked for them; and what they are worth, of two tiles.
+template <u32 D> struct TileLevels {
+  v2 of[2][KvTile<D>::KEYS * D / 8 / ATTENTION_THREADS][ATTENTION_THREADS];     // of K and of V
+  alignas(16) float scales[2][2][KvTile<D>::KEYS];
+};
 
 // Brings tiles of K and V into shared memory, one after the other. It stores zeros outside of the keys and of the head,
 // since 0 * NaN is NaN.
-template <u32 D> struct TileCopies {
+template <class T, u32 D> struct TileCopies {
   static constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, RUNS = KEYS / 16, CHUNKS = D / 8;
   static constexpr u32 ROWS = ATTENTION_THREADS / CHUNKS;   // side by side; the thread's others are that far apart
   u32 first_key, end_key;  // those to bring; outside of them nothing is read
@@ -35,13 +44,15 @@ template <u32 D> struct TileCopies {
   const u32* entry;        // of the table, where the next tile begins, and the slot in its block
   u32 slot;
   u32 row;                 // the thread's first row of a tile; behind all keys where its columns are behind the head
-  u32 from, to;            // its part of a run in the first block (elements), of a tile in shared memory (bytes)
+  u32 head;                // of the kv head in a block (elements)
+  u32 from, to;            // its part of a run (elements), of a tile in shared memory (bytes)
 
   MEMBER void start(const AttentionArgs& a, const RowTile& tile, u32 key, const KvTile<D>* tiles) {
     const u32 first = (u32)tid_x() / CHUNKS, column = (u32)tid_x() % CHUNKS * 8;
     const bool in_head = column < a.head_dim;
     row = in_head ? first : 0x80000000u;
-    from = (tile.kv_head * a.block_size + first) * a.head_dim + (in_head ? column : 0);
+    head = tile.kv_head * head_stride<T>(a.block_size, a.head_dim);
+    from = first * a.head_dim + (in_head ? column : 0);
     to = shared_address(tiles) + (first * STRIDE + column) * 2;
     entry = a.block_tables + ld_step(a.block_start + tile.sequence) + key / a.block_size;
     slot = key % a.block_size;
@@ -63,11 +74,12 @@ template <u32 D> struct TileCopies {
     const u32 there = to + stage * (u32)sizeof(KvTile<D>);
     #pragma unroll
     for (u32 i = 0; i < RUNS; i++) {
-      const u64 at = (u64)pages[i] * (a.num_kv_heads * a.block_size * a.head_dim) + (slot * a.head_dim + from);
+      const u64 at = (u64)pages[i] * (a.num_kv_heads * head_stride<T>(a.block_size, a.head_dim)) +
+                     (head + slot * a.head_dim + from);
       #pragma unroll
       for (u32 r = 0; r < 16; r += ROWS) {
-        const u32 k = key + row + 16 * i + r, distance = (16 * i + r) * STRIDE * 2;
-        const bool valid = k >= first_key && k < end_key;
+        const u32 distance = (16 * i + r) * STRIDE * 2;
+        const bool valid = is_there(key + row + 16 * i + r);
         copy_async(there + distance, (const f16*)a.k_cache + at + r * a.head_dim, valid);
         copy_async(there + KEYS * STRIDE * 2 + distance, (const f16*)a.v_cache + at + r * a.head_dim, valid);
       }
@@ -76,6 +88,42 @@ template <u32 D> struct TileCopies {
     }
     ask(a, key + KEYS);
   }
+
+  // Copies the levels of the tile from `key` on, and their scales to place `stage`.
+  MEMBER void copy_levels(const AttentionArgs& a, u32 key, u32 stage, TileLevels<D>& levels) {
+    const i8* caches[2] = {(const i8*)a.k_cache, (const i8*)a.v_cache};
+    #pragma unroll
+    for (u32 i = 0; i < RUNS; i++) {
+      const u64 page = (u64)pages[i] * (a.num_kv_heads * head_stride<i8>(a.block_size, a.head_dim)) + head;
+      #pragma unroll
+      for (u32 which = 0; which < 2; which++) {
+        #pragma unroll
+        for (u32 r = 0; r < 16; r += ROWS)
+          copy_async8(shared_address(&levels.of[which][(16 * i + r) / ROWS][tid_x()]),
+                      caches[which] + (page + (slot + r) * a.head_dim + from), is_there(key + row + 16 * i + r));
+        const u32 four = (u32)tid_x() * 4;                             // tokens
+        if (four < 16)
+          copy_async(shared_address(&levels.scales[stage][which][16 * i + four]),
+                     scales_of(caches[which] + page, a.block_size, a.head_dim) + slot + four, true);
+      }
+      slot += 16;
+      if (slot == a.block_size) { slot = 0; entry++; }
+    }
+    ask(a, key + KEYS);
+  }
+  // Makes the tile of the levels that this thread has copied. What a key outside of the range is worth may be NaN.
+  MEMBER void widen(u32 key, u32 stage, const TileLevels<D>& levels) const {
+    #pragma unroll
+    for (u32 which = 0; which < 2; which++)
+      #pragma unroll
+      for (u32 r = 0; r < KEYS; r += ROWS) {
+        const Eight<i8> eight = {levels.of[which][r / ROWS][tid_x()]};
+        const bool valid = is_there(key + row + r);
+        const float scale = levels.scales[stage][which][(row + r) % KEYS];
+        store_shared(to + (which * KEYS + r) * STRIDE * 2, halves_of_eight(eight, valid ? scale : 0.f));
+      }
+  }
+  MEMBER bool is_there(u32 key) const { return key >= first_key && key < end_key; }
 };
 
 // This does the same for tiles of 16 keys, a run, of whose K and V one is brought at a time.
@@ -115,8 +163,8 @@ template <u32 D> struct RunCopies {
     }
   }
 };
-template <u32 D, bool = WIDE<D>> struct CopiesOf { using Type = TileCopies<D>; };
-template <u32 D> struct CopiesOf<D, true> { using Type = RunCopies<D>; };
+template <class T, u32 D, bool = WIDE<D>> struct CopiesOf { using Type = TileCopies<T, D>; };
+template <class T, u32 D> struct CopiesOf<T, D, true> { using Type = RunCopies<D>; };
 
 // ------------------------------------------------------------------------------------------------ the kernel
 // How many of the D / 16 steps of q . k have their q in shared memory, where each lane has a place of its own. With all
@@ -128,19 +176,31 @@ template <u32 D> constexpr u32 SHARERS = WIDE<D> ? 2 : 1;
 template <u32 D> constexpr u32 COLUMNS = D / SHARERS<D>;
 template <u32 D> constexpr u32 VALUE_COLUMNS = VALUES<D> / SHARERS<D>;
 
-template <u32 D, bool = WIDE<D>> struct PrefillLds {
-  KvTile<D> tiles[PLACES<D>];
+struct Nothing {};
+template <class T, u32 D> struct LevelsOf { using Type = Nothing; };
+template <u32 D> struct LevelsOf<i8, D> { using Type = TileLevels<D>; };
+template <class T, u32 D, bool = WIDE<D>> struct PrefillLds {
+  KvTile<D> tiles[PLACES<T, D>];
   v4 q[q_steps_shared<D>() ? q_steps_shared<D>() : 1][ATTENTION_THREADS];
+  typename LevelsOf<T, D>::Type levels;
 };
-template <u32 D> struct PrefillLds<D, true> {
-  KvTile<D> tiles[PLACES<D>];
+template <class T, u32 D> struct PrefillLds<T, D, true> {
+  KvTile<D> tiles[PLACES<T, D>];
   float scores[ATTENTION_THREADS / 32][8][32];                          // what each warp has of them, by lane
+};
+
+// Outputs go through the same place at the end, eight rows of a warp at a time.
+template <u32 D> constexpr u32 OUT_STRIDE = VALUE_COLUMNS<D> + 8;
+template <class T, u32 D> union PrefillRoom {
+  PrefillLds<T, D> keys;
+  float out[ATTENTION_THREADS / 32][8 * OUT_STRIDE<D>];
 };
 
 // Computes rows first_row .. of the tile. A warp has 16 * TILES of them; its lane l has rows l / 4 and l / 4 + 8 of
 // every 16 ("halves") and two columns of every 8.
-template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32 first_row,
-                                                            PrefillLds<D>& shared) {
+template <class T, u32 D, u32 TILES>
+DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32 first_row, PrefillRoom<T, D>& room) {
+  PrefillLds<T, D>& shared = room.keys;
   constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, WARP_ROWS = 16 * TILES;
   constexpr u32 BLOCK_ROWS = ATTENTION_THREADS / 32 / SHARERS<D> * WARP_ROWS;
   KvTile<D>* lds = shared.tiles;
@@ -183,14 +243,15 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
   #pragma unroll
   for (u32 i = 0; i < 2 * TILES; i++) { top[i / 2][i % 2] = NOTHING; sum[i / 2][i % 2] = 0.f; }
 
-  typename CopiesOf<D>::Type copies;
+  typename CopiesOf<T, D>::Type copies;
   const SplitKeys keys = keys_of_split<KEYS>(a, tile.first_key(first_row), tile.end_key(last_row));
   copies.first_key = keys.first;
   copies.end_key = keys.end;
   u32 key = copies.first_key / KEYS * KEYS, stage = 0;
   if (key < copies.end_key) {
     copies.start(a, tile, key, lds);
-    if constexpr (WIDE<D>) copies.copy(a, a.k_cache, key, 0);
+    if constexpr (HAS_SCALES<T>) copies.copy_levels(a, key, 0, shared.levels);
+    else if constexpr (WIDE<D>) copies.copy(a, a.k_cache, key, 0);
     else copies.copy(a, key, 0);
   }
   for (; key < copies.end_key; key += KEYS, stage ^= 1) {
@@ -199,7 +260,12 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     const bool is_seen = key < position + WARP_ROWS + a.ahead && key + KEYS > first_key(position, tile.window);
     const bool is_last = key + KEYS >= copies.end_key;
     constexpr u32 TILE = (u32)sizeof(KvTile<D>);
-    if constexpr (LATENT<D>) {
+    if constexpr (HAS_SCALES<T>) {
+      copies.widen(key, stage, shared.levels);
+      if (!is_last) copies.copy_levels(a, key + KEYS, stage ^ 1, shared.levels);
+      block_sync();                                                    // the tile is made
+      if (!is_seen) continue;
+    } else if constexpr (LATENT<D>) {
       copies.go_on(a, key + KEYS);
       if (!is_last) copies.copy(a, a.k_cache, key + KEYS, (stage ^ 1) * TILE);
     } else if constexpr (WIDE<D>) {
@@ -209,7 +275,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
       if (!is_seen) continue;
     }
 
-    const u32 offset = PLACES<D> == 1 ? 0 : stage * TILE;
+    const u32 offset = PLACES<T, D> == 1 ? 0 : stage * TILE;
     float score[TILES][KEYS / 8][4] = {};
     #pragma unroll
     for (u32 d = 0; d < Q_STEPS; d++) {
@@ -329,10 +395,9 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     if (!add_splits<2 * TILES, LANE_COLUMNS, ROUNDS>(a, round, value, &top[0][0], &sum[0][0], to_log2, before)) return;
   }
   // The outputs go through shared memory, eight rows at a time, so that a lane stores eight neighbours.
-  constexpr u32 OUT_STRIDE = VALUE_COLUMNS<D> + 8, EIGHTS = VALUE_COLUMNS<D> / 8;
+  constexpr u32 STEP = OUT_STRIDE<D>, EIGHTS = VALUE_COLUMNS<D> / 8;
   const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop
-  float* rows = (float*)&shared + warp * 8 * OUT_STRIDE;               // the warp's
-  static_assert(ATTENTION_THREADS / 32 * 8 * OUT_STRIDE * sizeof(float) <= sizeof(shared), "rows of all warps");
+  float* rows = room.out[warp];
   block_sync();                                                        // the last tile was read
   #pragma unroll
   for (u32 half = 0; half < 2 * TILES; half++) {
@@ -343,13 +408,13 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     #pragma unroll
     for (u32 i = 0; i < EIGHTS; i++) {
       const float* x = &values[half / 2][i][half % 2 * 2];
-      *(v2*)&rows[lane / 4 * OUT_STRIDE + 8 * i + lane % 4 * 2] = {f32_bits(x[0] * factor), f32_bits(x[1] * factor)};
+      *(v2*)&rows[lane / 4 * STEP + 8 * i + lane % 4 * 2] = {f32_bits(x[0] * factor), f32_bits(x[1] * factor)};
     }
     warp_sync();
     #pragma unroll 1
     for (u32 i = lane; i < 8 * EIGHTS; i += 32) {
       const u32 row = i / EIGHTS, column = i % EIGHTS * 8, r = warp_row + 8 * half + row;
-      const float* x = &rows[row * OUT_STRIDE + column];
+      const float* x = &rows[row * STEP + column];
       const v4 low = ld16(x), high = ld16(x + 4);
       const float eight[8] = {bits_f32(low.x), bits_f32(low.y), bits_f32(low.z), bits_f32(low.w),
                               bits_f32(high.x), bits_f32(high.y), bits_f32(high.z), bits_f32(high.w)};
@@ -359,12 +424,12 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
   }
 }
 
-template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
+template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   constexpr u32 TILES = D >= 256 ? 1 : 2, ROWS = ATTENTION_THREADS / 2 * TILES / SHARERS<D>;
-  SHARED __align__(16) PrefillLds<D> shared;
+  SHARED __align__(16) PrefillRoom<T, D> room;
   const RowTile tile = row_tile(a);
   for (u32 first = 0; first < tile.rows; first += ROWS) {
     if (first) block_sync();                                           // the last tiles were read
-    attention_prefill_rows<D, TILES>(a, tile, first, shared);
+    attention_prefill_rows<T, D, TILES>(a, tile, first, room);
   }
 }

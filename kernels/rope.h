@@ -2,18 +2,7 @@
 #pragma once
 #include "args.h"
 #include "elementary.h"
-
-// Two or four neighbours at a time, where all heads begin at a multiple of so many.
-DEV void store_cache(f16* at, float x) { *at = f2h(x); }
-DEV void store_cache(float* at, float x) { *at = x; }
-DEV void store_cache(f16* at, float x, float y) { *(u32*)at = f2h(x) | (u32)f2h(y) << 16; }
-DEV void store_cache(float* at, float x, float y) { *(v2*)at = {f32_bits(x), f32_bits(y)}; }
-DEV void store_cache(f16* at, float x, float y, float z, float w) {
-  *(v2*)at = {f2h(x) | (u32)f2h(y) << 16, f2h(z) | (u32)f2h(w) << 16};
-}
-DEV void store_cache(float* at, float x, float y, float z, float w) {
-  *(v4*)at = {f32_bits(x), f32_bits(y), f32_bits(z), f32_bits(w)};
-}
+#include "kv_cache.h"
 
 // How a head's elements make up pairs: the rotated ones, then the neighbours (2p, 2p + 1) of the rest, the last of them
 // without its second where head_dim is odd.
@@ -153,6 +142,25 @@ template <u32 SIZE> struct GroupHead {
       pairs[i / 2].second[i % 2] *= factor;
     }
   }
+  // Makes whole numbers of the elements, of up to LEVELS, and returns what one of them is worth: NaN where an element
+  // is. All lanes of a wave call it; not `rounds`: this group's head stays as it is.
+  MEM float round_to_levels(bool rounds) {
+    u32 largest = 0;         // bits of magnitudes are in the order of the magnitudes, with NaN above all
+    const auto see = [&](float x) {
+      const u32 bits = f32_bits(x) & 0x7fffffffu;
+      largest = bits > largest ? bits : largest;
+    };
+    #pragma unroll
+    for (u32 i = 0; i < 2 * TURNS; i++) { see(pairs[i / 2].first[i % 2]); see(pairs[i / 2].second[i % 2]); }
+    for (int m = 16; m; m >>= 1) see(bits_f32(shfl_xor_u32(largest, m)));
+    const float top = bits_f32(largest), levels = top > 0.f ? LEVELS / top : 0.f;
+    #pragma unroll
+    for (u32 i = 0; i < 2 * TURNS && rounds; i++) {
+      pairs[i / 2].first[i % 2] = rint_(pairs[i / 2].first[i % 2] * levels);
+      pairs[i / 2].second[i % 2] = rint_(pairs[i / 2].second[i % 2] * levels);
+    }
+    return top / LEVELS;
+  }
   template <class T> MEM void store(T* to) const {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].store(at, to, pair(i));
@@ -174,11 +182,4 @@ DEV void apply(const RotationArgs& r, GroupHead<SIZE>& head, u32 row, bool is_q,
     const u32 contexts = ld_step(r.positions + row) / r.temperature_context;
     head.multiply(1.f + r.temperature * log_accurate(1.f + (float)contexts));
   }
-}
-
-// Address of a head of a token in the cache; null for a slot that stores nothing.
-template <class T>
-DEV T* cache_row(void* cache, u32 slot, u32 kv_head, u32 num_kv_heads, u32 block_size, u32 head_dim) {
-  if (slot == NO_SLOT) return nullptr;
-  return (T*)cache + (((u64)(slot / block_size) * num_kv_heads + kv_head) * block_size + slot % block_size) * head_dim;
 }

@@ -61,11 +61,16 @@ template <class T, u32 SIZE> DEV void rope_store_heads(const RopeStoreArgs& a) {
     const float scale = mine.scale_of_norm(r.eps);
     if (is_v) mine.multiply(scale);
   }
-  if (!is_head) return;
-  if (!is_v || norms_v) mine.store(x);
+  if (is_head && (!is_v || norms_v)) mine.store(x);
+  float scale = 0.f;
+  if constexpr (HAS_SCALES<T>) scale = mine.round_to_levels(true);
   if (slot == NO_SLOT) return;
   const u32 kv_head = head - a.num_heads - (is_v ? a.num_kv_heads : 0);
-  mine.store(cache_row<T>(is_v ? a.v_cache : a.k_cache, slot, kv_head, a.num_kv_heads, a.block_size, a.head_dim));
+  const u32 block = slot / a.block_size, token = slot % a.block_size;
+  T* to = cache_head<T>(is_v ? a.v_cache : a.k_cache, block, kv_head, a.num_kv_heads, a.block_size, a.head_dim);
+  mine.store(to + (u64)token * a.head_dim);
+  if constexpr (HAS_SCALES<T>)
+    if (((u32)tid_x() & 31) == 0) scales_of(to, a.block_size, a.head_dim)[token] = scale;
 }
 
 template <class T> DEV void rope_store(const RopeStoreArgs& a) {
@@ -73,11 +78,11 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   else rope_store_heads<T, 512>(a);
 }
 
-KERNEL(32 * ROPE_STORE_HEADS, rope_store_f16, RopeStoreArgs) {
-  pdl_launch(); pdl_wait();
-  rope_store<f16>(a);
-}
-KERNEL(32 * ROPE_STORE_HEADS, rope_store_f32, RopeStoreArgs) {
-  pdl_launch(); pdl_wait();
-  rope_store<float>(a);
-}
+#define ROPE_STORE(type, suffix)                                        \
+  KERNEL(32 * ROPE_STORE_HEADS, rope_store_##suffix, RopeStoreArgs) {   \
+    pdl_launch(); pdl_wait();                                           \
+    rope_store<type>(a);                                                \
+  }
+ROPE_STORE(f16, f16)
+ROPE_STORE(float, f32)
+ROPE_STORE(i8, int8)

@@ -436,7 +436,7 @@ def test_doctor_lists_the_kernels_of_a_gpu():
         "F32\tembed_f32\tdequantize_f32\tgemv_f32\tgemv_f32\tgemv_f32\tgemv_f32\tembedded for gfx1100",
         "product of 1 row, Q4_K with Q6_K\tgemv_q4_k_q6_k\tembedded for gfx1100",
         "product of few rows, Q4_K with Q6_K\tmatmul_q4_k_q6_k_{n8,n16,n32,n64} (WMMA)\tembedded for gfx1100",
-        "RoPE and store in the KV cache\trope_store_{f16,f32}\tembedded for gfx1100",
+        "RoPE and store in the KV cache\trope_store_{f16,f32,int8}\tembedded for gfx1100",
         "top-k\ttop_k\tembedded for gfx1100",
         "matrix library of the vendor: not used: the driver was given by its path",
         "decode steps: recorded and repeated",

@@ -41,8 +41,8 @@ class LoadedModel:
         block_size: Tokens per block of the KV cache; a multiple of 16.
         kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.
         kv_cache_memory_bytes: The same by vLLM's name.
-        kv_cache_dtype: `f16`, `f32`, or `int8` with a scale for each token and head, on the CPU: about half the memory
-            of `f16`, and faster at long contexts.
+        kv_cache_dtype: `f16`, `f32`, or `int8` with a scale for each token and head: about half the memory of `f16`,
+            and faster at long contexts.
         enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
         max_queue_size: Most requests that may wait; more raise `QueueFullError`.
         max_num_partial_prefills: Most prompts that a step may leave half-way.

@@ -39,7 +39,6 @@ pub use upload::Upload;
 
 use crate::Result;
 use crate::batch::Batch;
-use crate::config::KvCacheDtype;
 use crate::interrupt::Interrupt;
 use crate::quant::{self, GgmlType};
 use crate::selection::{Selection, Wish};
@@ -126,11 +125,11 @@ pub trait Loader: Sized {
     /// Bytes that `alloc_expert_work` takes, for budgeting.
     fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64;
 
-    /// Checks that KV blocks can have `block_size` tokens and elements of this type; asked before anything is uploaded.
+    /// Checks that KV blocks can have `block_size` tokens; asked before anything is uploaded.
     ///
     /// # Errors
     /// `InvalidRequest` saying what the device needs.
-    fn check_kv_cache(&self, block_size: usize, dtype: KvCacheDtype) -> Result<()>;
+    fn check_block_size(&self, block_size: usize) -> Result<()>;
 
     /// The K and V pools of all layers at once: a device may take one allocation for them.
     fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::KvLayer>>;

@@ -117,7 +117,7 @@ fn load_onto<L: Loader>(
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded> {
     let Model { args, gguf, spec, tensors, file_bytes } = model;
-    loader.check_kv_cache(args.block_size, args.kv_cache_dtype)?;
+    loader.check_block_size(args.block_size)?;
     // A device that computes on its own is not called back.
     let can_stop = !L::Backend::ASYNCHRONOUS;
     let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens, can_stop)?;

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Accuracy, AttentionRig, Piece, Random, Tally, has_int8, no_rope};
+use super::{Accuracy, AttentionRig, Piece, Random, Tally, no_rope};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, Scoring};
 use crate::batch::GroupKind;
@@ -121,12 +121,14 @@ pub(super) const BIDIRECTIONAL: [Case; 15] = [
 ];
 
 /// Chunks of prompts whose contexts devices split.
-const SPLIT: [Case; 5] = [
+const SPLIT: [Case; 7] = [
     case([2, 1], 40, 16, &[(2200, 70), (0, 5), (1100, 1)]),
     case([2, 2], 128, 16, &[(3200, 3)]),
     Case { softcap: Some(2.0), sinks: true, ..case([2, 1], 256, 32, &[(2100, 33)]) },
     Case { window: Some(2500), gated: true, ..case([1, 1], 64, 16, &[(3000, 20)]) },
     case([1, 1], 512, 16, &[(2100, 9)]),
+    int8(case([2, 2], 128, 16, &[(3200, 3)])),
+    int8(Case { window: Some(2500), ..case([1, 1], 64, 16, &[(3000, 20)]) }),
 ];
 
 const fn int8(case: Case) -> Case {
@@ -137,7 +139,7 @@ const fn int8(case: Case) -> Case {
 /// of V is 0.004, and K's rounding moves the weights.
 const INT8_ERROR: f64 = 0.03;
 
-/// Over an int8 cache, on devices that have one: odd sizes, groups of heads, wide heads, and all that masks keys.
+/// Over an int8 cache: odd sizes, groups of heads, wide heads, and all that masks keys.
 pub(super) const INT8: [Case; 16] = [
     int8(case([1, 1], 1, 16, &[(0, 1)])),
     int8(case([2, 1], 3, 16, &[(0, 5), (20, 1)])),
@@ -223,8 +225,9 @@ impl Case {
     /// Absolute error that is allowed.
     pub(super) fn tolerance(&self, accuracy: Accuracy) -> f64 {
         match self.dtype {
-            KvCacheDtype::F16 => accuracy.attention_f16,
-            KvCacheDtype::F32 | KvCacheDtype::Int8 => 2e-6,
+            // Matrix units take both as f16.
+            KvCacheDtype::F16 | KvCacheDtype::Int8 => accuracy.attention_f16,
+            KvCacheDtype::F32 => 2e-6,
         }
     }
 
@@ -239,7 +242,7 @@ impl Case {
 const UNEVEN: &[(usize, usize)] = &[(640, 1), (0, 1), (15, 1), (128, 1), (1099, 1), (255, 1), (36, 1)];
 
 /// Contexts about and far beyond what a kernel holds at once, for groups of 1 to 10 heads.
-const LONG: [Case; 9] = [
+const LONG: [Case; 13] = [
     case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]),
     case([8, 1], 128, 16, UNEVEN),
     case([1, 1], 128, 32, UNEVEN),
@@ -249,6 +252,10 @@ const LONG: [Case; 9] = [
     Case { window: Some(300), sinks: true, ..case([5, 1], 64, 48, UNEVEN) },
     Case { window: Some(129), softcap: Some(2.0), ..case([3, 1], 128, 16, UNEVEN) },
     Case { skips_first: true, gated: true, ..case([7, 1], 80, 16, UNEVEN) },
+    int8(case([10, 1], 128, 16, UNEVEN)),
+    int8(case([6, 2], 256, 16, UNEVEN)),
+    int8(case([4, 1], 33, 16, UNEVEN)),
+    int8(Case { window: Some(300), sinks: true, softcap: Some(2.0), ..case([5, 1], 64, 48, UNEVEN) }),
 ];
 
 pub(crate) fn check<L: Loader>(
@@ -257,18 +264,10 @@ pub(crate) fn check<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     tally.group("attention");
-    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT] {
+    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8] {
         for (seed, case) in tally.part(cases) {
             check_case(&loader, accuracy, seed, case, tally)?;
         }
-    }
-    match has_int8(&loader(1)?) {
-        true => {
-            for (seed, case) in tally.part(&INT8) {
-                check_case(&loader, accuracy, seed, case, tally)?;
-            }
-        }
-        false => refused(loader(16)?, "an int8 cache", &INT8[0], tally)?,
     }
     if tally.is_full() {
         for (seed, case) in LONG.iter().enumerate() {

@@ -2,7 +2,7 @@
 //! row.
 
 use super::attention::{BIDIRECTIONAL, CASES, INT8};
-use super::{Piece, Random, Tally, experts, fill, has_int8, latent, matrix, states, two_buffers, vector, within};
+use super::{Piece, Random, Tally, experts, fill, latent, matrix, states, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
 
@@ -18,8 +18,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 
 /// Chunked prefill equals whole prefill equals decode, alone or with others; the pool around them is NaN.
 fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
-    let int8 = if has_int8(&loader(1)?) { &INT8[..] } else { &[] };
-    let causal = int8.iter().filter(|case| case.reach.is_none());
+    let causal = INT8.iter().filter(|case| case.reach.is_none());
     let cases: Vec<_> = CASES.iter().chain(causal).collect();
     for (seed, case) in tally.part(&cases) {
         tally.begin(&format!("attention {seed} in one piece and in chunks"))?;

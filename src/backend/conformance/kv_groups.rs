@@ -2,7 +2,7 @@
 //! own.
 
 use super::attention::{Case, case, expected};
-use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, has_int8, kv_layer, matrix, no_rope};
+use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
 use crate::Result;
 use crate::backend::{
     Attention, Backend, CopyBlocks, Embed, KvLayerSpec, Loader, Ops, RopeAndStore, RopeAngles, Rotation,
@@ -24,12 +24,9 @@ pub(crate) fn check<L: Loader>(
         let windowed = Case { window: Some(20), softcap: Some(3.0), ..case([3, 1], 80, 16, seqs) };
         check_cases(loader(256)?, accuracy, seed as u64, [full, windowed], tally)?;
     }
-    if has_int8(&loader(1)?) {
-        let full = Case { dtype: KvCacheDtype::Int8, ..case([4, 2], 32, 16, SEQS[0]) };
-        let windowed = Case { window: Some(20), dtype: KvCacheDtype::Int8, ..case([3, 1], 80, 16, SEQS[0]) };
-        check_cases(loader(256)?, accuracy, SEQS.len() as u64, [full, windowed], tally)?;
-    }
-    Ok(())
+    let full = Case { dtype: KvCacheDtype::Int8, ..case([4, 2], 32, 16, SEQS[0]) };
+    let windowed = Case { window: Some(20), dtype: KvCacheDtype::Int8, ..case([3, 1], 80, 16, SEQS[0]) };
+    check_cases(loader(256)?, accuracy, SEQS.len() as u64, [full, windowed], tally)
 }
 
 /// One layer of a group.

@@ -29,7 +29,6 @@ use crate::backend::{
     RopeAttention, RopeKind, RopeSpec, Scoring,
 };
 use crate::batch::{Batch, GroupKind, GroupTables, NULL_BLOCK};
-use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 pub(crate) use rope::HostRotation;
@@ -40,7 +39,7 @@ pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
 /// How near a backend comes where it may compute in less than f32.
 #[derive(Debug, Clone, Copy)]
 pub struct Accuracy {
-    /// Absolute error of attention over an f16 cache, whose values are up to 1.
+    /// Absolute error of attention over an f16 or int8 cache, whose values are up to 1.
     attention_f16: f64,
 }
 
@@ -189,11 +188,6 @@ pub(crate) fn within<B: Backend>(
 pub(crate) fn kv_layer<L: Loader>(loader: &mut L, spec: KvLayerSpec) -> Result<<L::Backend as Backend>::KvLayer> {
     let layer = loader.alloc_kv_layers(&[spec])?.pop();
     layer.ok_or_else(|| crate::Error::internal("no KV layer where one was asked for"))
-}
-
-/// Whether the device can have an int8 cache.
-fn has_int8<L: Loader>(loader: &L) -> bool {
-    loader.check_kv_cache(16, KvCacheDtype::Int8).is_ok()
 }
 
 /// A batch of one sequence of these tokens, without a cache.

@@ -3,7 +3,7 @@
 
 use super::attention::{Case, expected};
 use super::rope::{HostNorms, HostRotation, Norms, TEMPERATURE};
-use super::{AttentionRig, Piece, Random, Tally, batch_of, has_int8};
+use super::{AttentionRig, Piece, Random, Tally, batch_of};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Temperature};
 use crate::batch::GroupKind;
@@ -36,6 +36,7 @@ const fn case(heads: [usize; 2], head_dim: usize, kind: RopeKind, num_pairs: usi
 fn cases() -> Vec<Rotated> {
     use RopeKind::{Neox, Norm};
     let f32_cache = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::F32, ..rotated.case }, ..rotated };
+    let int8 = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::Int8, ..rotated.case }, ..rotated };
     let with_seqs = |seqs, rotated: Rotated| Rotated { case: Case { seqs, ..rotated.case }, ..rotated };
     let gated = |rotated: Rotated| Rotated { case: Case { gated: true, ..rotated.case }, ..rotated };
     let with_sinks = |rotated: Rotated| Rotated { case: Case { sinks: true, ..rotated.case }, ..rotated };
@@ -78,14 +79,6 @@ fn cases() -> Vec<Rotated> {
         f32_cache(Rotated { norms: Norms::HeadsAndV, ..case([3, 1], 33, Neox, 16, true) }),
         f32_cache(Rotated { norms: Norms::Rows, ..case([6, 2], 16, Neox, 4, true) }),
         f32_cache(Rotated { temperature: TEMPERATURE, ..case([4, 2], 16, Norm, 8, false) }),
-    ]
-}
-
-/// Over an int8 cache, on devices that have one.
-fn int8_cases() -> Vec<Rotated> {
-    use RopeKind::{Neox, Norm};
-    let int8 = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::Int8, ..rotated.case }, ..rotated };
-    vec![
         int8(case([3, 1], 7, Neox, 2, true)),
         int8(case([9, 3], 64, Neox, 32, false)),
         int8(case([16, 2], 128, Norm, 64, true)),
@@ -96,11 +89,7 @@ fn int8_cases() -> Vec<Rotated> {
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("RoPE and attention in one");
-    let mut all = cases();
-    if has_int8(&loader(1)?) {
-        all.extend(int8_cases());
-    }
-    for (seed, case) in tally.part(&all) {
+    for (seed, case) in tally.part(&cases()) {
         check_case(&loader, case, seed as u64, tally)?;
     }
     Ok(())

@@ -120,7 +120,7 @@ impl CpuLoader {
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
         let KvLayerSpec { num_blocks, block_size, .. } = spec;
         spec.validate()?;
-        self.check_kv_cache(block_size, spec.dtype)?;
+        self.check_block_size(block_size)?;
         let bytes = spec.block_bytes().and_then(|bytes| bytes.checked_mul(num_blocks as u64)).unwrap_or(u64::MAX);
         // The system would promise more than it has, and kill the process when the pool fills up.
         if let Ok(available) = self.available_memory()
@@ -305,7 +305,7 @@ impl Loader for CpuLoader {
         work_sizes(spec, rows).map(bytes).into_iter().fold(Routes::bytes(spec, rows), u64::saturating_add)
     }
 
-    fn check_kv_cache(&self, block_size: usize, _dtype: KvCacheDtype) -> Result<()> {
+    fn check_block_size(&self, block_size: usize) -> Result<()> {
         match block_size == 0 || !block_size.is_multiple_of(TILE) {
             true => Err(Error::invalid("block_size", block_size, format!("a multiple of {TILE} on the CPU"))),
             false => Ok(()),

@@ -24,8 +24,9 @@ pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 /// Threads of a block of the kernels that measure a device.
 pub(super) const PROBE_THREADS: u32 = 256;
 
-/// The element types that caches may have.
-const CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
+/// The element types that caches may have, and those of latent rows (`KvLayerSpec::validate`).
+const CACHE_TYPES: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::F32, KvCacheDtype::Int8];
+const LATENT_CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
 
 /// Blocks of `matmul` where warpgroups multiply: each tile has a warp.
 fn matmul_wgmma_block(rows: u32) -> Block {
@@ -69,11 +70,11 @@ pub(super) fn head_size(head_dim: usize) -> Result<u32> {
     })
 }
 
-/// Whether single rows are attended with on the matrix units, for heads of a size over such a cache: by `mma.sync` over
+/// Whether single rows are attended with on the matrix units, for heads of a size over such a cache: by `mma.sync` of
 /// f16, up to the size at which a warp's registers hold the outputs of eight of them. An f32 cache is for its
 /// exactness. On other platforms nothing of the kind is written yet.
 fn decodes_on_matrix_units(platform: Platform, dtype: KvCacheDtype, size: u32) -> bool {
-    platform == Platform::Nvidia && dtype == KvCacheDtype::F16 && size <= 256
+    platform == Platform::Nvidia && dtype != KvCacheDtype::F32 && size <= 256
 }
 
 /// Whether the attention kernels hold the heads, or the latent rows, of all layers.
@@ -292,6 +293,7 @@ impl Row {
         let subjects: Vec<Subject> = match self.per {
             Per::Once => vec![Subject::Nothing],
             Per::Cache => CACHE_TYPES.map(Subject::Cache).to_vec(),
+            Per::LatentCache => LATENT_CACHE_TYPES.map(Subject::Cache).to_vec(),
             Per::Head => heads(|_, _, _| true),
             Per::VectorHead => heads(|platform, dtype, size| !decodes_on_matrix_units(platform, dtype, size)),
             Per::MatrixHead => heads(decodes_on_matrix_units),

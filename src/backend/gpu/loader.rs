@@ -35,7 +35,7 @@ use crate::backend::{
     DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec,
     StateLayerSpec, StepLimits, Upload,
 };
-use crate::config::{GpuOptions, KvCacheDtype};
+use crate::config::GpuOptions;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -332,11 +332,7 @@ impl Loader for GpuLoader {
         shape.channels().saturating_add(pairs.div_ceil(rows.max(1)))
     }
 
-    fn check_kv_cache(&self, block_size: usize, dtype: KvCacheDtype) -> Result<()> {
-        if dtype == KvCacheDtype::Int8 {
-            let expected = "'f16' or 'f32' on a GPU; device=\"cpu\" has int8";
-            return Err(Error::invalid("kv_cache_dtype", dtype.name(), expected));
-        }
+    fn check_block_size(&self, block_size: usize) -> Result<()> {
         match block_size == 0 || !block_size.is_multiple_of(KV_BLOCK) {
             true => Err(Error::invalid("block_size", block_size, format!("a multiple of {KV_BLOCK} on the GPU"))),
             false => Ok(()),
@@ -353,7 +349,7 @@ impl Loader for GpuLoader {
         let mut total = Some(0u64);
         for spec in specs {
             spec.validate()?;
-            self.check_kv_cache(spec.block_size, spec.dtype)?;
+            self.check_block_size(spec.block_size)?;
             total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
         }
         let total = total.unwrap_or(u64::MAX);

@@ -128,7 +128,7 @@ fn of_pair(pair: [KernelType; 2], platform: Platform) -> impl Iterator<Item = Wa
 
 fn of_activations(platform: Platform) -> Vec<Wanted> {
     let mut ops: Vec<(&Row, Wanted)> = Vec::new();
-    for (row, op) in listed(&[Per::Once, Per::Cache, Per::Head, Per::VectorHead, Per::MatrixHead]) {
+    for (row, op) in listed(&[Per::Once, Per::Cache, Per::LatentCache, Per::Head, Per::VectorHead, Per::MatrixHead]) {
         let ids = row.variants(platform).into_iter().map(|variant| row.id(variant));
         match ops.last_mut() {
             Some((last, (_, of_last, known))) if last.file == row.file && of_last == op => known.extend(ids),

@@ -114,6 +114,17 @@ fn check_in_float(device: &Opened, name: &str) {
     });
 }
 
+/// Rounding K and V to int8 moves logits as it does on the CPU (`golden_logits_over_an_int8_cache`).
+fn check_int8(device: &Opened, name: &str) {
+    let path = format!("arch/{name}");
+    let file = testdata::file(&format!("{path}.gguf"));
+    check_model(device, &file, &path, ("logits", KvCacheDtype::Int8), |got, expected| {
+        let relative = distance(got, expected).0 / max_abs(expected);
+        println!("{name} over int8: {relative:.2e} of the largest logit");
+        assert!(relative < 8e-2, "{name} over int8: {relative:.2e} of the largest logit");
+    });
+}
+
 fn check_quantised(device: &Opened, name: &str) {
     let name = format!("quant_models/{name}");
     check_model(
@@ -136,6 +147,9 @@ fn check_all(device: Option<Opened>) {
     check_experts_without_gates(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     for name in testdata::architectures() {
         check_architecture(&device, &name);
+    }
+    for name in ["gemma2", "qwen3"] {
+        check_int8(&device, name);
     }
     for name in ["Q4_0", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
         check_quantised(&device, name);
@@ -311,6 +325,9 @@ fn batch_invariant_mode_is_exact() {
 fn self_test_on_real_weights() {
     let Some((device, options)) = devices::open(CPU_TARGETS[2]) else { return };
     let device = (device, GpuOptions { self_test: true, ..options });
+    for name in ["gemma2", "qwen3"] {
+        check_int8(&device, name);
+    }
     for name in ["Q4_0", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
         load(&device, &format!("quant_models/{name}"));
     }

@@ -55,6 +55,8 @@ pub enum Per {
     Once,
     /// Each element type of the KV cache.
     Cache,
+    /// Each that latent rows may have.
+    LatentCache,
     /// Each element type of the KV cache and size of a head.
     Head,
     /// These are the same where single rows are attended with on the vector units, and where on the matrix units: that
@@ -144,7 +146,7 @@ impl Unit {
 
     fn all_of(file: &File) -> Vec<Self> {
         let (name, has) = (file.name, |per| file.kernels.contains(&per));
-        let plain = [Per::Once, Per::Cache, Per::Head, Per::VectorHead, Per::MatrixHead];
+        let plain = [Per::Once, Per::Cache, Per::LatentCache, Per::Head, Per::VectorHead, Per::MatrixHead];
         let plain = plain.into_iter().any(has).then(|| Self::plain(name));
         let typed = KernelType::ALL.iter().filter(|_| has(Per::Type)).map(|&ty| Self::typed(name, ty));
         let typed =

@@ -108,13 +108,13 @@ macro_rules! with_kernels {
             }
             "latent.hip" Latent OnMatrixUnits {
                 HEAD_PRODUCTS: HeadProductsArgs, Once, One(HEAD_PRODUCTS_THREADS), "latent attention";
-                LATENT_STORE: LatentStoreArgs, Cache, One(LATENT_STORE_THREADS), "latent attention";
+                LATENT_STORE: LatentStoreArgs, LatentCache, One(LATENT_STORE_THREADS), "latent attention";
             }
             "attention_latent.hip" Latent Plainly {
-                ATTENTION_LATENT_DECODE: AttentionArgs, Cache, One(ATTENTION_THREADS), "latent attention";
-                ATTENTION_LATENT_DECODE_HEAD: AttentionArgs, Cache, One(ATTENTION_DECODE_HEAD_THREADS),
+                ATTENTION_LATENT_DECODE: AttentionArgs, LatentCache, One(ATTENTION_THREADS), "latent attention";
+                ATTENTION_LATENT_DECODE_HEAD: AttentionArgs, LatentCache, One(ATTENTION_DECODE_HEAD_THREADS),
                     "latent attention";
-                ATTENTION_LATENT_PREFILL: AttentionArgs, Cache, One(ATTENTION_THREADS), "latent attention";
+                ATTENTION_LATENT_PREFILL: AttentionArgs, LatentCache, One(ATTENTION_THREADS), "latent attention";
             }
             "states.hip" States Plainly {
                 DELTA_NET_CONVOLVE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";

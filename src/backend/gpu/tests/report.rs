@@ -70,7 +70,7 @@ fn every_type_and_op_has_its_kernels() {
             assert_eq!((few.kernels.clone(), few.matrix_unit), (expected, Some(matrix_unit)), "{pair} on {target}");
         }
         let prefill = row(&rows, None, "attention, prefill");
-        assert_eq!((prefill.kernels.len(), prefill.matrix_unit), (8, Some(matrix_unit)));
+        assert_eq!((prefill.kernels.len(), prefill.matrix_unit), (12, Some(matrix_unit)));
         assert_eq!(device.allocated_bytes(), 0);
         assert_eq!(matrix_library(&device, &options), "not used: the driver was given by its path");
     }
