@@ -119,7 +119,7 @@ DEV v4 halves_of_eight(const Eight<i8>& eight, float scale) {
   const u32 factor = splat(f2h_sat(scale * LEVELS_OF_HALVES));
   return {hmul2(w[0], factor), hmul2(w[1], factor), hmul2(w[2], factor), hmul2(w[3], factor)};
 }
-// Loads rows that are no multiple of 16 bytes, element by element. Columns from `cols` on repeat the last one: no
+// Loads rows that are no whole eights, element by element. Columns from `cols` on repeat the last one: no
 // column beyond the head has a part in a score, or is stored.
 template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
   T x[8];

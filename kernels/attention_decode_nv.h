@@ -137,7 +137,7 @@ template <class S> struct WarpTiles {
   static constexpr u32 NEXT = S::KEYS * S::GROUPS;
   Keys<T> keys;
   u32 key;                 // the first one of the tile
-  u32 to;                  // the warp's place in shared memory
+  u32 to;                  // the lane's column of the tile's first row in shared memory
   u32 row, column;         // the lane's first of a tile
   u32 runs[S::RUNS];       // where the tile's runs begin in the cache, and their scales: in sixteens of elements
   u32 scales[S::RUNS];
@@ -423,20 +423,17 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
     }
 
     u32 v_factors[2 * S::RUNS] = {};                     // what 128 levels of two keys are worth, as halves
-    const auto load_v_factors = [&] {
-      #pragma unroll
-      for (u32 i = 0; i < 2 * S::RUNS; i++) {
-        float x[2];
-        #pragma unroll
-        for (u32 j = 0; j < 2; j++)
-          x[j] = tiles.scale_of(scales[1], 8 * i + lane % 4 * 2 + j, new_place, lds.v_scale) * LEVELS_OF_HALVES;
-        v_factors[i] = pack(clamp_half(x[0]), clamp_half(x[1]));
-      }
-    };
     #pragma unroll
     for (u32 part = 0; part < S::PARTS; part++) {
       arrive_part(lds.v + part * S::COLUMNS, S::V_STRIDE);
-      if (S::SCALED && part == 0) load_v_factors();
+      if (S::SCALED && part == 0)
+        #pragma unroll
+        for (u32 i = 0; i < 2 * S::RUNS; i++) {
+          const u32 place = 8 * i + lane % 4 * 2;
+          const float even = tiles.scale_of(scales[1], place, new_place, lds.v_scale) * LEVELS_OF_HALVES;
+          const float odd = tiles.scale_of(scales[1], place + 1, new_place, lds.v_scale) * LEVELS_OF_HALVES;
+          v_factors[i] = pack(clamp_half(even), clamp_half(odd));
+        }
       multiply_v<S>(values + part * S::COLUMNS / 16, tile, weights, v_factors);
       warp_sync();
       if (part + 1 < S::PARTS) tiles.copy(keys.v, part + 1, S::V_STRIDE);
