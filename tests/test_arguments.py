@@ -104,7 +104,7 @@ def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_l
         ({"device": 1}, TypeError, "device: got <class 'int'>, expected a text"),
         ({"speculative_config": "ngram"}, TypeError, "speculative_config: got <class 'str'>, expected a dictionary"),
         ({"cache_dir": 1}, TypeError, "cache_dir: got <class 'int'>, expected a path"),
-        ({"max_num_seqs": None}, TypeError, "max_num_seqs: got <class 'NoneType'>, expected an integer"),
+        ({"block_size": None}, TypeError, "block_size: got <class 'NoneType'>, expected an integer"),
         ({"gpu_platform": "cuda"}, InvalidRequestError, "gpu_platform: got cuda, expected 'amd' or 'nvidia'"),
         ({"kv_cache_dtype": "q8"}, InvalidRequestError, "kv_cache_dtype: got q8, expected 'f16', 'f32' or 'int8'"),
         ({"device": "cuda", "gpu_platform": "amd"}, InvalidRequestError, "device: got cuda, expected a device of"),

@@ -36,7 +36,8 @@ class LoadedModel:
             before a GPU that is part of the processor.
         num_threads: CPU threads; by default one per core.
         max_model_len: Longest prompt plus generation, in tokens; by default what the model was made for and what fits.
-        max_num_seqs: Most sequences in one step.
+        max_num_seqs: Most sequences in one step; by default 256 on a GPU and 64 on a CPU, and no more than
+            `max_num_batched_tokens`.
         max_num_batched_tokens: Most tokens in one step; longer prompts are computed in chunks.
         block_size: Tokens per block of the KV cache; a multiple of 16.
         kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.

@@ -35,7 +35,7 @@ class EngineSettings(TypedDict, total=False):
     device: str
     num_threads: int | None
     max_model_len: int | None
-    max_num_seqs: int
+    max_num_seqs: int | None
     max_num_batched_tokens: int | None
     block_size: int
     kv_cache_memory: int | None

@@ -63,6 +63,14 @@ impl OpenDevice {
         }
     }
 
+    /// Sequences of a step by default.
+    pub fn default_seqs(&self) -> usize {
+        match self {
+            Self::Cpu => defaults::CPU_SEQS,
+            Self::Gpu(_) => defaults::GPU_SEQS,
+        }
+    }
+
     /// Bytes of the KV pool by default, of those that are available.
     pub fn default_kv_cache_bytes(&self, available: u64) -> u64 {
         let percent_of_it = |percent| available / 100 * percent;

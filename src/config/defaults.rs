@@ -6,6 +6,10 @@
 pub const CPU_BATCHED_TOKENS: usize = 512;
 pub const GPU_BATCHED_TOKENS: usize = 2048;
 
+/// Sequences of a step: a CPU is busy with few, and a GPU reads its weights once for all of them.
+pub const CPU_SEQS: usize = 64;
+pub const GPU_SEQS: usize = 256;
+
 /// Tokens of a step of a model that attends in both directions: as many as its longest prompt has, up to this number.
 pub const WHOLE_PROMPT_TOKENS: usize = 8192;
 

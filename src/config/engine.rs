@@ -78,7 +78,7 @@ pub struct EngineArgs {
     pub self_test: Option<bool>,
     pub gpu: GpuOptions,
     pub max_model_len: Option<usize>,
-    pub max_num_seqs: usize,
+    pub max_num_seqs: Option<usize>,
     pub max_num_batched_tokens: Option<usize>,
     pub block_size: usize,
     /// Bytes of the KV pool.
@@ -116,7 +116,7 @@ impl EngineArgs {
             self_test: None,
             gpu: GpuOptions::default(),
             max_model_len: None,
-            max_num_seqs: 64,
+            max_num_seqs: None,
             max_num_batched_tokens: None,
             block_size: 16,
             kv_cache_memory: None,
@@ -211,12 +211,12 @@ impl EngineArgs {
         }
         within("num_threads", self.num_threads.unwrap_or(1), 1, MAX_THREADS)?;
         within("max_model_len", self.max_model_len.unwrap_or(1), 1, u32::MAX as usize)?;
-        within("max_num_seqs", self.max_num_seqs, 1, MAX_SEQS)?;
+        within("max_num_seqs", self.max_num_seqs.unwrap_or(1), 1, MAX_SEQS)?;
         if let Some(tokens) = self.max_num_batched_tokens {
             within("max_num_batched_tokens", tokens, 1, u32::MAX as usize)?;
-            if tokens < self.max_num_seqs {
+            if let Some(seqs) = self.max_num_seqs.filter(|&seqs| tokens < seqs) {
                 // Each running sequence gets on in each step.
-                let expected = format!("at least max_num_seqs, which is {}", self.max_num_seqs);
+                let expected = format!("at least max_num_seqs, which is {seqs}");
                 return Err(Error::invalid("max_num_batched_tokens", tokens, expected));
             }
         }

@@ -32,7 +32,7 @@ pub const SETTINGS: [Named; 27] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
-    ("max_num_seqs", |args| Setting::Count(&mut args.max_num_seqs)),
+    ("max_num_seqs", |args| Setting::OptionalCount(&mut args.max_num_seqs)),
     ("max_num_batched_tokens", |args| Setting::OptionalCount(&mut args.max_num_batched_tokens)),
     ("block_size", |args| Setting::Count(&mut args.block_size)),
     ("kv_cache_memory", |args| Setting::OptionalNumber(&mut args.kv_cache_memory)),

@@ -95,6 +95,7 @@ impl PoolWish {
     pub(super) fn new(
         args: &EngineArgs,
         spec: &ModelSpec,
+        max_num_seqs: usize,
         max_num_batched_tokens: usize,
         can_stop: bool,
     ) -> Result<Self> {
@@ -122,7 +123,7 @@ impl PoolWish {
             if spec.is_bidirectional() { max_model_len.min(max_num_batched_tokens) } else { max_model_len };
         let longest = max_model_len.div_ceil(args.block_size) as u64;
         let groups: Vec<Group> = spec.kv_groups.iter().map(group).collect::<Result<_>>()?;
-        let max_num_seqs = args.max_num_seqs as u64;
+        let max_num_seqs = max_num_seqs as u64;
         let useful = match spec.is_bidirectional() {
             false => longest.saturating_mul(max_num_seqs),
             // Blocks are held for a step: the one that runs, and the one that is scheduled meanwhile.

@@ -57,22 +57,23 @@ pub(super) fn load_on(
         tensors = tensors.with_draft_model(draft)?;
         file_bytes += draft.tensor_bytes();
     }
-    let model = Model { args, tensors, gguf: &gguf, spec: &spec, file_bytes };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
     if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
         tracing::warn!("{error} (all but chat works without it)");
     }
     let device = open()?;
-    let limits = resolve_limits(args, &spec, device.default_batched_tokens());
+    let max_num_seqs = resolve_seqs(args, device.default_seqs());
+    let limits = resolve_limits(args, &spec, max_num_seqs, device.default_batched_tokens());
+    let model = Model { args, max_num_seqs, tensors, gguf: &gguf, spec: &spec, file_bytes };
     let longest = args.max_model_len.unwrap_or(usize::MAX).min(spec.context_length);
     let step = StepLimits {
         tokens: limits.max_num_batched_tokens,
-        seqs: args.max_num_seqs,
+        seqs: max_num_seqs,
         logits_rows: limits.max_logits_rows,
         groups: spec.kv_groups.len(),
         table_blocks: longest.div_ceil(args.block_size),
-        state_writes: state_writes(args, &spec, limits),
+        state_writes: state_writes(args, &spec, max_num_seqs, limits),
     };
     let load = Load { model: &model, limits, default_pool: |bytes| device.default_kv_cache_bytes(bytes), progress };
     let (executor, config) = device.load(args, step, load)?;
@@ -82,6 +83,7 @@ pub(super) fn load_on(
 /// A model's file as it was read, and the arguments that it is loaded with.
 struct Model<'a> {
     args: &'a EngineArgs,
+    max_num_seqs: usize,
     gguf: &'a GgufFile,
     spec: &'a ModelSpec,
     tensors: ModelTensors<'a>,
@@ -116,11 +118,11 @@ fn load_onto<L: Loader>(
     default_pool: impl Fn(u64) -> u64,
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded> {
-    let Model { args, gguf, spec, tensors, file_bytes } = model;
+    let Model { args, max_num_seqs, gguf, spec, tensors, file_bytes } = model;
     loader.check_block_size(args.block_size)?;
     // A device that computes on its own is not called back.
     let can_stop = !L::Backend::ASYNCHRONOUS;
-    let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens, can_stop)?;
+    let wish = PoolWish::new(args, spec, *max_num_seqs, limits.max_num_batched_tokens, can_stop)?;
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits)?;
     // A model that does not fit is refused before any of it is read: the system would rather kill a process than refuse
     // it memory.
@@ -140,7 +142,7 @@ fn load_onto<L: Loader>(
         num_threads: resolve_threads(args)?,
         context_length: spec.context_length,
         max_model_len: pool.max_model_len,
-        max_num_seqs: args.max_num_seqs,
+        max_num_seqs: *max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,
         max_prompt_logits: if is_bidirectional { limits.max_logits_rows } else { defaults::MAX_PROMPT_LOGITS },
         block_size: args.block_size,
@@ -177,8 +179,13 @@ pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     }
 }
 
-fn resolve_limits(args: &EngineArgs, spec: &ModelSpec, default_tokens: usize) -> DecoderLimits {
-    let default_tokens = default_tokens.max(args.max_num_seqs);
+/// Each running sequence gets on in each step, so a step's tokens are a limit of their number, too.
+fn resolve_seqs(args: &EngineArgs, default: usize) -> usize {
+    args.max_num_seqs.unwrap_or(default.min(args.max_num_batched_tokens.unwrap_or(default)))
+}
+
+fn resolve_limits(args: &EngineArgs, spec: &ModelSpec, max_num_seqs: usize, default_tokens: usize) -> DecoderLimits {
+    let default_tokens = default_tokens.max(max_num_seqs);
     if spec.is_bidirectional() {
         // A step has whole prompts, of each of whose tokens the hidden state is wanted.
         let longest = args.max_model_len.unwrap_or(spec.context_length.min(defaults::WHOLE_PROMPT_TOKENS));
@@ -186,18 +193,18 @@ fn resolve_limits(args: &EngineArgs, spec: &ModelSpec, default_tokens: usize) ->
         return DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: tokens };
     }
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens);
-    let max_logits_rows = args.max_num_seqs.saturating_add(defaults::MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
+    let max_logits_rows = max_num_seqs.saturating_add(defaults::MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
 
 /// States that a step may keep: of each sequence the last one and one at the end of its prompt, others at the ends of
 /// blocks, and those before drafts.
-fn state_writes(args: &EngineArgs, spec: &ModelSpec, limits: DecoderLimits) -> usize {
+fn state_writes(args: &EngineArgs, spec: &ModelSpec, max_num_seqs: usize, limits: DecoderLimits) -> usize {
     if spec.state_bytes() == 0 {
         return 0;
     }
     let at_ends = limits.max_num_batched_tokens / args.block_size.max(1);
-    args.max_num_seqs.saturating_mul(2).saturating_add(at_ends + defaults::MAX_PROMPT_LOGITS)
+    max_num_seqs.saturating_mul(2).saturating_add(at_ends + defaults::MAX_PROMPT_LOGITS)
 }
 
 /// Above how many tokens a prompt is long; by default one that takes more than a step always is.

@@ -73,7 +73,7 @@ impl Rig {
             device: DeviceKind::Gpu,
             gpu,
             max_model_len: Some(48),
-            max_num_seqs: MAX_SEQS,
+            max_num_seqs: Some(MAX_SEQS),
             max_num_batched_tokens: Some(40),
             // The blocks are so few that cached prefixes are evicted.
             kv_cache_memory: Some(10 * tiny::BLOCK_BYTES),

@@ -24,7 +24,7 @@ pub(super) fn args(file: &TempFile, speculative_config: Option<SpeculativeConfig
         device: DeviceKind::Cpu,
         num_threads: Some(1),
         max_model_len: Some(128),
-        max_num_seqs: 4,
+        max_num_seqs: Some(4),
         max_num_batched_tokens: Some(24),
         kv_cache_memory: Some(ROOMY),
         speculative_config,

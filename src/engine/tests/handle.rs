@@ -194,7 +194,7 @@ fn seeds() {
 #[test]
 fn loads_that_fail() {
     let load = |args: EngineArgs, go_on: bool| Engine::load(args, &mut |_| go_on);
-    let bad = EngineArgs { max_num_seqs: 0, ..EngineArgs::new("no such file.gguf") };
+    let bad = EngineArgs { max_num_seqs: Some(0), ..EngineArgs::new("no such file.gguf") };
     assert!(matches!(load(bad, true), Err(Error::InvalidRequest { what: "max_num_seqs", .. })));
     assert!(matches!(load(EngineArgs::new("no such file.gguf"), true), Err(Error::FileNotFound { .. })));
     let file = crate::testdata::file("arch/qwen2.gguf");

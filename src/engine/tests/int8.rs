@@ -14,7 +14,7 @@ fn args(file: &testdata::TempFile, blocks: u64, enable_prefix_caching: bool) -> 
     EngineArgs {
         device: DeviceKind::Cpu,
         num_threads: Some(1),
-        max_num_seqs: 4,
+        max_num_seqs: Some(4),
         max_num_batched_tokens: Some(48),
         max_model_len: Some(LENGTH),
         kv_cache_memory: Some(blocks * BLOCK_BYTES),

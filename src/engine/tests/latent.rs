@@ -19,7 +19,7 @@ fn a_latent_cache_is_shared_and_recomputed_exactly() {
         let args = EngineArgs {
             device: DeviceKind::Cpu,
             num_threads: Some(1),
-            max_num_seqs: 4,
+            max_num_seqs: Some(4),
             max_num_batched_tokens: Some(48),
             max_model_len: Some(LENGTH),
             kv_cache_memory: Some(blocks * BLOCK_BYTES),

@@ -14,7 +14,7 @@ fn args(file: &TempFile) -> EngineArgs {
         device: DeviceKind::Cpu,
         num_threads: Some(1),
         max_model_len: Some(64),
-        max_num_seqs: 4,
+        max_num_seqs: Some(4),
         max_num_batched_tokens: Some(64),
         kv_cache_memory: Some(1 << 20),
         ..EngineArgs::new(&file.0)

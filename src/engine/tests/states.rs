@@ -109,7 +109,7 @@ fn a_hybrid_model_says_the_same_with_guesses() {
         let args = EngineArgs {
             device: DeviceKind::Cpu,
             num_threads: Some(1),
-            max_num_seqs: 4,
+            max_num_seqs: Some(4),
             kv_cache_memory: Some(8 << 20),
             speculative_config,
             ..EngineArgs::new(&file.0)
