@@ -397,16 +397,48 @@ struct ArgmaxArgs {
   u32 share;              // logits of a block; a multiple of 4 where a row has several
 };
 
-// Per row: the k largest logits in order (logit descending, id ascending) and the logarithms of two sums, of exp(logit)
-// and of exp((logit - largest) / temperature). top_k, one block per row
+// Per row: the k largest logits in order (logit descending, id ascending) and log(sum(exp)). top_k, one block per row
 struct TopKArgs {
   const float* logits;
   u32* ids;               // [rows][k]
   float* values;          // [rows][k]
-  float* log_sums;        // [rows][2]; NaN if the row holds one
-  const float* temperatures;  // [rows], above 0
+  float* log_sums;        // [rows]; NaN if the row holds one
   MaskArgs masks;
   u32 rows, cols, k;      // k <= 256 and k <= cols
+};
+
+// One random token of each of some rows. draw, one block per row
+constexpr u32 DRAW_FRACTION_BITS = 42;           // `FRACTION_BITS` of the Rust side
+struct DrawRow {
+  double top_p;           // of the tokens in play, the best that reach this share of all weights are kept; 1: all
+  double uniform;         // the share of their weights at which the token is found, in 0 .. 1
+  float per_logit;        // a token weighs exp((logit - largest) * per_logit)
+  float min_p;            // a token is in play if it weighs as much
+  u32 row;
+};
+struct Drawn;             // draw.h
+struct DrawArgs {
+  const float* logits;
+  const DrawRow* rows;
+  Drawn* found;           // one for each of `rows`
+  MaskArgs masks;
+  u32 cols;
+};
+
+// A token's place among all of its row as the model left it. rank_tokens, one block per row
+struct RankRow {
+  u32 row;
+  u32 token_at;           // word of `tokens` that holds the token's id
+  u32 first, count;       // of `altered`: the row's tokens, which hold their own logits (alter_logits)
+};
+struct Rank;              // sampling.hip
+struct RankArgs {
+  const float* logits;    // after their alteration
+  const RankRow* rows;
+  const u32* tokens;
+  const AlteredToken* altered;
+  Rank* found;            // one for each of `rows`
+  u32 cols;
 };
 
 // Reads 16-byte pieces so that the time can be measured: `out` gets the exclusive or of what each thread has read.

@@ -6,6 +6,7 @@
 #include "args.h"
 
 #define F32_INFINITY bits_f32(0x7f800000u)
+#define F32_NAN bits_f32(0x7fc00000u)
 
 // 2^n for n in -126 .. 127.
 DEV float exp2_int(i32 n) { return bits_f32((u32)(n + 127) << 23); }

@@ -113,6 +113,7 @@ DEV u64 warp_ballot(bool p) {
 DEV u32 atomic_add_u32(u32* p, u32 v) {
   return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+DEV void lds_add_u64(u64* p, u64 v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
 DEV void release_fence() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
 DEV void acquire_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent"); }
 
@@ -227,6 +228,7 @@ DEV u32 shfl_u32(u32 v, int src) { return __shfl_sync(0xffffffffu, v, src); }
 DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 DEV u32 atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
+DEV void lds_add_u64(u64* p, u64 v) { atomicAdd(p, v); }
 DEV u32 atomic_arrive_u32(u32* p, u32 v) {           // releases before and acquires after
   u32 r;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");

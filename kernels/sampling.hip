@@ -1,104 +1,29 @@
 // The kernels that select tokens from rows of logits, in blocks of 1024 threads. alter_logits changes the few tokens
-// that a sequence names. The kernels that choose read the row once for its maximum and the sums of its exponentials;
-// top_k, one block a row, reads it a second time, for the candidates. Where rows are few, argmax deals each to several
-// blocks: what takes the time is then how long one of them is busy.
-#include "gpu.h"
-#include "args.h"
+// that a sequence names. argmax and top_k read the row once for its maximum and the sum of its exponentials; top_k, one
+// block a row, reads it a second time, for the candidates. Where rows are few, argmax deals each to several blocks:
+// what takes the time is then how long one of them is busy. draw finds one random token (draw.h), rank_tokens the place
+// of a chosen one.
 #include "arrival.h"
-#include "elementary.h"
-#include "order.h"
+#include "draw.h"
+#include "logits.h"
 
-constexpr u32 THREADS = 1024;
-constexpr u32 WAVES = THREADS / WARP;
-// Logits that a thread loads at a time, in groups of four neighbours, so that several loads are in flight. Sixteen
-// would spill on wave64 targets, which keep a mask of all lanes for every condition.
-constexpr u32 PER_THREAD = WARP == 64 ? 8 : 16;
-constexpr u32 CHUNK = THREADS * PER_THREAD;
-// Logits of a block's threads at one load each.
-constexpr u32 STRETCH = THREADS * 4;
 // Candidates of top_k in LDS.
 constexpr u32 CAPACITY = 2 * THREADS;
 
-// A chunk is held in registers, which have no index at run time: loops over it must be unrolled.
-#if GPU_CPU
-  #define UNROLL
-#else
-  #define UNROLL _Pragma("unroll")
-#endif
-
-// A token's place in the order (logit descending, id ascending): the larger key is the better token, no two are equal,
-// and none is 0.
-DEV u64 token_key(float logit, u32 id) { return (u64)ordered(logit) << 32 | (u32)~id; }
-DEV u32 key_id(u64 key) { return ~(u32)key; }
-DEV float key_logit(u64 key) { return unordered((u32)(key >> 32)); }
-
-DEV bool is_finite(float x) { return fabs_(x) < F32_INFINITY; }
-
-// The logits first .. end of a row: this block's share.
-struct Share {
-  const float* logits;    // of the whole row
-  u32 first, end;
-  const u32* mask;        // of the whole row; null: every token may be chosen
-};
-
-DEV const u32* mask_of(const MaskArgs& masks, u32 row, u32 cols) {
-  if (!masks.places || masks.places[row] == NO_MASK) return nullptr;
-  return masks.words + (u64)masks.places[row] * ((cols + 31) / 32);
-}
-
-// A logit by the lowest bit of its mask. A NaN stays one: it is an error of the model that no mask may hide.
-DEV float masked(u32 bits, float logit) { return (bits & 1) || logit != logit ? logit : -F32_INFINITY; }
-
-// Start of the stretch of a chunk that holds the threads' i-th logits.
-DEV u32 stretch_of(u32 start, u32 i) { return start + (i >> 2) * STRETCH; }
-
-// Id of this thread's i-th logit of the chunk at `start`; ascends with i.
-DEV u32 token_id(u32 start, u32 i) { return stretch_of(start, i) + 4 * (u32)tid_x() + (i & 3); }
-
-// A thread's four neighbours have their bits in one word.
-DEV void mask_chunk(const Share& share, u32 start, float* v) {
-  UNROLL
-  for (u32 i = 0; i < PER_THREAD; i += 4) {
-    const u32 id = token_id(start, i);
-    const u32 bits = share.mask[(id < share.end ? id : share.end - 1) / 32] >> (id & 31);
-    UNROLL
-    for (u32 j = 0; j < 4; j++) v[i + j] = masked(bits >> j, v[i + j]);
-  }
-}
-
-// This thread's logits of a chunk, under their mask; -infinity beyond the share.
-DEV void load_chunk(const Share& share, u32 start, float* v) {
-  const bool aligned = is_aligned(share.logits, 16);
-  UNROLL
-  for (u32 i = 0; i < PER_THREAD; i += 4) {
-    const u32 id = token_id(start, i);
-    if (aligned && stretch_of(start, i) + STRETCH <= share.end) {
-      const v4 w = ld16(share.logits + id);
-      v[i] = bits_f32(w.x); v[i + 1] = bits_f32(w.y); v[i + 2] = bits_f32(w.z); v[i + 3] = bits_f32(w.w);
-    } else {
-      for (u32 j = 0; j < 4; j++) {
-        const float x = share.logits[id + j < share.end ? id + j : share.end - 1];
-        v[i + j] = id + j < share.end ? x : -F32_INFINITY;
-      }
-    }
-  }
-  if (share.mask) mask_chunk(share, start, v);
-}
-
-// A sum of exp((logit - max) / temperature) under a maximum that grows, and what its rounding lost (Kahan).
+// A sum of exp(logit - max) under a maximum that grows, and what its rounding lost (Kahan).
 struct ExpSum { float sum, lost; };
 
-DEV void add_four(ExpSum& s, const float* v, float max, float inverse_temperature) {
+DEV void add_four(ExpSum& s, const float* v, float max) {
   float weight[4];
   UNROLL
-  for (u32 i = 0; i < 4; i++) weight[i] = exp_accurate((v[i] - max) * inverse_temperature);
+  for (u32 i = 0; i < 4; i++) weight[i] = exp_accurate(v[i] - max);
   const float term = (weight[0] + weight[1]) + (weight[2] + weight[3]) - s.lost;
   const float sum = s.sum + term;
   s.lost = (sum - s.sum) - term;
   s.sum = sum;
 }
-DEV void raise_max(ExpSum& s, float before, float max, float inverse_temperature) {
-  const float scale = exp_accurate((before - max) * inverse_temperature);
+DEV void raise_max(ExpSum& s, float before, float max) {
+  const float scale = exp_accurate(before - max);
   s.sum *= scale;
   s.lost *= scale;
 }
@@ -107,14 +32,12 @@ DEV void raise_max(ExpSum& s, float before, float max, float inverse_temperature
 struct Part {
   float max;
   u32 best;               // first id that has it
-  ExpSum plain;           // of temperature 1
-  ExpSum tempered;        // only where the temperature is not 1
+  ExpSum sum;
   bool nan;
 };
 
-DEV Part scan(const Share& share, float temperature) {
-  const float inverse = 1.f / temperature;
-  Part p{-F32_INFINITY, token_id(share.first, 0), {0.f, 0.f}, {0.f, 0.f}, false};
+DEV Part scan(const Share& share) {
+  Part p{-F32_INFINITY, token_id(share.first, 0), {0.f, 0.f}, false};
   for (u32 start = share.first; start < share.end; start += CHUNK) {
     float v[PER_THREAD];
     load_chunk(share, start, v);
@@ -125,15 +48,10 @@ DEV Part scan(const Share& share, float temperature) {
       if (v[i] > p.max) { p.max = v[i]; p.best = token_id(start, i); }
     }
     if (!is_finite(p.max)) continue;     // all -infinity so far, or a +infinity that leaves no sum
-    if (p.max > before) {
-      raise_max(p.plain, before, p.max, 1.f);
-      raise_max(p.tempered, before, p.max, inverse);
-    }
+    if (p.max > before) raise_max(p.sum, before, p.max);
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i += 4) {
-      if (stretch_of(start, i) >= share.end) continue;
-      add_four(p.plain, v + i, p.max, 1.f);
-      if (temperature != 1.f) add_four(p.tempered, v + i, p.max, inverse);
+      if (stretch_of(start, i) < share.end) add_four(p.sum, v + i, p.max);
     }
   }
   return p;
@@ -150,16 +68,10 @@ DEV u64 max_u64(u64 a, u64 b) { return a > b ? a : b; }
 struct Whole {
   u64 best;               // key of the best token
   u32 nan;                // whether there is one
-  float plain;            // sum of exp(logit - max); 0 if the largest logit is infinite
-  float tempered;         // sum of exp((logit - max) / temperature)
+  float sum;              // of exp(logit - max); 0 if the largest logit is infinite
   MEM float max() const { return key_logit(best); }
-  // Logarithms of the sums of exp(logit) and exp((logit - max) / temperature); NaN if there is one.
-  MEM float log_sum_exp() const {
-    return nan ? bits_f32(0x7fc00000u) : is_finite(max()) ? max() + log_accurate(plain) : max();
-  }
-  MEM float log_tempered() const {
-    return nan ? bits_f32(0x7fc00000u) : is_finite(max()) ? log_accurate(tempered) : 0.f;
-  }
+  // Logarithm of the sum of exp(logit); NaN if there is one.
+  MEM float log_sum_exp() const { return nan ? F32_NAN : is_finite(max()) ? max() + log_accurate(sum) : max(); }
 };
 
 // The best key of a wave, and whether it has seen a NaN, to all its lanes.
@@ -186,9 +98,9 @@ DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
 }
 
 // Puts the threads' parts together; every thread gets the result.
-DEV Whole combine(const Share& share, const Part& p, float temperature) {
+DEV Whole combine(const Share& share, const Part& p) {
   SHARED u64 bests[WAVES];
-  SHARED float sums[2][WAVES];
+  SHARED float sums[WAVES];
   SHARED u32 nans[WAVES];
   u64 best = best_key(share, p);
   u32 nan = p.nan;
@@ -197,10 +109,7 @@ DEV Whole combine(const Share& share, const Part& p, float temperature) {
   if (lane_id() == 0) { bests[wave] = best; nans[wave] = nan; }
   block_sync();
   for (u32 i = 0; i < WAVES; i++) { best = max_u64(best, bests[i]); nan |= nans[i]; }
-  const float below = p.max - key_logit(best);
-  const float plain = combine_sums(p.plain, below, sums[0]);
-  const float tempered = temperature == 1.f ? plain : combine_sums(p.tempered, below / temperature, sums[1]);
-  return Whole{best, nan, plain, tempered};
+  return Whole{best, nan, combine_sums(p.sum, p.max - key_logit(best), sums)};
 }
 
 // One wave of each of a row's blocks calls this, which puts together what they have found. Returns false in all but the
@@ -210,13 +119,13 @@ DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) 
   v4* found = (v4*)a.partial + (u64)row * blocks;
   if (lane_id() == 0) {
     v4 mine;
-    mine.x = (u32)whole.best; mine.y = (u32)(whole.best >> 32); mine.z = f32_bits(whole.plain); mine.w = whole.nan;
+    mine.x = (u32)whole.best; mine.y = (u32)(whole.best >> 32); mine.z = f32_bits(whole.sum); mine.w = whole.nan;
     found[bid_y()] = mine;
   }
   if (!last_wave_to_arrive(a.counters + row, blocks)) return false;
   u64 best[EACH];
   float sum[EACH];
-  whole = Whole{0, 0, 0.f, 0.f};
+  whole = Whole{0, 0, 0.f};
   UNROLL
   for (u32 i = 0; i < EACH; i++) {
     const u32 block = i * WARP + (u32)lane_id();
@@ -228,8 +137,8 @@ DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) 
   }
   best_of_wave(whole.best, whole.nan);
   UNROLL
-  for (u32 i = 0; i < EACH; i++) whole.plain += brought_under(sum[i], key_logit(best[i]) - whole.max());
-  whole.plain = warp_sum(whole.plain);
+  for (u32 i = 0; i < EACH; i++) whole.sum += brought_under(sum[i], key_logit(best[i]) - whole.max());
+  whole.sum = warp_sum(whole.sum);
   return true;
 }
 
@@ -341,7 +250,7 @@ KERNEL(1024, argmax, ArgmaxArgs) {
   const u32 r = (u32)bid_x(), first = (u32)bid_y() * a.share, blocks = (a.cols + a.share - 1) / a.share;
   const u32 end = a.cols - first < a.share ? a.cols : first + a.share;
   const Share share{a.logits + (u64)r * a.cols, first, end, mask_of(a.masks, r, a.cols)};
-  Whole whole = combine(share, scan(share, 1.f), 1.f);
+  Whole whole = combine(share, scan(share));
   if (tid_x() >= WARP) return;
   if (blocks > 1 && !combine_blocks(a, r, blocks, whole)) return;
   if (tid_x() == 0) {
@@ -360,12 +269,10 @@ KERNEL(1024, top_k, TopKArgs) {
   SHARED u32 count;
   const u32 r = (u32)bid_x(), t = (u32)tid_x();
   const Share row{a.logits + (u64)r * a.cols, 0, a.cols, mask_of(a.masks, r, a.cols)};
-  const float temperature = a.temperatures[r];
-  const Part part = scan(row, temperature);
-  const Whole whole = combine(row, part, temperature);
+  const Part part = scan(row);
+  const Whole whole = combine(row, part);
   if (t == 0) {
-    a.log_sums[2 * r] = whole.log_sum_exp();
-    a.log_sums[2 * r + 1] = whole.log_tempered();
+    a.log_sums[r] = whole.log_sum_exp();
     count = 0;
   }
   keys[t] = best_key(row, part);
@@ -384,4 +291,65 @@ KERNEL(1024, top_k, TopKArgs) {
     a.ids[(u64)r * a.k + t] = key_id(keys[t]);
     a.values[(u64)r * a.k + t] = key_logit(keys[t]);
   }
+}
+
+// Grid: rows of which a token is drawn.
+KERNEL(1024, draw, DrawArgs) {
+  pdl_launch(); pdl_wait();
+  const DrawRow wish = a.rows[bid_x()];
+  const Share row{a.logits + (u64)wish.row * a.cols, 0, a.cols, mask_of(a.masks, wish.row, a.cols)};
+  draw_token(row, wish, a.found[bid_x()]);
+}
+
+struct Rank {
+  u32 rank;               // 1: the best token. 0 where there is no such token
+  float logit;
+};
+
+DEV u64 key_of(const RankArgs& a, const RankRow& wish, u32 i) {
+  const AlteredToken& token = a.altered[wish.first + i];
+  return token_key(token.bias, token.id);
+}
+
+// Grid: rows of whose token the rank is wanted. The altered row is what there is to be read, so each token that was
+// altered is counted once more: what it adds to the rank as it was, less what it adds as it is now.
+KERNEL(1024, rank_tokens, RankArgs) {
+  pdl_launch(); pdl_wait();
+  SHARED u64 own;
+  SHARED i32 waves[WAVES];
+  const RankRow wish = a.rows[bid_x()];
+  const float* logits = a.logits + (u64)wish.row * a.cols;
+  const Share row{logits, 0, a.cols, nullptr};
+  const u32 t = (u32)tid_x(), id = a.tokens[wish.token_at];
+  if (id >= a.cols) {
+    if (t == 0) a.found[bid_x()] = Rank{0, 0.f};
+    return;
+  }
+  if (t == 0) own = token_key(logits[id], id);
+  block_sync();
+  for (u32 i = t; i < wish.count; i += THREADS) {
+    if (a.altered[wish.first + i].id == id) own = key_of(a, wish, i);
+  }
+  block_sync();
+  const u64 key = own;
+  i32 better = 0;
+  for (u32 start = 0; start < a.cols; start += CHUNK) {
+    float v[PER_THREAD];
+    load_chunk(row, start, v);
+    UNROLL
+    for (u32 i = 0; i < PER_THREAD; i++) {
+      const u32 other = token_id(start, i);
+      better += other < a.cols && token_key(v[i], other) > key;
+    }
+  }
+  for (u32 i = t; i < wish.count; i += THREADS) {
+    const u32 other = a.altered[wish.first + i].id;
+    if (other < a.cols) better += (key_of(a, wish, i) > key) - (token_key(logits[other], other) > key);
+  }
+  better = warp_sum(better);
+  if (lane_id() == 0) waves[t / WARP] = better;
+  block_sync();
+  if (t > 0) return;
+  for (u32 i = 1; i < WAVES; i++) better += waves[i];
+  a.found[bid_x()] = Rank{(u32)better + 1, key_logit(key)};
 }

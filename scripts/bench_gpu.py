@@ -46,6 +46,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "presence, logprobs": {"temperature": 0.0, "presence_penalty": 0.5, "frequency_penalty": 0.5, "logprobs": 2},
     "min_tokens, bias": {"temperature": 0.0, "min_tokens": 32, "logit_bias": {"5": -10.0}},
     "temperature 1": {"temperature": 1.0},
+    "temperature 0.8, top-p, repetition": {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1},
     "temperature 0.8, top-p, top-k": {"temperature": 0.8, "top_p": 0.95, "top_k": 50},
 }
 ITEM = {

@@ -5,9 +5,11 @@
 //! leaves the device.
 
 mod alteration;
+mod draw;
 mod mask;
 
 pub use alteration::{Alteration, AlteredToken, Penalties};
+pub use draw::{Cut, Draw, Drawn, FRACTION_BITS, exp_nonpositive};
 pub use mask::TokenMask;
 
 use crate::{Error, Result};
@@ -15,7 +17,7 @@ use crate::{Error, Result};
 /// Candidates of one row at most.
 pub const MAX_TOP: usize = 256;
 
-/// `Selected::Argmax::token` of a row that holds a NaN.
+/// `Selected::Argmax::token` of a row that holds a NaN, and `Cut::token` where it was not found.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// The part of one row that is needed.
@@ -23,9 +25,10 @@ pub const NO_TOKEN: u32 = u32::MAX;
 pub enum Wanted {
     /// The largest logit: greedy sampling.
     Argmax,
-    /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities. `temperature`
-    /// (a normal number above 0) is that of `Selected::Top::log_total`.
-    Top { k: u32, temperature: f32 },
+    /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities.
+    Top { k: u32 },
+    /// A random token.
+    Draw(Draw),
     /// The whole row: the logits of a prompt, and more candidates than a device sorts.
     Row,
     /// The hidden state of the row's token after the output norm, and none of its logits.
@@ -48,7 +51,8 @@ pub struct Wish<'a> {
     /// All other tokens are impossible, after the alteration.
     pub mask: Option<&'a TokenMask>,
     /// How many of the best tokens of the row as the model left it are needed too (`Selection::unaltered`), at most
-    /// `MAX_TOP` and the vocabulary: log-probabilities are the model's own.
+    /// `MAX_TOP` and the vocabulary, and the place of the token among them all if the device chooses it:
+    /// log-probabilities are the model's own.
     pub unaltered: u32,
 }
 
@@ -68,17 +72,34 @@ pub enum Selected<'a> {
         logit: f32,
         log_sum_exp: f32,
     },
-    /// The best tokens in order (logit descending, id ascending). `log_total` is the logarithm of the sum of all
-    /// `exp((logit - largest) / temperature)`. Both logarithms are NaN if the row holds one.
+    /// The best tokens in order (logit descending, id ascending), and the logarithm of the sum of all `exp(logit)`; NaN
+    /// if the row holds one.
     Top {
         ids: &'a [u32],
         logits: &'a [f32],
         log_sum_exp: f32,
-        log_total: f32,
     },
+    Drawn(Drawn),
     Row(&'a [f32]),
     /// No logits, since the hidden state alone was wanted: `Selection::hidden` has it.
     Nothing,
+}
+
+/// The best tokens of a row, as in `Selected::Top`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BestTokens<'a> {
+    pub ids: &'a [u32],
+    pub logits: &'a [f32],
+    pub log_sum_exp: f32,
+    /// The token that the device chose, after the row's alteration or of all its tokens.
+    pub chosen: Option<Ranked>,
+}
+
+/// A token's logit, and its place among all tokens of its row; the best is the first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ranked {
+    pub logit: f32,
+    pub rank: u32,
 }
 
 /// Rows that a backend keeps on its device, with the selections from them.
@@ -86,7 +107,7 @@ pub trait DeviceRows {
     fn row(&self, row: usize) -> Selected<'_>;
 
     /// The best tokens of a row as the model left it, where they were asked for.
-    fn unaltered(&self, row: usize) -> Option<Selected<'_>>;
+    fn unaltered(&self, row: usize) -> Option<BestTokens<'_>>;
 
     /// Brings a whole row to the host, as the model left it. It costs a round trip to the device: for the few rows
     /// whose selection turns out not to be enough.
@@ -154,7 +175,7 @@ impl<'a> Selection<'a> {
     }
 
     /// The best tokens of a row as the model left it, where they were asked for and the row itself is not here.
-    pub fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
+    pub fn unaltered(&self, row: usize) -> Option<BestTokens<'_>> {
         match &self.rows {
             Rows::Nothing | Rows::Host(_) => None,
             Rows::Device(rows) => rows.unaltered(row),

@@ -1,13 +1,13 @@
 //! Any settings and any row of logits. What `validate` accepts samples a token that is possible, the same one each
-//! time, wherever there is one; the largest where nothing but the largest counts; and from the best few what the row
-//! gives.
+//! time, wherever there is one; the largest where nothing but the largest counts; and from what a device selects of the
+//! row what the row gives.
 
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use rocmforge::config::SamplingParams;
 use rocmforge::sampler::{Picked, Sampler, SequenceSampler};
-use rocmforge::selection::{Selected, Wanted};
+use rocmforge::selection::{BestTokens, Ranked, Selected, Wanted};
 
 use crate::allowed;
 
@@ -105,7 +105,7 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(from_row, allowed(sampler.pick_from_row(&row, &sequence, None)), "two samplings of one row differ");
     let is_nan = row.iter().any(|logit| logit.is_nan());
     assert!(from_row.is_none() || !is_nan, "a token of a row with a NaN");
-    let wish = sequence.wish(row.len(), None);
+    let wish = sequence.wish(row.len(), 0, None);
     if wish.wanted == Wanted::Row {
         assert!(from_row.is_none_or(|picked| (picked.token as usize) < row.len()), "no token of the vocabulary");
         return;
@@ -125,23 +125,30 @@ pub fn check(bytes: &[u8]) {
         let largest = altered.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         assert_eq!(altered.iter().position(|&logit| logit == largest), Some(from_row.token as usize));
     }
-    let unaltered = Best::of(&row);
-    let own = unaltered.select(Wanted::Top { k: wish.unaltered, temperature: 1.0 });
-    let own = (wish.unaltered > 0).then_some(own);
-    let few = Best::of(&altered);
-    if let Some(from_few) = allowed(sampler.pick(few.select(wish.wanted), own, &sequence, None)).flatten() {
-        same(&from_few, &from_row);
+    let (best, unaltered) = (Best::of(&altered), Best::of(&row));
+    let selected = match wish.wanted {
+        Wanted::Draw(draw) => Selected::Drawn(draw.of_row(&altered)),
+        wanted => best.select(wanted),
+    };
+    let chosen = match selected {
+        Selected::Argmax { token, .. } => Some(token),
+        Selected::Drawn(drawn) => Some(drawn.token.token),
+        _ => None,
+    };
+    let own = (wish.unaltered > 0).then(|| unaltered.unaltered(wish.unaltered, chosen));
+    if let Some(from_device) = allowed(sampler.pick(selected, own, &sequence, None)).flatten() {
+        same(&from_device, &from_row);
     }
 }
 
-fn same(few: &Picked, row: &Picked) {
-    assert_eq!(few.token, row.token, "the best few tokens give another one than the row");
+fn same(device: &Picked, row: &Picked) {
+    assert_eq!(device.token, row.token, "a selection gives another token than the row");
     let places = |picked: &Picked| {
         let entries = picked.logprobs.as_ref();
         entries.map(|entries| entries.iter().map(|entry| (entry.token_id, entry.rank)).collect::<Vec<_>>())
     };
-    assert_eq!(places(few), places(row));
-    let all = [few, row].into_iter().filter_map(|picked| picked.logprobs.as_ref()).flatten();
+    assert_eq!(places(device), places(row));
+    let all = [device, row].into_iter().filter_map(|picked| picked.logprobs.as_ref()).flatten();
     all.for_each(|entry| assert!(entry.logprob <= 0.0, "the log-probability {}", entry.logprob));
 }
 
@@ -163,23 +170,28 @@ impl Best {
         Self { ids, logits }
     }
 
-    fn log_total(&self, temperature: f64) -> f64 {
+    fn log_sum_exp(&self) -> f32 {
         let largest = self.logits[0];
         let above = |x: f32| if x == largest { 0.0 } else { f64::from(x) - f64::from(largest) };
-        self.logits.iter().map(|&x| (above(x) / temperature).exp()).sum::<f64>().ln()
+        let total: f64 = self.logits.iter().map(|&x| above(x).exp()).sum();
+        (f64::from(largest) + total.ln()) as f32
     }
 
     fn select(&self, wanted: Wanted) -> Selected<'_> {
-        let log_sum_exp = (f64::from(self.logits[0]) + self.log_total(1.0)) as f32;
+        let log_sum_exp = self.log_sum_exp();
         match wanted {
             Wanted::Argmax => Selected::Argmax { token: self.ids[0], logit: self.logits[0], log_sum_exp },
-            Wanted::Top { k, temperature } => Selected::Top {
-                ids: &self.ids[..k as usize],
-                logits: &self.logits[..k as usize],
-                log_sum_exp,
-                log_total: self.log_total(f64::from(temperature)) as f32,
-            },
-            Wanted::Row | Wanted::Hidden => panic!("a row is wanted, or a hidden state"),
+            Wanted::Top { k } => {
+                Selected::Top { ids: &self.ids[..k as usize], logits: &self.logits[..k as usize], log_sum_exp }
+            }
+            other => panic!("{other:?} is not among the best tokens"),
         }
+    }
+
+    fn unaltered(&self, k: u32, chosen: Option<u32>) -> BestTokens<'_> {
+        let place = chosen.and_then(|token| self.ids.iter().position(|&id| id == token));
+        let chosen = place.map(|place| Ranked { logit: self.logits[place], rank: place as u32 + 1 });
+        let (ids, logits) = (&self.ids[..k as usize], &self.logits[..k as usize]);
+        BestTokens { ids, logits, log_sum_exp: self.log_sum_exp(), chosen }
     }
 }

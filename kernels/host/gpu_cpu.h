@@ -418,5 +418,6 @@ DEV float rint_(float a) { return rintf(a); }
 DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
 // Threads take turns, so nothing interrupts these.
 DEV u32  atomic_add_u32(u32* p, u32 v) { u32 old = *p; *p += v; return old; }
+DEV void lds_add_u64(u64* p, u64 v) { *p += v; }
 DEV void release_fence() {}
 DEV void acquire_fence() {}

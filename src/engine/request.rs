@@ -107,8 +107,8 @@ impl Request {
                 wishes[row] = match sequence.rule(ahead) {
                     Ok(Rule::Free) if is_host_work => continue,
                     Ok(Rule::Masked(_)) if ahead > 0 => continue,
-                    Ok(Rule::Free) => sequence.sampler().wish(vocab_size, None),
-                    Ok(Rule::Masked(mask)) => sequence.sampler().wish(vocab_size, Some(mask)),
+                    Ok(Rule::Free) => sequence.sampler().wish(vocab_size, ahead, None),
+                    Ok(Rule::Masked(mask)) => sequence.sampler().wish(vocab_size, ahead, Some(mask)),
                     Ok(Rule::Forced(_)) if generation.params.logprobs.is_some() => continue,
                     // Nothing of the row is needed, and this is the least. A rule that failed ends its request.
                     Ok(Rule::Forced(_)) | Err(_) => Wanted::Argmax.into(),
@@ -293,7 +293,8 @@ impl Generation {
         // The sequence as it is behind its drafts.
         let mut drafted = (rows.len() > 1).then(|| self.sequences[index].sampler().clone());
         for (ahead, row) in rows.enumerate() {
-            // Its forks begin as it does, so that they have one rule.
+            // Its forks begin as it does, so that they have one rule. A device draws for the sequence alone: for the
+            // first tokens of its forks the row is read.
             let rule = self.sequences[index].rule(ahead)?;
             let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
             for index in std::iter::once(index).chain(forks.clone()) {

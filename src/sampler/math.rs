@@ -1,6 +1,8 @@
 //! Row-wide arithmetic, written in independent lanes so that the compiler vectorises it for any target. The order of
 //! every sum is fixed: the same row gives the same bits on every machine.
 
+use crate::selection::exp_nonpositive;
+
 const LANES: usize = 16;
 
 /// Largest value of a row (NaNs passed over; `-inf` for an empty row) and whether it holds a NaN.
@@ -54,33 +56,12 @@ pub(super) fn exp_weights(row: &[f32], max: f32, temperature: f32, out: &mut Vec
         out.extend(row.iter().map(|&x| f32::from(u8::from(x == max))));
         return;
     }
-    // Divide once, not once per token. The quotient is kept finite, since the difference may be 0.
-    let per_logit = (1.0 / temperature).min(f32::MAX);
+    let per_logit = per_logit(temperature);
     out.extend(row.iter().map(|&x| exp_nonpositive((x - max) * per_logit)));
 }
 
-/// `e^x` for `x <= 0`, within 2 units in the last place; what would be subnormal is 0.
-///
-/// `e^x = 2^n * e^r` with `n = round(x / ln 2)`, `|r| <= ln 2 / 2`: the Taylor series of `e^r` up to the seventh power
-/// is off by less than `0.347^8 / 8! < 6e-9` there. Branch-free, so that it vectorises; libm's is neither that nor the
-/// same on all machines.
-#[inline]
-pub(super) fn exp_nonpositive(x: f32) -> f32 {
-    // Added and taken away again, 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
-    const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts: the first has few enough bits for `n * LN2_HIGH` to be exact.
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    /// Below this the result is subnormal.
-    const SMALLEST: f32 = -87.33;
-    let clamped = if x > SMALLEST { x } else { SMALLEST };
-    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
-    let mut p = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = p * r + coefficient;
-    }
-    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
-    if x > SMALLEST { p * f32::from_bits(exponent) } else { 0.0 }
+/// The inverse of a temperature: divided by once, not once per token. It is finite, since the difference of two logits
+/// may be 0.
+pub(super) fn per_logit(temperature: f32) -> f32 {
+    (1.0 / temperature).min(f32::MAX)
 }

@@ -7,11 +7,12 @@
 //!
 //! Every filter is a cut in ONE total order of the tokens, (logit descending, id ascending), and so is the draw: the
 //! token at which the running sum of the probabilities, best token first, reaches a random share. Nothing is ever
-//! sorted in full: a step over 150,000 tokens is a few linear passes. And the best few tokens nearly always decide, so
-//! a device need not send the rest (`candidates`). Nothing here depends on the batch.
+//! sorted in full: a step over 150,000 tokens is a few linear passes. And the best few tokens decide, or a device finds
+//! the token, so it need not send its row (`candidates`, `drawn`). Nothing here depends on the batch.
 
 mod candidates;
 mod cut;
+mod drawn;
 mod logprobs;
 mod math;
 mod select;
@@ -100,7 +101,7 @@ impl Sampler {
             row
         };
         let token = if max == f32::NEG_INFINITY {
-            Err(failed("every token has probability zero"))
+            Err(impossible())
         } else if sequence.params().temperature == 0.0 {
             logits.iter().position(|&x| x == max).map(|i| i as u32).ok_or_else(|| failed("no largest logit"))
         } else {
@@ -121,7 +122,7 @@ impl Sampler {
             return Err(failed(format!("the logit of token {at} is not a number")));
         }
         if max == f32::NEG_INFINITY {
-            return Err(failed("every token has probability zero"));
+            return Err(impossible());
         }
         Ok(max)
     }
@@ -215,8 +216,8 @@ impl Sampler {
 
     /// Draws one of the tokens in play.
     fn draw_one(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
-        let cut = self.cut(logits, sequence.uniform(), sequence.params().temperature);
-        cut.map(key_id).ok_or_else(|| failed("every token has probability zero"))
+        let cut = self.cut(logits, sequence.uniform(0), sequence.params().temperature);
+        cut.map(key_id).ok_or_else(impossible)
     }
 
     /// Key of the token at which the weights, added up best token first, reach `share` of the total.
@@ -230,6 +231,10 @@ impl Sampler {
         let range = temperature * -negligible.ln() as f32;
         self.cut.cut_row(logits, &self.weights, share, self.max, range)
     }
+}
+
+fn impossible() -> Error {
+    failed("every token has probability zero")
 }
 
 fn failed(problem: impl ToString) -> Error {

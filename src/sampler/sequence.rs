@@ -108,14 +108,15 @@ impl SequenceSampler {
         }
     }
 
-    /// A number in `[0, 1)` for the next token: a counter-based generator, read at the token's place.
-    pub(super) fn uniform(&self) -> f64 {
+    /// A number in `[0, 1)` for a token, `ahead` tokens behind the next one: a counter-based generator, read at the
+    /// token's place.
+    pub(super) fn uniform(&self, ahead: usize) -> f64 {
         let mut key = [0u8; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());
         key[8..12].copy_from_slice(&self.index.to_le_bytes());
         let mut generator = ChaCha8Rng::from_seed(key);
         // Two 32-bit words per token.
-        generator.set_word_pos(2 * self.generated as u128);
+        generator.set_word_pos(2 * (self.generated + ahead) as u128);
         (generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 

@@ -1,10 +1,13 @@
-//! Selection of a step's logits: the largest, the best few, their log-sum-exp, or the row.
+//! Selection of a step's logits: the largest, the best few, their log-sum-exp, a random token, or the row.
 
 use super::tally::bits;
 use super::{BufferOf, Random, Tally, fill, matrix, rows_batch};
 use crate::Result;
 use crate::backend::{Backend, Embed, Loader, Ops};
-use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, Selected, TokenMask, Wanted, Wish};
+use crate::selection::{
+    Alteration, AlteredToken, BestTokens, Cut, Draw, Drawn, FRACTION_BITS, MAX_TOP, NO_TOKEN, Penalties, Ranked,
+    Selected, TokenMask, Wanted, Wish,
+};
 
 /// Vocabularies: smaller and larger than what a block of threads reads at a time, and a real one.
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
@@ -28,6 +31,16 @@ const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |_, i| if i < 100 { i as f32 } else { f32::NEG_INFINITY },
 ];
 
+/// Draws of all tokens, of those that weigh enough, of a nucleus, and of nearly equal ones; at the first token, at the
+/// last and between.
+const DRAWS: [Draw; 5] = [
+    Draw { per_logit: 1.25, min_p: 0.0, top_p: 1.0, uniform: 0.37 },
+    Draw { per_logit: 1.0, min_p: 0.0, top_p: 0.9, uniform: 0.999 },
+    Draw { per_logit: 0.5, min_p: 0.05, top_p: 0.5, uniform: 0.0 },
+    Draw { per_logit: 0.05, min_p: 0.0, top_p: 0.95, uniform: 0.8 },
+    Draw { per_logit: 0.01, min_p: 0.3, top_p: 1.0, uniform: 0.6 },
+];
+
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("argmax, top-k, penalties");
     for (seed, &cols) in tally.part(&COLS) {
@@ -42,13 +55,16 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         let mut backend = loader.finish()?;
         fill(&mut backend, &table, rows, &mut buffer)?;
         let most = MAX_TOP.min(cols) as u32;
-        let top = |k: u32, temperature| Wanted::Top { k: k.min(most), temperature };
+        let top = |k: u32| Wanted::Top { k: k.min(most) };
+        let draws = DRAWS.map(Wanted::Draw);
         for wishes in [
             [Wanted::Argmax, Wanted::Argmax],
-            [top(1, 1.0), top(3, 0.5)],
-            [top(2, 2.0), Wanted::Argmax],
-            [top(40, 0.7), top(40, 1.0)],
-            [Wanted::Row, top(u32::MAX, 1.0)],
+            [top(1), top(3)],
+            [top(2), draws[0]],
+            [draws[1], top(40)],
+            [Wanted::Row, top(u32::MAX)],
+            [draws[2], draws[3]],
+            [draws[3], draws[4]],
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
             let wishes: Vec<Wish<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
@@ -60,7 +76,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
                 tally.same(&format!("{what}: the whole row"), selection.whole_row(row)?, logits);
             }
         }
-        let wishes = [[Wanted::Argmax; 2], [top(u32::MAX, 0.8), top(7, 1.0)], [Wanted::Argmax, top(256, 1.5)]];
+        let wishes = [[Wanted::Argmax; 2], [top(u32::MAX), top(7)], [draws[0], draws[1]], [Wanted::Argmax, top(256)]];
         // A simulator is slow: of the largest vocabulary a mixture is enough.
         for wishes in wishes.into_iter().skip(if cols > 100_000 { 2 } else { 0 }) {
             // The last selection has left its rows altered.
@@ -132,8 +148,10 @@ fn check_altered<B: Backend>(
         let Wish { wanted, alteration, .. } = asked[row];
         let what = format!("altered row {row} of {cols} logits, {wanted:?}");
         if let Some(unaltered) = selection.unaltered(row) {
-            let temperature = if let Wanted::Top { temperature, .. } = wanted { temperature } else { 1.0 };
-            tally.judge(&what, 1, verdict(unaltered, Wanted::Top { k: most, temperature }, own));
+            let BestTokens { ids, logits, log_sum_exp, chosen } = unaltered;
+            let top = Selected::Top { ids, logits, log_sum_exp };
+            tally.judge(&what, 1, verdict(top, Wanted::Top { k: most }, own));
+            tally.judge(&what, 1, verdict_of_rank(selection.row(row), chosen, own));
         }
         match selection.row(row) {
             Selected::Row(whole) => tally.same(&format!("{what}: the model's own row"), whole, own),
@@ -239,7 +257,7 @@ impl<L: Loader> RowRig<L> {
             Selected::Argmax { token, logit, log_sum_exp } => vec![f32::from_bits(token), logit, log_sum_exp],
             Selected::Top { logits, .. } => logits.to_vec(),
             Selected::Row(row) => row.to_vec(),
-            Selected::Nothing => Vec::new(),
+            Selected::Drawn(_) | Selected::Nothing => Vec::new(),
         })
     }
 }
@@ -270,19 +288,17 @@ fn verdict(got: Selected<'_>, wanted: Wanted, logits: &[f32]) -> std::result::Re
             if (token, logit) != (best, logits[best as usize]) {
                 return Err(format!("token {token} of {logit}, not {best} of {}", logits[best as usize]));
             }
-            log_of(log_sum_exp, f64::from(logit) + log_total(logits, 1.0))
+            log_of(log_sum_exp, f64::from(logit) + log_total(logits))
         }
-        (Selected::Top { log_sum_exp, log_total: total, .. }, Wanted::Top { .. }) if broken => {
-            log_of(log_sum_exp, 0.0).and(log_of(total, 0.0))
-        }
-        (Selected::Top { ids, logits: values, log_sum_exp, log_total: total }, Wanted::Top { k, temperature }) => {
+        (Selected::Top { log_sum_exp, .. }, Wanted::Top { .. }) if broken => log_of(log_sum_exp, 0.0),
+        (Selected::Top { ids, logits: values, log_sum_exp }, Wanted::Top { k }) => {
             let expected = order(logits);
             if !ids.iter().copied().zip(values.iter().copied()).eq(expected[..k as usize].iter().copied()) {
                 return Err(format!("not the best {k} in their order"));
             }
-            let whole = log_of(log_sum_exp, f64::from(expected[0].1) + log_total(logits, 1.0))?;
-            Ok(whole.max(log_of(total, log_total(logits, temperature))?))
+            log_of(log_sum_exp, f64::from(expected[0].1) + log_total(logits))
         }
+        (Selected::Drawn(got), Wanted::Draw(draw)) => verdict_of_draw(got, draw, logits),
         (got, _) => Err(format!("{got:?}, which was not asked for")),
     }
 }
@@ -294,8 +310,50 @@ fn order(logits: &[f32]) -> Vec<(u32, f32)> {
     all
 }
 
-/// Logarithm of the sum of all `exp((logit - largest) / temperature)`.
-fn log_total(logits: &[f32], temperature: f32) -> f64 {
+/// Logarithm of the sum of all `exp(logit - largest)`.
+fn log_total(logits: &[f32]) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    logits.iter().map(|&x| ((f64::from(x) - largest) / f64::from(temperature)).exp()).sum::<f64>().ln()
+    logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum::<f64>().ln()
+}
+
+/// The place of the token that the device chose among all of the row as the model left it.
+fn verdict_of_rank(got: Selected<'_>, chosen: Option<Ranked>, own: &[f32]) -> std::result::Result<f64, String> {
+    let token = match got {
+        Selected::Argmax { token, .. } => token,
+        Selected::Drawn(drawn) => drawn.token.token,
+        Selected::Top { .. } | Selected::Row(_) | Selected::Nothing => NO_TOKEN,
+    };
+    let place = || order(own).iter().position(|&(id, _)| id == token);
+    let expected = match own.get(token as usize) {
+        Some(&logit) if !own.iter().any(|x| x.is_nan()) => {
+            place().map(|place| Ranked { logit, rank: place as u32 + 1 })
+        }
+        _ => return Ok(0.0),
+    };
+    if chosen == expected { Ok(0.0) } else { Err(format!("{chosen:?}, not {expected:?}")) }
+}
+
+/// Sums are whole numbers, so a device has exactly these, and the weights in double precision are near them. It may
+/// give up where very many tokens are as good as the one that it looks for.
+fn verdict_of_draw(got: Drawn, draw: Draw, logits: &[f32]) -> std::result::Result<f64, String> {
+    let expected = draw.of_row(logits);
+    if bits(got.largest) != bits(expected.largest) {
+        return Err(format!("the largest logit is {}, not {}", got.largest, expected.largest));
+    }
+    if !got.largest.is_finite() {
+        return Ok(0.0);
+    }
+    let finite = || logits.iter().copied().filter(|logit| logit.is_finite());
+    let near = (got.largest - finite().fold(f32::INFINITY, f32::min)) / 1024.0;
+    let is_crowded = |cut: Cut| finite().filter(|logit| (logit - cut.logit).abs() <= near).count() > 1024;
+    let is_right = |got: Cut, expected: Cut| got == expected || (got == Cut::NONE && is_crowded(expected));
+    let gave_up = got.last_kept != expected.last_kept && got.token == Cut::NONE;
+    let is_token_right = gave_up || is_right(got.token, expected.token);
+    if got.total != expected.total || !is_right(got.last_kept, expected.last_kept) || !is_token_right {
+        return Err(format!("{got:?}, not {expected:?}"));
+    }
+    let weights = finite().map(|x| (f64::from(x - got.largest) * f64::from(draw.per_logit)).exp());
+    let total: f64 = weights.filter(|&weight| weight >= f64::from(draw.min_p)).sum();
+    let share = (got.total as f64 / (1u64 << FRACTION_BITS) as f64 / total - 1.0).abs() / 1e-5;
+    if share <= 1.0 { Ok(share) } else { Err(format!("the sum of all weights is {}, not {total}", got.total)) }
 }

@@ -142,6 +142,7 @@ constants! {
     /// Blocks of a row of `argmax` at most.
     NO_MASK = u32::MAX;
     ARGMAX_BLOCKS = 64;
+    DRAW_FRACTION_BITS = 42;
 }
 
 /// Implements `KernelArgs` for types that a kernel takes as one number.
@@ -163,6 +164,7 @@ numbers! {
     u32: value => value,
     u64: value => value,
     f32: value => value,
+    f64: value => value,
     DevicePtr: pointer => pointer.address(),
     Format: format => (format as u32),
     ActivationCode: activation => (activation as u32),
@@ -485,8 +487,14 @@ kernel_args! {
         masks: MaskArgs, rows: u32, cols: u32, share: u32,
     }
     TopKArgs {
-        logits: DevicePtr, ids: DevicePtr, values: DevicePtr, log_sums: DevicePtr, temperatures: DevicePtr,
+        logits: DevicePtr, ids: DevicePtr, values: DevicePtr, log_sums: DevicePtr,
         masks: MaskArgs, rows: u32, cols: u32, k: u32,
+    }
+    DrawRow { top_p: f64, uniform: f64, per_logit: f32, min_p: f32, row: u32 }
+    DrawArgs { logits: DevicePtr, rows: DevicePtr, found: DevicePtr, masks: MaskArgs, cols: u32 }
+    RankRow { row: u32, token_at: u32, first: u32, count: u32 }
+    RankArgs {
+        logits: DevicePtr, rows: DevicePtr, tokens: DevicePtr, altered: DevicePtr, found: DevicePtr, cols: u32,
     }
     ProbeArgs { data: DevicePtr, out: DevicePtr, pieces: u64, blocks: u32 }
 }

@@ -3,26 +3,26 @@
 mod alter;
 mod masks;
 mod results;
+mod rows;
 
 use self::alter::Alterations;
 use self::masks::{Masks, NO_MASKS};
-use self::results::{Places, Top, TopPlaces, Words};
-use super::args::{ArgmaxArgs, Format, MaskArgs, TopKArgs};
+use self::results::{Places, Top, TopPlaces, Widths, Words, read_drawn, read_ranks};
+use self::rows::RowArgs;
+use super::args::{ArgmaxArgs, DrawArgs, DrawRow, Format, MaskArgs, RankArgs, RankRow, TopKArgs};
 use super::buffer::{Buffer, count};
 use super::compute::Compute;
-use super::kernel::{ARGMAX, ONCE, TOP_K};
+use super::kernel::{ARGMAX, DRAW, ONCE, RANK_TOKENS, TOP_K};
 use super::launcher::Launcher;
 use super::transfers::Transfers;
-use super::{Device, DeviceBuffer, DeviceSlice, HostBuffer, Stream};
+use super::{Device, DeviceBuffer, DeviceSlice, Stream};
 use crate::backend::StepLimits;
-use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
+use crate::selection::{BestTokens, DeviceRows, Draw, Drawn, MAX_TOP, Ranked, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// Memory and results of the selection kernels, and the results that came to the host last.
 pub(super) struct Results {
     device: DeviceBuffer,
-    /// Temperatures on their way to the kernel.
-    temperatures: HostBuffer,
     alterations: Alterations,
     masks: Masks,
     max_rows: usize,
@@ -30,6 +30,11 @@ pub(super) struct Results {
     wanted: Vec<RowWanted>,
     /// Whether any row wants its argmax.
     argmax: bool,
+    /// The rows of which a token is drawn.
+    draws: RowArgs<DrawRow>,
+    /// The rows of whose chosen token the rank is wanted.
+    ranks: RowArgs<RankRow>,
+    num_ranks: usize,
     /// The results as they came.
     words: Vec<u32>,
     tokens: Vec<u32>,
@@ -38,6 +43,8 @@ pub(super) struct Results {
     top: Top,
     /// The best tokens of the rows before their alterations.
     unaltered: Top,
+    drawn: Vec<Drawn>,
+    ranked: Vec<Ranked>,
     /// The rows that were wanted whole, one after the other.
     rows: Vec<f32>,
     /// The row that was fetched last.
@@ -55,10 +62,12 @@ struct LogitsRows<'a> {
 #[derive(Clone, Copy)]
 struct RowWanted {
     wanted: Wanted,
-    /// Where it begins in `Results::rows` if it is wanted whole.
-    whole: usize,
+    /// Where it begins in `Results::rows` if it is wanted whole; its place among `Results::draws` if a token is drawn.
+    place: usize,
     /// How many of its best tokens before its alteration are wanted.
     unaltered: usize,
+    /// Its place among `Results::ranks`, if it has one.
+    rank: Option<usize>,
 }
 
 impl Results {
@@ -66,17 +75,21 @@ impl Results {
         let max_rows = limits.logits_rows;
         Ok(Self {
             device: DeviceBuffer::new(device, result_bytes(max_rows))?,
-            temperatures: HostBuffer::new(device, 4 * max_rows.max(1))?,
             alterations: Alterations::new(device, limits)?,
             masks: Masks::new(device, limits)?,
             max_rows,
             wanted: Vec::with_capacity(max_rows),
             argmax: false,
+            draws: RowArgs::new(device, max_rows)?,
+            ranks: RowArgs::new(device, max_rows)?,
+            num_ranks: 0,
             words: Vec::new(),
             tokens: Vec::with_capacity(max_rows),
             largest: Vec::with_capacity(2 * max_rows),
             top: Top::with_capacity(max_rows, MAX_TOP),
             unaltered: Top::default(),
+            drawn: Vec::with_capacity(max_rows),
+            ranked: Vec::with_capacity(max_rows),
             rows: Vec::new(),
             fetched: Vec::new(),
         })
@@ -86,17 +99,14 @@ impl Results {
         self.device.slice().after(4 * word as u64)
     }
 
-    /// Memory of the temperatures, which lie behind the most results.
-    fn temperatures(&self) -> Result<DeviceSlice<'_>> {
-        self.at(Places::new(self.max_rows, MAX_TOP, MAX_TOP).end)
-    }
-
     /// Notes what is wanted of each row, what alters it and which tokens may be chosen. A row for which there is no
     /// room comes whole: the host does all that then.
     fn note(&mut self, wishes: &[Wish<'_>], cols: usize) -> Result<()> {
         self.alterations.clear();
         self.masks.clear(cols);
         self.wanted.clear();
+        self.draws.clear();
+        self.num_ranks = 0;
         let (mut whole, mut width, mut unaltered) = (0, 0, 0);
         for (row, wish) in (0..).zip(wishes) {
             let alter = |alteration| self.alterations.add(row, alteration);
@@ -106,9 +116,19 @@ impl Results {
             self.masks.add(wish.mask.filter(|_| chosen_here));
             let wanted = if chosen_here { wish.wanted } else { Wanted::Row };
             let of_row = if wanted == Wanted::Row { 0 } else { (wish.unaltered as usize).min(MAX_TOP).min(cols) };
-            self.wanted.push(RowWanted { wanted, whole, unaltered: of_row });
+            let place = match wanted {
+                Wanted::Row => whole,
+                Wanted::Draw(Draw { top_p, uniform, per_logit, min_p }) => {
+                    self.draws.add(DrawRow { top_p, uniform, per_logit, min_p, row })
+                }
+                Wanted::Argmax | Wanted::Top { .. } | Wanted::Hidden => 0,
+            };
+            let is_ranked = of_row > 0 && matches!(wanted, Wanted::Argmax | Wanted::Draw(_));
+            let rank = is_ranked.then_some(self.num_ranks);
+            self.num_ranks += usize::from(is_ranked);
+            self.wanted.push(RowWanted { wanted, place, unaltered: of_row, rank });
             whole += if wanted == Wanted::Row { cols } else { 0 };
-            width = width.max(if let Wanted::Top { k, .. } = wanted { k as usize } else { 0 });
+            width = width.max(if let Wanted::Top { k } = wanted { k as usize } else { 0 });
             unaltered = unaltered.max(of_row);
         }
         self.argmax = self.wanted.iter().any(|row| row.wanted == Wanted::Argmax);
@@ -117,18 +137,22 @@ impl Results {
     }
 
     fn places(&self) -> Places {
-        Places::new(self.wanted.len(), self.top.width, self.unaltered.width)
+        let (top, unaltered) = (self.top.width, self.unaltered.width);
+        let widths = Widths { top, unaltered, draws: self.draws.len(), ranks: self.num_ranks };
+        Places::new(self.wanted.len(), widths)
     }
 }
 
-/// Bytes of the results of `rows` rows, and of the temperatures behind them.
+/// Bytes of the most results of `rows` rows.
 fn result_bytes(rows: usize) -> u64 {
-    Format::F32.bytes(1, (Places::new(rows, MAX_TOP, MAX_TOP).end + rows).max(1))
+    let widths = Widths { top: MAX_TOP, unaltered: MAX_TOP, draws: rows, ranks: rows };
+    Format::F32.bytes(1, Places::new(rows, widths).end.max(1))
 }
 
 /// Bytes on the device for steps of this size.
 pub(super) fn device_bytes(limits: &StepLimits) -> u64 {
-    result_bytes(limits.logits_rows) + alter::bytes(limits) as u64 + masks::bytes(limits) as u64
+    let of_rows = rows::bytes::<DrawRow>(limits.logits_rows) + rows::bytes::<RankRow>(limits.logits_rows);
+    result_bytes(limits.logits_rows) + (alter::bytes(limits) + masks::bytes(limits) + of_rows) as u64
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
@@ -152,10 +176,6 @@ impl Results {
         let from = logits.read_f32("logits", num_rows, cols)?;
         self.note(wishes, cols)?;
         let places = self.places();
-        let tops = self.top.width.max(self.unaltered.width);
-        if tops > 0 {
-            self.upload_temperatures(launcher.stream())?;
-        }
         let rows = LogitsRows { logits: from, num_rows, cols, masks: NO_MASKS };
         self.queue_top_k(launcher, &rows, &places.unaltered)?;
         // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
@@ -168,7 +188,9 @@ impl Results {
         if self.argmax {
             self.queue_argmax(compute, &rows, &places)?;
         }
-        self.queue_top_k(launcher, &rows, &places.top)
+        self.queue_top_k(launcher, &rows, &places.top)?;
+        self.queue_draw(launcher, &rows, &places)?;
+        self.queue_ranks(launcher, &rows, &places)
     }
 
     fn queue_argmax(&self, compute: &Compute, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
@@ -204,7 +226,6 @@ impl Results {
             ids: self.at(places.ids)?.ptr(),
             values: self.at(places.logits)?.ptr(),
             log_sums: self.at(places.log_sums)?.ptr(),
-            temperatures: self.temperatures()?.ptr(),
             masks,
             rows: count(num_rows)?,
             cols: count(cols)?,
@@ -214,14 +235,45 @@ impl Results {
         unsafe { launcher.launch(TOP_K, ONCE, [count(num_rows)?, 1, 1], &args) }
     }
 
-    fn upload_temperatures(&mut self, stream: &Stream) -> Result<()> {
-        let places = self.temperatures.as_mut_slice().as_chunks_mut().0;
-        for (place, row) in places.iter_mut().zip(&self.wanted) {
-            let temperature = if let Wanted::Top { temperature, .. } = row.wanted { temperature } else { 1.0 };
-            *place = temperature.to_ne_bytes();
+    /// Queues `draw` for the rows of which a token is drawn.
+    fn queue_draw(&mut self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
+        if self.draws.is_empty() {
+            return Ok(());
         }
         // SAFETY: the results of one selection are waited for before the next is asked for, so the last copy has run.
-        unsafe { stream.copy_to_device(self.temperatures()?, &self.temperatures.as_slice()[..4 * self.wanted.len()]) }
+        let wishes = unsafe { self.draws.queue(launcher.stream())? };
+        let &LogitsRows { logits, cols, masks, .. } = rows;
+        let found = self.at(places.drawn)?.ptr();
+        let args = DrawArgs { logits: logits.ptr(), rows: wishes, found, masks, cols: count(cols)? };
+        // SAFETY: the logits' room was checked, the results' is that of `max_rows`.
+        unsafe { launcher.launch(DRAW, ONCE, [count(self.draws.len())?, 1, 1], &args) }
+    }
+
+    /// Queues `rank_tokens` for the rows of whose token, which was chosen before, the rank is wanted.
+    fn queue_ranks(&mut self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
+        if self.num_ranks == 0 {
+            return Ok(());
+        }
+        self.ranks.clear();
+        for (row, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| wanted.rank.is_some()) {
+            let is_drawn = matches!(wanted.wanted, Wanted::Draw(_));
+            let token_at = if is_drawn { places.drawn_token(wanted.place) } else { places.tokens + row };
+            let (first, num_altered) = self.alterations.place_of(row);
+            self.ranks.add(RankRow { row: count(row)?, token_at: count(token_at)?, first, count: num_altered });
+        }
+        // SAFETY: as above.
+        let wishes = unsafe { self.ranks.queue(launcher.stream())? };
+        let &LogitsRows { logits, cols, .. } = rows;
+        let args = RankArgs {
+            logits: logits.ptr(),
+            rows: wishes,
+            tokens: self.at(0)?.ptr(),
+            altered: self.alterations.all_tokens()?.ptr(),
+            found: self.at(places.ranks)?.ptr(),
+            cols: count(cols)?,
+        };
+        // SAFETY: as above; a row's tokens are those that `alter_logits` left.
+        unsafe { launcher.launch(RANK_TOKENS, ONCE, [count(self.num_ranks)?, 1, 1], &args) }
     }
 
     /// Waits for what the kernels left, then brings the rows that are wanted whole.
@@ -251,6 +303,8 @@ impl Results {
         found.floats(places.largest, places.top.log_sums, &mut self.largest);
         self.top.read(&found, &places.top);
         self.unaltered.read(&found, &places.unaltered);
+        read_drawn(found.part(places.drawn, places.ranks), &mut self.drawn);
+        read_ranks(found.part(places.ranks, places.end), &mut self.ranked);
         read?;
 
         self.rows.clear();
@@ -279,29 +333,34 @@ fn row_of(logits: DeviceSlice<'_>, row: usize, cols: usize) -> Result<DeviceSlic
 impl DeviceRows for Rows<'_> {
     fn row(&self, row: usize) -> Selected<'_> {
         let results = &self.results;
-        let RowWanted { wanted, whole, .. } = results.wanted[row];
+        let RowWanted { wanted, place, .. } = results.wanted[row];
         match wanted {
             Wanted::Argmax => Selected::Argmax {
                 token: results.tokens[row],
                 logit: results.largest[2 * row],
                 log_sum_exp: results.largest[2 * row + 1],
             },
-            Wanted::Top { k, .. } => results.top.of_row(row, k as usize),
-            Wanted::Row => Selected::Row(&results.rows[whole..whole + self.cols]),
+            Wanted::Top { k } => {
+                let BestTokens { ids, logits, log_sum_exp, .. } = results.top.of_row(row, k as usize);
+                Selected::Top { ids, logits, log_sum_exp }
+            }
+            Wanted::Draw(_) => Selected::Drawn(results.drawn[place]),
+            Wanted::Row => Selected::Row(&results.rows[place..place + self.cols]),
             Wanted::Hidden => Selected::Nothing,
         }
     }
 
-    fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
-        let k = self.results.wanted[row].unaltered;
-        (k > 0).then(|| self.results.unaltered.of_row(row, k))
+    fn unaltered(&self, row: usize) -> Option<BestTokens<'_>> {
+        let RowWanted { unaltered: k, rank, .. } = self.results.wanted[row];
+        let chosen = rank.map(|place| self.results.ranked[place]).filter(|ranked| ranked.rank > 0);
+        (k > 0).then(|| BestTokens { chosen, ..self.results.unaltered.of_row(row, k) })
     }
 
     fn fetch(&mut self, row: usize) -> Result<&[f32]> {
         let Self { results, stream, transfers, logits, cols } = self;
-        let RowWanted { wanted, whole, .. } = results.wanted[row];
+        let RowWanted { wanted, place, .. } = results.wanted[row];
         if wanted == Wanted::Row {
-            return Ok(&results.rows[whole..whole + *cols]);
+            return Ok(&results.rows[place..place + *cols]);
         }
         let fetched = &mut results.fetched;
         fetched.clear();

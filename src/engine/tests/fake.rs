@@ -16,7 +16,8 @@ use crate::batch::{Batch, NO_STATE, TO_GUESS};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
 use crate::selection::{
-    Alteration, AlteredToken, DeviceRows, NO_TOKEN, Needs, Penalties, Selected, Selection, TokenMask, Wanted, Wish,
+    Alteration, AlteredToken, BestTokens, DeviceRows, Drawn, NO_TOKEN, Needs, Penalties, Ranked, Selected, Selection,
+    TokenMask, Wanted, Wish,
 };
 use crate::{Error, Result};
 
@@ -331,7 +332,7 @@ impl Executor for Fake {
             let end = tokens.end;
             for index in tokens {
                 if batch.token_ids[index] == TO_GUESS {
-                    let best = Best::new(&(self.rule)(&content), 1, 1.0).ids[0];
+                    let best = Best::new(&(self.rule)(&content), 1).ids[0];
                     let is_wrong = wrong > 0 && (content.len() as u64 + u64::from(best)).is_multiple_of(wrong);
                     batch.token_ids[index] = (best + u32::from(is_wrong)) % self.vocab_size as u32;
                 }
@@ -412,6 +413,7 @@ struct FakeRow<'a> {
     altered: Best,
     /// The best token before the row was altered, if that was asked for.
     unaltered: Option<Best>,
+    drawn: Option<Drawn>,
 }
 
 /// The tokens of a row in order.
@@ -419,36 +421,32 @@ struct Best {
     ids: Vec<u32>,
     logits: Vec<f32>,
     log_sum_exp: f32,
-    log_total: f32,
 }
 
 impl Best {
     /// The `k` best.
-    fn new(row: &[f32], k: usize, temperature: f32) -> Self {
+    fn new(row: &[f32], k: usize) -> Self {
         let mut ids: Vec<u32> = (0..row.len() as u32).collect();
         ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
         ids.truncate(k);
         let logits = ids.iter().map(|&id| row[id as usize]).collect();
         let max = f64::from(row[ids[0] as usize]);
-        let log_total =
-            |temperature: f64| row.iter().map(|&x| ((f64::from(x) - max) / temperature).exp()).sum::<f64>().ln();
-        let (log_sum_exp, log_total) = ((max + log_total(1.0)) as f32, log_total(f64::from(temperature)) as f32);
-        Self { ids, logits, log_sum_exp, log_total }
+        let log_sum_exp = (max + row.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()) as f32;
+        Self { ids, logits, log_sum_exp }
     }
 
     fn top(&self) -> Selected<'_> {
-        let Self { ids, logits, log_sum_exp, log_total } = self;
-        Selected::Top { ids, logits, log_sum_exp: *log_sum_exp, log_total: *log_total }
+        Selected::Top { ids: &self.ids, logits: &self.logits, log_sum_exp: self.log_sum_exp }
     }
 }
 
 impl<'a> FakeRow<'a> {
     fn new(row: &'a [f32], wish: &OwnWish) -> Self {
-        let wanted = wish.wanted;
-        let (k, temperature) =
-            if let Wanted::Top { k, temperature } = wanted { (k as usize, temperature) } else { (1, 1.0) };
-        let unaltered = (wish.unaltered > 0).then(|| Best::new(row, wish.unaltered, 1.0));
-        Self { row, wanted, altered: Best::new(&wish.altered(row), k, temperature), unaltered }
+        let (wanted, altered) = (wish.wanted, wish.altered(row));
+        let k = if let Wanted::Top { k } = wanted { k as usize } else { 1 };
+        let unaltered = (wish.unaltered > 0).then(|| Best::new(row, wish.unaltered));
+        let drawn = if let Wanted::Draw(draw) = wanted { Some(draw.of_row(&altered)) } else { None };
+        Self { row, wanted, altered: Best::new(&altered, k), unaltered, drawn }
     }
 }
 
@@ -459,7 +457,7 @@ struct FakeRows<'a> {
 
 impl DeviceRows for FakeRows<'_> {
     fn row(&self, row: usize) -> Selected<'_> {
-        let FakeRow { row, wanted, altered, .. } = &self.rows[row];
+        let FakeRow { row, wanted, altered, drawn, .. } = &self.rows[row];
         match *wanted {
             Wanted::Argmax => {
                 let (logit, log_sum_exp) = (altered.logits[0], altered.log_sum_exp);
@@ -470,13 +468,20 @@ impl DeviceRows for FakeRows<'_> {
                 }
             }
             Wanted::Top { .. } => altered.top(),
+            Wanted::Draw(_) => Selected::Drawn(drawn.expect("a token was drawn")),
             Wanted::Row => Selected::Row(row),
             Wanted::Hidden => Selected::Nothing,
         }
     }
 
-    fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
-        self.rows[row].unaltered.as_ref().map(Best::top)
+    fn unaltered(&self, row: usize) -> Option<BestTokens<'_>> {
+        let FakeRow { row, wanted, altered, unaltered, drawn } = &self.rows[row];
+        let token = if *wanted == Wanted::Argmax { Some(altered.ids[0]) } else { drawn.map(|drawn| drawn.token.token) };
+        let rank_of = |token| Best::new(row, row.len()).ids.iter().position(|&id| id == token);
+        let chosen = token.and_then(|token| Some((token, rank_of(token)? as u32 + 1)));
+        let chosen = chosen.map(|(token, rank)| Ranked { logit: row[token as usize], rank });
+        let Best { ids, logits, log_sum_exp } = unaltered.as_ref()?;
+        Some(BestTokens { ids, logits, log_sum_exp: *log_sum_exp, chosen })
     }
 
     fn fetch(&mut self, row: usize) -> Result<&[f32]> {

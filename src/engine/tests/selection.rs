@@ -9,7 +9,7 @@ use crate::Error;
 use crate::config::SamplingParams;
 use crate::engine::FinishReason;
 
-/// More than the candidates that a step brings back, and so flat that they do not always decide.
+/// More than the candidates that a step brings back, and so flat that they do not always hold the token.
 const LARGE: usize = 1000;
 const PROMPT: [u32; 5] = [500, 3, 77, 12, 999];
 
@@ -17,6 +17,11 @@ fn rig(rule: Rule) -> Rig {
     let rig = Rig::with(config(), rule, None);
     rig.script.selects.store(true, SeqCst);
     rig
+}
+
+/// Two texts that begin with the same row, of which the device draws for the first: the row has to be read.
+fn of_one_row() -> SamplingParams {
+    SamplingParams { max_tokens: 50, n: 2, ..Default::default() }
 }
 
 fn seeded(params: SamplingParams) -> SamplingParams {
@@ -54,7 +59,7 @@ fn every_kind_of_request_in_one_batch() {
     for (client, params) in clients.into_iter().zip(&kinds) {
         assert_as_if_alone(&rig, client, params);
     }
-    assert!(rig.engine.stats().logits_rows_fetched > 0, "the candidates of a flat row decided everything");
+    assert!(rig.engine.stats().logits_rows_fetched > 0, "no fork read the row that it begins with");
     assert_eq!(prompt_logits(&rig.engine, PROMPT.to_vec()).unwrap().len(), PROMPT.len() * LARGE);
     assert_nothing_left(&rig.engine);
 }
@@ -68,6 +73,8 @@ fn no_row_is_read_that_is_not_needed() {
         SamplingParams { logprobs: Some(20), ..greedy(30) },
         SamplingParams { top_k: 40, top_p: 0.8, n: 2, ..Default::default() },
         SamplingParams { min_p: 0.6, temperature: 1.5, ..Default::default() },
+        SamplingParams { temperature: 1.5, logprobs: Some(0), ..Default::default() },
+        SamplingParams { top_p: 0.95, repetition_penalty: 1.1, ..Default::default() },
         SamplingParams { repetition_penalty: 1.1, ..greedy(30) },
         SamplingParams { presence_penalty: 0.7, frequency_penalty: -0.2, logprobs: Some(3), ..greedy(30) },
         SamplingParams { repetition_penalty: 1.4, top_k: 30, logit_bias: vec![(3, 5.0)], ..Default::default() },
@@ -98,7 +105,7 @@ fn broken_rows() {
         assert!(matches!(one.error, Some(Error::StepFailed { problem }) if problem.contains("not a number")));
     }
     *rig.script.fetch_fault.lock() = Some(Fault::Error);
-    let one = rig.submit(&PROMPT, SamplingParams { max_tokens: 50, ..Default::default() }).wait()[&0].clone();
+    let one = rig.submit(&PROMPT, of_one_row()).wait()[&0].clone();
     assert!(matches!(one.error, Some(Error::StepFailed { problem }) if problem.contains("scripted")));
     assert_as_if_alone(&rig, good, &seeded(greedy(30)));
     assert_nothing_left(&rig.engine);
@@ -109,7 +116,7 @@ fn broken_rows() {
 fn a_device_lost_in_a_fetch() {
     let rig = rig(hashed(LARGE));
     *rig.script.fetch_fault.lock() = Some(Fault::Dead);
-    let one = rig.submit(&PROMPT, SamplingParams { max_tokens: 50, ..Default::default() }).wait()[&0].clone();
+    let one = rig.submit(&PROMPT, of_one_row()).wait()[&0].clone();
     assert!(matches!(one.error, Some(Error::EngineDead { .. })));
     assert!(matches!(prompt_logits(&rig.engine, vec![1]), Err(Error::EngineDead { .. })));
     assert_nothing_left(&rig.engine);

@@ -8,7 +8,9 @@ use super::{LARGE_VOCAB, logits, sequence};
 use crate::Error;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler};
-use crate::selection::{MAX_TOP, NO_TOKEN, Selected, TokenMask, Wanted, Wish};
+use crate::selection::{
+    BestTokens, Cut, Draw, Drawn, FRACTION_BITS, MAX_TOP, NO_TOKEN, Ranked, Selected, TokenMask, Wanted, Wish,
+};
 
 /// A row as a device sees it.
 struct Device {
@@ -29,24 +31,33 @@ impl Device {
         f64::from(self.sorted[0])
     }
 
-    fn log_total(&self, temperature: f64) -> f64 {
+    fn log_total(&self) -> f64 {
         let weights = self.sorted.iter().map(|&x| if x == self.sorted[0] { 0.0 } else { f64::from(x) - self.max() });
-        weights.map(|above| (above / temperature).exp()).sum::<f64>().ln()
+        weights.map(f64::exp).sum::<f64>().ln()
     }
 
     fn select(&self, wanted: Wanted) -> Selected<'_> {
         let Self { row, order, sorted } = self;
-        let log_sum_exp = (self.max() + self.log_total(1.0)) as f32;
+        let log_sum_exp = (self.max() + self.log_total()) as f32;
         match wanted {
             Wanted::Argmax => Selected::Argmax { token: order[0], logit: sorted[0], log_sum_exp },
-            Wanted::Top { k, temperature } => {
-                let (ids, logits) = (&order[..k as usize], &sorted[..k as usize]);
-                let log_total = self.log_total(f64::from(temperature)) as f32;
-                Selected::Top { ids, logits, log_sum_exp, log_total }
+            Wanted::Top { k } => {
+                Selected::Top { ids: &order[..k as usize], logits: &sorted[..k as usize], log_sum_exp }
             }
+            Wanted::Draw(draw) => Selected::Drawn(draw.of_row(row)),
             Wanted::Row => Selected::Row(row),
             Wanted::Hidden => Selected::Nothing,
         }
+    }
+}
+
+impl Device {
+    /// The `k` best tokens of the row, and the place of the chosen one; nothing where `k` is 0.
+    fn unaltered(&self, k: u32, chosen: Option<u32>) -> Option<BestTokens<'_>> {
+        let Selected::Top { ids, logits, log_sum_exp } = self.select(Wanted::Top { k }) else { panic!("candidates") };
+        let place = chosen.and_then(|token| self.order.iter().position(|&id| id == token));
+        let chosen = place.map(|place| Ranked { logit: self.sorted[place], rank: place as u32 + 1 });
+        (k > 0).then_some(BestTokens { ids, logits, log_sum_exp, chosen })
     }
 }
 
@@ -78,7 +89,7 @@ fn compare_under(device: &Device, params: &SamplingParams, mask: Option<&TokenMa
     let mut decided = 0;
     for _ in 0..steps {
         let expected = other.pick_from_row(&device.row, &sequence, mask).unwrap();
-        let Wish { wanted, alteration, unaltered: k, .. } = sequence.wish(device.row.len(), mask);
+        let Wish { wanted, alteration, unaltered, .. } = sequence.wish(device.row.len(), 0, mask);
         let altered = (alteration.is_some() || mask.is_some()).then(|| {
             let mut row = device.row.clone();
             alteration.iter().for_each(|alteration| alteration.apply(&mut row));
@@ -86,7 +97,12 @@ fn compare_under(device: &Device, params: &SamplingParams, mask: Option<&TokenMa
             Device::new(row)
         });
         let selected = altered.as_ref().unwrap_or(device).select(wanted);
-        let unaltered = (k > 0).then(|| device.select(Wanted::Top { k, temperature: 1.0 }));
+        let chosen = match selected {
+            Selected::Argmax { token, .. } => Some(token),
+            Selected::Drawn(drawn) => Some(drawn.token.token),
+            _ => None,
+        };
+        let unaltered = device.unaltered(unaltered, chosen);
         if let Some(picked) = one.pick(selected, unaltered, &sequence, mask).unwrap() {
             assert_same(&picked, &expected);
             decided += 1;
@@ -116,8 +132,11 @@ fn candidates_decide_as_the_row_does() {
         (SamplingParams { top_p: 0.8, logprobs: Some(2), ..warm.clone() }, 100),
         (SamplingParams { top_p: 0.9, temperature: 1.2, ..Default::default() }, 100),
         (SamplingParams { top_p: 0.95, temperature: 0.5, ..Default::default() }, 100),
-        (SamplingParams { logprobs: Some(1), ..warm }, 99),
-        (SamplingParams::default(), 97),
+        (SamplingParams { logprobs: Some(1), ..warm }, 100),
+        (SamplingParams::default(), 100),
+        (SamplingParams { temperature: 20.0, ..Default::default() }, 100),
+        (SamplingParams { temperature: 20.0, top_p: 0.95, ..Default::default() }, 100),
+        (SamplingParams { temperature: 20.0, top_p: 0.5, min_p: 0.7, logprobs: Some(3), ..Default::default() }, 100),
     ];
     for (params, at_least) in cases {
         let decided = compare(&device, &params, 100);
@@ -137,7 +156,7 @@ fn candidates_of_an_altered_row_decide() {
         (SamplingParams { repetition_penalty: 1.3, top_k: 40, top_p: 0.9, ..Default::default() }, 40),
         (SamplingParams { repetition_penalty: 0.7, min_p: 0.1, logprobs: Some(4), ..Default::default() }, 40),
         (SamplingParams { logit_bias: vec![(3, 5.0), (4, -100.0)], top_p: 0.8, ..Default::default() }, 40),
-        (SamplingParams { frequency_penalty: 1.2, ..Default::default() }, 37),
+        (SamplingParams { frequency_penalty: 1.2, ..Default::default() }, 40),
     ];
     for (params, at_least) in cases {
         let decided = compare(&device, &params, 40);
@@ -155,18 +174,19 @@ fn log_probabilities_before_the_alteration() {
     let altered = Selected::Argmax { token: second, logit: device.sorted[1], log_sum_exp: 1.0 };
     let mut sampler = Sampler::new(1000);
     let mut pick = |unaltered| sampler.pick(altered, unaltered, &sequence, None).unwrap();
-    let own = pick(Some(device.select(Wanted::Top { k: 5, temperature: 1.0 }))).unwrap();
+    let own = pick(device.unaltered(2, Some(second))).unwrap();
+    assert_eq!(pick(device.unaltered(5, None)), Some(own.clone()));
     let entries = own.logprobs.unwrap();
     assert_eq!(own.token, second);
     assert_eq!(
         entries.iter().map(|entry| (entry.token_id, entry.rank)).collect::<Vec<_>>(),
         [(second, 2), (best, 1), (second, 2)]
     );
-    let expected = f64::from(device.sorted[1]) - device.max() - device.log_total(1.0);
+    let expected = f64::from(device.sorted[1]) - device.max() - device.log_total();
     assert!((f64::from(entries[0].logprob) - expected).abs() < 1e-5);
     // Neither without the model's own tokens, nor where the chosen one is not among them.
     assert_eq!(pick(None), None);
-    assert_eq!(pick(Some(device.select(Wanted::Top { k: 1, temperature: 1.0 }))), None);
+    assert_eq!(pick(device.unaltered(1, None)), None);
 }
 
 /// A mask changes nothing of that: few tokens that may come, or half of them, with what else alters the row. Where the
@@ -189,11 +209,10 @@ fn candidates_decide_under_a_mask() {
         (&few, SamplingParams { top_k: 3, ..warm.clone() }, 50),
         (&few, SamplingParams { top_p: 0.9, repetition_penalty: 1.3, ..warm.clone() }, 50),
         (&few, SamplingParams { min_p: 0.01, frequency_penalty: 0.4, ..warm.clone() }, 50),
-        // The likely one of the allowed tokens is among the best of the row; the others are not.
         (&few, SamplingParams { temperature: 0.0, logprobs: Some(3), ..warm.clone() }, 50),
         (&half, SamplingParams { temperature: 0.0, ..warm.clone() }, 50),
         (&half, SamplingParams { top_k: 40, top_p: 0.9, logprobs: Some(5), ..warm.clone() }, 40),
-        (&half, SamplingParams { top_p: 0.5, presence_penalty: 0.2, ..warm.clone() }, 25),
+        (&half, SamplingParams { top_p: 0.5, presence_penalty: 0.2, ..warm.clone() }, 50),
     ] {
         let decided = compare_under(&device, &params, Some(mask), 50);
         assert!(decided >= least, "{decided} of 50 with {params:?}");
@@ -213,7 +232,7 @@ fn edges() {
     assert_eq!(compare(&Device::new(row), &SamplingParams::default(), 10), 0);
     let mut row = logits(1000, 3);
     row[7] = f32::NEG_INFINITY;
-    assert!(compare(&Device::new(row), &SamplingParams { top_p: 0.5, ..Default::default() }, 20) > 15);
+    assert_eq!(compare(&Device::new(row), &SamplingParams { top_p: 0.5, ..Default::default() }, 20), 20);
     let small = Device::new(logits(200, 3));
     for params in [
         SamplingParams::default(),
@@ -222,28 +241,34 @@ fn edges() {
     ] {
         assert_eq!(compare(&small, &params, 50), 50, "{params:?}");
     }
-    // Equal logits: nothing is certain but the order.
+    // Equal logits: the ids decide.
     let flat = Device::new(vec![0.5; 5000]);
     assert_eq!(compare(&flat, &SamplingParams { top_k: 7, ..Default::default() }, 50), 50);
-    compare(&flat, &SamplingParams { top_p: 0.03, ..Default::default() }, 50);
-    compare(&flat, &SamplingParams::default(), 50);
+    assert_eq!(compare(&flat, &SamplingParams { top_p: 0.031, ..Default::default() }, 50), 50);
+    assert_eq!(compare(&flat, &SamplingParams::default(), 50), 50);
 }
 
 #[test]
 fn what_is_wanted() {
-    let wanted = |params| sequence(params, 0).wish(1000, None).wanted;
-    let top = |k: usize, temperature: f32| Wanted::Top { k: k as u32, temperature };
+    let wanted = |params| sequence(params, 0).wish(1000, 0, None).wanted;
+    let top = |k: u32| Wanted::Top { k };
     let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
     assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
     assert_eq!(wanted(SamplingParams { logprobs: Some(0), ..greedy.clone() }), Wanted::Argmax);
-    assert_eq!(wanted(SamplingParams { logprobs: Some(4), ..greedy.clone() }), top(4, 1.0));
-    assert_eq!(wanted(SamplingParams { top_k: 4, logprobs: Some(9), ..Default::default() }), top(9, 1.0));
-    assert_eq!(wanted(SamplingParams::default()), top(MAX_TOP, 1.0));
-    assert_eq!(wanted(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), top(MAX_TOP, 2.0));
-    assert_eq!(
-        sequence(SamplingParams { temperature: 1e-40, ..greedy.clone() }, 0).wish(100, None).wanted,
-        top(100, f32::MIN_POSITIVE)
-    );
+    assert_eq!(wanted(SamplingParams { logprobs: Some(4), ..greedy }), top(4));
+    assert_eq!(wanted(SamplingParams { top_k: 4, logprobs: Some(9), ..Default::default() }), top(9));
+    let drawn = |params| match wanted(params) {
+        Wanted::Draw(Draw { per_logit, min_p, top_p, .. }) => (per_logit, min_p, top_p),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(drawn(SamplingParams::default()), (1.0, 0.0, 1.0));
+    assert_eq!(drawn(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), (0.5, 0.1, 1.0));
+    assert_eq!(drawn(SamplingParams { top_p: 0.5, temperature: 1e-40, ..Default::default() }), (f32::MAX, 0.0, 0.5));
+    // The random number of a token further on is the one that the token has when it is the next.
+    let mut sequence = sequence(SamplingParams::default(), 0);
+    let ahead = sequence.wish(1000, 2, None).wanted;
+    [5, 6].into_iter().for_each(|token| sequence.accept(token));
+    assert_eq!(sequence.wish(1000, 0, None).wanted, ahead);
     assert_eq!(wanted(SamplingParams { top_k: MAX_TOP + 1, ..Default::default() }), Wanted::Row);
 }
 
@@ -254,7 +279,7 @@ fn what_alters_a_row() {
     let ends: Arc<[u32]> = Arc::from([8, 9]);
     let new = |params: SamplingParams| SequenceSampler::new(Arc::new(params), 0, 0, &[5, 6, 5], Arc::clone(&ends));
     let listed = |sequence: &SequenceSampler| {
-        let Wish { wanted, alteration, .. } = sequence.wish(1000, None);
+        let Wish { wanted, alteration, .. } = sequence.wish(1000, 0, None);
         assert_eq!(wanted, Wanted::Argmax);
         let tokens = alteration.map(|alteration| alteration.tokens.iter().map(|t| (t.id, t.bias, t.seen)).collect());
         tokens.map(|mut tokens: Vec<_>| {
@@ -282,7 +307,7 @@ fn what_alters_a_row() {
     assert_eq!(listed(&both), Some(vec![(8, 0.0, 0), (9, 2.5, 0)]));
     // The host alters a row that it gets whole.
     let whole = new(SamplingParams { top_k: MAX_TOP + 1, repetition_penalty: 1.1, ..Default::default() });
-    assert_eq!(whole.wish(1000, None), Wanted::Row.into());
+    assert_eq!(whole.wish(1000, 0, None), Wanted::Row.into());
 }
 
 /// A selection that cannot decide is not an error; one that a row could not give is.
@@ -292,7 +317,7 @@ fn selections_of_every_kind() {
     let random = sequence(SamplingParams { temperature: 2.0, ..Default::default() }, 0);
     let mut sampler = Sampler::new(1000);
     assert_eq!(sampler.pick(device.select(Wanted::Argmax), None, &random, None).unwrap(), None);
-    let few = Wanted::Top { k: 3, temperature: 2.0 };
+    let few = Wanted::Top { k: 3 };
     assert_eq!(sampler.pick(device.select(few), None, &random, None).unwrap(), None);
     assert!(sampler.pick(device.select(Wanted::Row), None, &random, None).unwrap().is_some());
     let greedy = sequence(SamplingParams { temperature: 0.0, ..Default::default() }, 0);
@@ -304,12 +329,27 @@ fn selections_of_every_kind() {
     };
     let nan = f32::NAN;
     assert!(failed(Selected::Argmax { token: NO_TOKEN, logit: 1.0, log_sum_exp: nan }, &greedy));
-    assert!(failed(Selected::Top { ids: &[3], logits: &[1.0], log_sum_exp: nan, log_total: nan }, &random));
+    assert!(failed(Selected::Top { ids: &[3], logits: &[1.0], log_sum_exp: nan }, &random));
     let least = f32::NEG_INFINITY;
     assert!(failed(Selected::Argmax { token: 0, logit: least, log_sum_exp: least }, &greedy));
+    let Selected::Drawn(drawn) = device.select(random.wish(1000, 0, None).wanted) else { panic!("a draw") };
+    let expected = sampler.pick_from_row(&device.row, &random, None).unwrap();
+    assert_eq!(sampler.pick(Selected::Drawn(drawn), None, &random, None).unwrap(), Some(expected));
+    assert!(failed(Selected::Drawn(Drawn { largest: nan, ..drawn }), &random));
+    assert!(failed(Selected::Drawn(Drawn { largest: least, ..drawn }), &random));
+    // Whatever a device says that cannot be made sure of.
+    let heavier = 1u64 << FRACTION_BITS;
+    for uncertain in [
+        Drawn { largest: f32::INFINITY, ..drawn },
+        Drawn { token: Cut::NONE, ..drawn },
+        Drawn { token: Cut { before: drawn.token.before + heavier, ..drawn.token }, ..drawn },
+        Drawn { total: drawn.total + 20 * heavier, ..drawn },
+    ] {
+        assert_eq!(sampler.pick(Selected::Drawn(uncertain), None, &random, None).unwrap(), None, "{uncertain:?}");
+    }
     let mut broken = |ids: &[u32], logits: &[f32]| {
         matches!(
-            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0, log_total: 1.0 }, None, &greedy, None),
+            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0 }, None, &greedy, None),
             Err(Error::Internal { .. })
         )
     };

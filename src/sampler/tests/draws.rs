@@ -107,6 +107,6 @@ fn a_sibling_differs_only_in_its_random_stream() {
     let parent = sequence(SamplingParams { temperature: 3.0, ..Default::default() }, 9);
     let child = parent.sibling(4);
     let fresh = SequenceSampler::new(Arc::new(parent.params().clone()), 9, 4, &[], Arc::from([]));
-    assert_eq!(child.uniform(), fresh.uniform());
-    assert_ne!(child.uniform(), parent.uniform());
+    assert_eq!(child.uniform(0), fresh.uniform(0));
+    assert_ne!(child.uniform(0), parent.uniform(0));
 }

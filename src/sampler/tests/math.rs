@@ -1,6 +1,7 @@
 use super::logits;
-use crate::sampler::math::{exp_nonpositive, row_max, sum};
+use crate::sampler::math::{row_max, sum};
 use crate::sampler::select::{key, key_id};
+use crate::selection::exp_nonpositive;
 
 /// The whole range, in steps that hit every binade, against float64.
 #[test]

@@ -142,6 +142,8 @@ macro_rules! with_kernels {
                 ALTER_LOGITS: AlterLogitsArgs, Once, One(1024), "bias and penalties";
                 ARGMAX: ArgmaxArgs, Once, One(1024), "argmax";
                 TOP_K: TopKArgs, Once, One(1024), "top-k";
+                DRAW: DrawArgs, Once, One(1024), "draw";
+                RANK_TOKENS: RankArgs, Once, One(1024), "ranks";
             }
             "probe.hip" Measurement Plainly {
                 PROBE_NOTHING: ProbeArgs, Once, One(PROBE_THREADS), "measurements of the device";

@@ -116,6 +116,17 @@ impl Alterations {
         }
     }
 
+    /// The place of a row's first token among all of the step, and how many it has: none where it was not altered.
+    pub(super) fn place_of(&self, row: usize) -> (u32, u32) {
+        let found = self.rows.iter().find(|altered| altered.row as usize == row);
+        found.map_or((0, 0), |altered| (altered.first, altered.count))
+    }
+
+    /// Memory of all tokens of the step, each now with its logit before the alteration.
+    pub(super) fn all_tokens(&self) -> Result<DeviceSlice<'_>> {
+        self.tokens(0, self.num_tokens)
+    }
+
     /// Memory of `count` tokens on the device, from place `first` on.
     fn tokens(&self, first: usize, count: usize) -> Result<DeviceSlice<'_>> {
         let at = self.max_rows * ROW_BYTES + first * TOKEN_BYTES;
@@ -125,8 +136,10 @@ impl Alterations {
     /// Memory of a row's tokens on the device, each now with its logit before the alteration; `None` for a row that was
     /// not altered.
     pub(super) fn tokens_of(&self, row: usize) -> Result<Option<DeviceSlice<'_>>> {
-        let found = self.rows.iter().find(|altered| altered.row as usize == row);
-        found.map(|altered| self.tokens(altered.first as usize, altered.count as usize)).transpose()
+        match self.place_of(row) {
+            (_, 0) => Ok(None),
+            (first, count) => self.tokens(first as usize, count as usize).map(Some),
+        }
     }
 }
 

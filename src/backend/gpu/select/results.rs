@@ -1,6 +1,17 @@
 //! Results of the selection kernels: their places on the device, and the words that came to the host.
 
-use crate::selection::Selected;
+use crate::backend::gpu::args::DRAW_FRACTION_BITS;
+use crate::selection::{BestTokens, Cut, Drawn, FRACTION_BITS, Ranked};
+
+// A device sums weights in the units of the host.
+const _: () = assert!(DRAW_FRACTION_BITS == FRACTION_BITS);
+
+/// Words of `Drawn` of `draw.h`.
+const DRAWN_WORDS: usize = 12;
+/// The one of them with the id of the token.
+const DRAWN_TOKEN: usize = 8;
+/// Words of `Rank` of `sampling.hip`.
+const RANK_WORDS: usize = 2;
 
 /// Places in the device buffer, in words, for `rows` rows.
 pub(super) struct Places {
@@ -11,7 +22,21 @@ pub(super) struct Places {
     pub top: TopPlaces,
     /// Candidates of the rows before their alterations.
     pub unaltered: TopPlaces,
+    /// Tokens that were drawn, one after the other. They hold numbers of 64 bits.
+    pub drawn: usize,
+    /// Ranks of chosen tokens.
+    pub ranks: usize,
     pub end: usize,
+}
+
+/// How much there is of what not every row has.
+pub(super) struct Widths {
+    /// Candidates of a row as it was chosen from, and before its alteration.
+    pub top: usize,
+    pub unaltered: usize,
+    /// Rows of which a token is drawn, and rows of whose token the rank is wanted.
+    pub draws: usize,
+    pub ranks: usize,
 }
 
 /// Places of `width` candidates a row; they are empty where that is 0.
@@ -24,18 +49,24 @@ pub(super) struct TopPlaces {
 
 impl TopPlaces {
     fn new(start: usize, rows: usize, width: usize) -> Self {
-        let ids = start + if width > 0 { 2 * rows } else { 0 };
+        let ids = start + if width > 0 { rows } else { 0 };
         let logits = ids + rows * width;
         Self { log_sums: start, ids, logits, end: logits + rows * width }
     }
 }
 
 impl Places {
-    /// `width` and `unaltered` are numbers of candidates of a row, as it was chosen from and before its alteration.
-    pub(super) fn new(rows: usize, width: usize, unaltered: usize) -> Self {
-        let top = TopPlaces::new(3 * rows, rows, width);
-        let unaltered = TopPlaces::new(top.end, rows, unaltered);
-        Self { tokens: 0, largest: rows, end: unaltered.end, top, unaltered }
+    pub(super) fn new(rows: usize, widths: Widths) -> Self {
+        let top = TopPlaces::new(3 * rows, rows, widths.top);
+        let unaltered = TopPlaces::new(top.end, rows, widths.unaltered);
+        let drawn = unaltered.end.next_multiple_of(2);
+        let ranks = drawn + widths.draws * DRAWN_WORDS;
+        Self { tokens: 0, largest: rows, top, unaltered, drawn, ranks, end: ranks + widths.ranks * RANK_WORDS }
+    }
+
+    /// The word with the id of the token that was drawn at a place.
+    pub(super) fn drawn_token(&self, place: usize) -> usize {
+        self.drawn + place * DRAWN_WORDS + DRAWN_TOKEN
     }
 }
 
@@ -66,7 +97,7 @@ pub(super) struct Top {
     pub width: usize,
     ids: Vec<u32>,
     logits: Vec<f32>,
-    /// Log-sum-exp of each row, as it is and at its temperature.
+    /// Log-sum-exp of each row.
     log_sums: Vec<f32>,
 }
 
@@ -76,7 +107,7 @@ impl Top {
             width: 0,
             ids: Vec::with_capacity(rows * width),
             logits: Vec::with_capacity(rows * width),
-            log_sums: Vec::with_capacity(2 * rows),
+            log_sums: Vec::with_capacity(rows),
         }
     }
 
@@ -88,13 +119,32 @@ impl Top {
     }
 
     /// The `k` best tokens of a row, or as many as there are.
-    pub(super) fn of_row(&self, row: usize, k: usize) -> Selected<'_> {
+    pub(super) fn of_row(&self, row: usize, k: usize) -> BestTokens<'_> {
         let range = row * self.width..row * self.width + self.width.min(k);
-        Selected::Top {
-            ids: &self.ids[range.clone()],
-            logits: &self.logits[range],
-            log_sum_exp: self.log_sums[2 * row],
-            log_total: self.log_sums[2 * row + 1],
-        }
+        let (ids, logits) = (&self.ids[range.clone()], &self.logits[range]);
+        BestTokens { ids, logits, log_sum_exp: self.log_sums[row], chosen: None }
     }
+}
+
+/// Replaces the content of `out` by the tokens that were drawn.
+pub(super) fn read_drawn(words: &[u32], out: &mut Vec<Drawn>) {
+    out.clear();
+    let pair = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+    let cut =
+        |[token, logit, low, high]: [u32; 4]| Cut { token, logit: f32::from_bits(logit), before: pair(low, high) };
+    out.extend(words.as_chunks::<DRAWN_WORDS>().0.iter().map(|&[largest, _, low, high, a, b, c, d, e, f, g, h]| {
+        Drawn {
+            largest: f32::from_bits(largest),
+            total: pair(low, high),
+            last_kept: cut([a, b, c, d]),
+            token: cut([e, f, g, h]),
+        }
+    }));
+}
+
+/// Replaces the content of `out` by the ranks of chosen tokens.
+pub(super) fn read_ranks(words: &[u32], out: &mut Vec<Ranked>) {
+    out.clear();
+    let ranks = words.as_chunks::<RANK_WORDS>().0.iter();
+    out.extend(ranks.map(|&[rank, logit]| Ranked { rank, logit: f32::from_bits(logit) }));
 }

@@ -1,0 +1,57 @@
+//! Lists of the rows that a kernel works on, with what it is told of each.
+
+use crate::Result;
+use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelArgs, Stream};
+
+/// A struct for each of those rows, on the host and on the device.
+pub(super) struct RowArgs<A> {
+    host: HostBuffer,
+    device: DeviceBuffer,
+    list: Vec<A>,
+}
+
+/// Bytes on either side for `rows` rows.
+pub(super) fn bytes<A>(rows: usize) -> usize {
+    size_of::<A>().saturating_mul(rows.max(1))
+}
+
+impl<A: KernelArgs> RowArgs<A> {
+    pub(super) fn new(device: &Device, max_rows: usize) -> Result<Self> {
+        let bytes = bytes::<A>(max_rows);
+        let (host, device) = (HostBuffer::new(device, bytes)?, DeviceBuffer::new(device, bytes as u64)?);
+        Ok(Self { host, device, list: Vec::with_capacity(max_rows) })
+    }
+
+    /// Forgets the last step's rows: those of the next one follow.
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// Adds a row, and returns its place among them.
+    pub(super) fn add(&mut self, row: A) -> usize {
+        self.list.push(row);
+        self.list.len() - 1
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Queues the copy of what was added, and says where the kernel finds it.
+    ///
+    /// # Safety
+    /// The last step's copy has run.
+    pub(super) unsafe fn queue(&mut self, stream: &Stream) -> Result<DevicePtr> {
+        let places = self.host.as_mut_slice().chunks_mut(size_of::<A>());
+        places.zip(&self.list).for_each(|(place, row)| row.store(place));
+        let used = self.list.len() * size_of::<A>();
+        let to = self.device.slice().part(0, used as u64)?;
+        // SAFETY: the host's buffer is written again only for the next step (the caller's promise).
+        unsafe { stream.copy_to_device(to, &self.host.as_slice()[..used])? };
+        Ok(to.ptr())
+    }
+}
