@@ -34,7 +34,6 @@ pub(super) struct Results {
     draws: RowArgs<DrawRow>,
     /// The rows of whose chosen token the rank is wanted.
     ranks: RowArgs<RankRow>,
-    num_ranks: usize,
     /// The results as they came.
     words: Vec<u32>,
     tokens: Vec<u32>,
@@ -82,7 +81,6 @@ impl Results {
             argmax: false,
             draws: RowArgs::new(device, max_rows)?,
             ranks: RowArgs::new(device, max_rows)?,
-            num_ranks: 0,
             words: Vec::new(),
             tokens: Vec::with_capacity(max_rows),
             largest: Vec::with_capacity(2 * max_rows),
@@ -106,7 +104,7 @@ impl Results {
         self.masks.clear(cols);
         self.wanted.clear();
         self.draws.clear();
-        self.num_ranks = 0;
+        self.ranks.clear();
         let (mut whole, mut width, mut unaltered) = (0, 0, 0);
         for (row, wish) in (0..).zip(wishes) {
             let alter = |alteration| self.alterations.add(row, alteration);
@@ -123,9 +121,18 @@ impl Results {
                 }
                 Wanted::Argmax | Wanted::Top { .. } | Wanted::Hidden => 0,
             };
-            let is_ranked = of_row > 0 && matches!(wanted, Wanted::Argmax | Wanted::Draw(_));
-            let rank = is_ranked.then_some(self.num_ranks);
-            self.num_ranks += usize::from(is_ranked);
+            let chosen = match wanted {
+                Wanted::Argmax => Some(Places::chosen_token(wishes.len(), row as usize, None)),
+                Wanted::Draw(_) => Some(Places::chosen_token(wishes.len(), row as usize, Some(place))),
+                Wanted::Top { .. } | Wanted::Row | Wanted::Hidden => None,
+            };
+            let rank = match chosen.filter(|_| of_row > 0) {
+                Some(token_at) => {
+                    let (first, num_altered) = self.alterations.place_of(row as usize);
+                    Some(self.ranks.add(RankRow { row, token_at: count(token_at)?, first, count: num_altered }))
+                }
+                None => None,
+            };
             self.wanted.push(RowWanted { wanted, place, unaltered: of_row, rank });
             whole += if wanted == Wanted::Row { cols } else { 0 };
             width = width.max(if let Wanted::Top { k } = wanted { k as usize } else { 0 });
@@ -138,7 +145,7 @@ impl Results {
 
     fn places(&self) -> Places {
         let (top, unaltered) = (self.top.width, self.unaltered.width);
-        let widths = Widths { top, unaltered, draws: self.draws.len(), ranks: self.num_ranks };
+        let widths = Widths { top, unaltered, draws: self.draws.len(), ranks: self.ranks.len() };
         Places::new(self.wanted.len(), widths)
     }
 }
@@ -251,15 +258,8 @@ impl Results {
 
     /// Queues `rank_tokens` for the rows of whose token, which was chosen before, the rank is wanted.
     fn queue_ranks(&mut self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
-        if self.num_ranks == 0 {
+        if self.ranks.is_empty() {
             return Ok(());
-        }
-        self.ranks.clear();
-        for (row, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| wanted.rank.is_some()) {
-            let is_drawn = matches!(wanted.wanted, Wanted::Draw(_));
-            let token_at = if is_drawn { places.drawn_token(wanted.place) } else { places.tokens + row };
-            let (first, num_altered) = self.alterations.place_of(row);
-            self.ranks.add(RankRow { row: count(row)?, token_at: count(token_at)?, first, count: num_altered });
         }
         // SAFETY: as above.
         let wishes = unsafe { self.ranks.queue(launcher.stream())? };
@@ -273,7 +273,7 @@ impl Results {
             cols: count(cols)?,
         };
         // SAFETY: as above; a row's tokens are those that `alter_logits` left.
-        unsafe { launcher.launch(RANK_TOKENS, ONCE, [count(self.num_ranks)?, 1, 1], &args) }
+        unsafe { launcher.launch(RANK_TOKENS, ONCE, [count(self.ranks.len())?, 1, 1], &args) }
     }
 
     /// Waits for what the kernels left, then brings the rows that are wanted whole.
@@ -291,7 +291,7 @@ impl Results {
             return Err(Error::internal(format!("the selection of {num_rows} rows, {asked} were asked for")));
         }
         let places = self.places();
-        let first = if self.argmax { places.tokens } else { places.top.log_sums };
+        let first = if self.argmax { places.tokens } else { places.drawn };
         let found = self.device.slice().part(4 * first as u64, 4 * (places.end - first) as u64)?;
         self.words.clear();
         let read = transfers.read(stream, found, |bytes| {
@@ -300,10 +300,10 @@ impl Results {
         let found = Words { first, words: &self.words };
         self.tokens.clear();
         self.tokens.extend(found.part(places.tokens, places.largest));
-        found.floats(places.largest, places.top.log_sums, &mut self.largest);
+        found.floats(places.largest, places.largest + 2 * num_rows, &mut self.largest);
         self.top.read(&found, &places.top);
         self.unaltered.read(&found, &places.unaltered);
-        read_drawn(found.part(places.drawn, places.ranks), &mut self.drawn);
+        read_drawn(found.part(places.drawn, places.top.log_sums), &mut self.drawn);
         read_ranks(found.part(places.ranks, places.end), &mut self.ranked);
         read?;
 

@@ -5,6 +5,7 @@
 //! written while the device computes the logits and copied in a tenth of a millisecond. It costs a small part of what
 //! attention reads for the same tokens, whatever their number.
 
+use super::rows::{self, RowArgs};
 use crate::Result;
 use crate::backend::StepLimits;
 use crate::backend::gpu::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
@@ -19,17 +20,17 @@ const TOKENS_PER_ROW: usize = 4096;
 /// Room for these many in any case: the largest vocabularies.
 const LEAST_TOKENS: usize = 1 << 18;
 
-const ROW_BYTES: usize = size_of::<AlteredRow>();
 const TOKEN_BYTES: usize = size_of::<AlteredToken>();
 
 /// The alterations of the rows of one step, on the host and on the device.
 pub(super) struct Alterations {
+    /// Altered rows of the step, with their tokens.
+    rows: RowArgs<AlteredRow>,
+    max_rows: usize,
+    /// The tokens of all these rows, one after the other.
     host: HostBuffer,
     device: DeviceBuffer,
-    max_rows: usize,
     max_tokens: usize,
-    /// Altered rows of the step, with their tokens.
-    rows: Vec<AlteredRow>,
     num_tokens: usize,
 }
 
@@ -42,18 +43,18 @@ fn room(limits: &StepLimits) -> (usize, usize) {
 /// Bytes on either side.
 pub(super) fn bytes(limits: &StepLimits) -> usize {
     let (rows, tokens) = room(limits);
-    rows.saturating_mul(ROW_BYTES).saturating_add(tokens.saturating_mul(TOKEN_BYTES))
+    rows::bytes::<AlteredRow>(rows).saturating_add(tokens.saturating_mul(TOKEN_BYTES))
 }
 
 impl Alterations {
     pub(super) fn new(device: &Device, limits: &StepLimits) -> Result<Self> {
         let (max_rows, max_tokens) = room(limits);
         Ok(Self {
-            host: HostBuffer::new(device, bytes(limits))?,
-            device: DeviceBuffer::new(device, bytes(limits) as u64)?,
+            rows: RowArgs::new(device, max_rows)?,
             max_rows,
+            host: HostBuffer::new(device, max_tokens * TOKEN_BYTES)?,
+            device: DeviceBuffer::new(device, (max_tokens * TOKEN_BYTES) as u64)?,
             max_tokens,
-            rows: Vec::with_capacity(max_rows),
             num_tokens: 0,
         })
     }
@@ -70,14 +71,12 @@ impl Alterations {
         if self.rows.len() == self.max_rows || tokens.len() > self.max_tokens - self.num_tokens {
             return false;
         }
-        // The tokens lie behind the room for all rows.
-        let at = self.max_rows * ROW_BYTES + self.num_tokens * TOKEN_BYTES;
-        let places = self.host.as_mut_slice()[at..].as_chunks_mut::<TOKEN_BYTES>().0;
-        for (place, token) in places.iter_mut().zip(tokens) {
+        let places = self.host.as_mut_slice().as_chunks_mut::<TOKEN_BYTES>().0;
+        for (place, token) in places[self.num_tokens..].iter_mut().zip(tokens) {
             AlteredToken { id: token.id, bias: token.bias, seen: token.seen }.store(place);
         }
         let penalties = alteration.penalties;
-        self.rows.push(AlteredRow {
+        self.rows.add(AlteredRow {
             row,
             first: self.num_tokens as u32,
             count: tokens.len() as u32,
@@ -97,20 +96,16 @@ impl Alterations {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let places = self.host.as_mut_slice().as_chunks_mut::<ROW_BYTES>().0;
-        for (place, &row) in places.iter_mut().zip(&self.rows) {
-            row.store(place);
-        }
-        let (rows, tokens) = (self.device.slice(), self.tokens(0, self.num_tokens)?);
-        let args = AlterLogitsArgs { logits: logits.ptr(), rows: rows.ptr(), tokens: tokens.ptr(), cols: count(cols)? };
-        let first = self.max_rows * ROW_BYTES;
-        let (host, stream) = (self.host.as_slice(), launcher.stream());
+        let stream = launcher.stream();
+        // SAFETY: the last step's copy has run (the caller's promise).
+        let rows = unsafe { self.rows.queue(stream)? };
+        let tokens = self.tokens(0, self.num_tokens)?;
+        let args = AlterLogitsArgs { logits: logits.ptr(), rows, tokens: tokens.ptr(), cols: count(cols)? };
         // SAFETY: the host's buffer is written again only for the next step (the caller's promise). Tokens behind the
         // row are passed over, the rows are there.
         unsafe {
-            stream.copy_to_device(rows, &host[..self.rows.len() * ROW_BYTES])?;
             if self.num_tokens > 0 {
-                stream.copy_to_device(tokens, &host[first..first + self.num_tokens * TOKEN_BYTES])?;
+                stream.copy_to_device(tokens, &self.host.as_slice()[..self.num_tokens * TOKEN_BYTES])?;
             }
             launcher.launch(ALTER_LOGITS, ONCE, [count(self.rows.len())?, 1, 1], &args)
         }
@@ -129,8 +124,7 @@ impl Alterations {
 
     /// Memory of `count` tokens on the device, from place `first` on.
     fn tokens(&self, first: usize, count: usize) -> Result<DeviceSlice<'_>> {
-        let at = self.max_rows * ROW_BYTES + first * TOKEN_BYTES;
-        self.device.slice().part(at as u64, (count * TOKEN_BYTES) as u64)
+        self.device.slice().part((first * TOKEN_BYTES) as u64, (count * TOKEN_BYTES) as u64)
     }
 
     /// Memory of a row's tokens on the device, each now with its logit before the alteration; `None` for a row that was

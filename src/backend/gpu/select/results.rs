@@ -18,12 +18,12 @@ pub(super) struct Places {
     pub tokens: usize,
     /// Largest logit and log-sum-exp of each row.
     pub largest: usize,
+    /// Tokens that were drawn, one after the other. They hold numbers of 64 bits.
+    pub drawn: usize,
     /// Candidates of the rows as they were chosen from.
     pub top: TopPlaces,
     /// Candidates of the rows before their alterations.
     pub unaltered: TopPlaces,
-    /// Tokens that were drawn, one after the other. They hold numbers of 64 bits.
-    pub drawn: usize,
     /// Ranks of chosen tokens.
     pub ranks: usize,
     pub end: usize,
@@ -57,16 +57,21 @@ impl TopPlaces {
 
 impl Places {
     pub(super) fn new(rows: usize, widths: Widths) -> Self {
-        let top = TopPlaces::new(3 * rows, rows, widths.top);
+        let drawn = Self::drawn(rows);
+        let top = TopPlaces::new(drawn + widths.draws * DRAWN_WORDS, rows, widths.top);
         let unaltered = TopPlaces::new(top.end, rows, widths.unaltered);
-        let drawn = unaltered.end.next_multiple_of(2);
-        let ranks = drawn + widths.draws * DRAWN_WORDS;
-        Self { tokens: 0, largest: rows, top, unaltered, drawn, ranks, end: ranks + widths.ranks * RANK_WORDS }
+        let ranks = unaltered.end;
+        Self { tokens: 0, largest: rows, drawn, ranks, end: ranks + widths.ranks * RANK_WORDS, top, unaltered }
     }
 
-    /// The word with the id of the token that was drawn at a place.
-    pub(super) fn drawn_token(&self, place: usize) -> usize {
-        self.drawn + place * DRAWN_WORDS + DRAWN_TOKEN
+    /// They lie behind the largest logits.
+    fn drawn(rows: usize) -> usize {
+        (3 * rows).next_multiple_of(2)
+    }
+
+    /// The word with the id of a row's chosen token: the largest, or the one drawn at a place.
+    pub(super) fn chosen_token(rows: usize, row: usize, drawn: Option<usize>) -> usize {
+        drawn.map_or(row, |place| Self::drawn(rows) + place * DRAWN_WORDS + DRAWN_TOKEN)
     }
 }
 

@@ -33,6 +33,10 @@ impl<A: KernelArgs> RowArgs<A> {
         self.list.len() - 1
     }
 
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, A> {
+        self.list.iter()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
