@@ -12,6 +12,10 @@ enum ActivationFormat : u32 {
   FORMAT_BF16 = 2,        // row-major bf16, stride = padded_cols
   FORMAT_F16_TILED = 3,   // f16 in the order that the matrix units want (activation_index in activation.h)
   FORMAT_BF16_TILED = 4,  // bf16, the same order
+  // row-major 8-bit floats, stride = padded_cols, with a scale (f32) for each row elsewhere: e4m3, a sign, 4 bits of
+  // exponent (bias 7) and 3 of mantissa, up to 448. A scale is a power of two, or a NaN where the row holds a NaN or an
+  // infinity.
+  FORMAT_FP8 = 5,
 };
 
 enum LinearFlags : u32 {
@@ -192,7 +196,8 @@ struct MatmulF32Args {
 
 // Converts rows from one format to another, through a norm where `norm` is given. norm_rows, which knows NORM_RMS
 // without biases alone, and norm_rows_other; norm_rows_of_parts, which does what norm_rows does once it has added to x,
-// rows of f32, what a product with LINEAR_LEAVE has left. One block per row
+// rows of f32, what a product with LINEAR_LEAVE has left; norm_rows_fp8, which does what norm_rows does, into
+// FORMAT_FP8, which norm_rows_other alone reads. One block per row
 constexpr u32 NORM_THREADS = 512, NORM_PARTS_THREADS = 1024;
 struct NormRowsArgs {
   const void* x;          // rows in `format_in`
@@ -208,14 +213,17 @@ struct NormRowsArgs {
   float factor;           // with LINEAR_ADD: on the sum
   u32 num_parts;
   const float* parts;     // [num_parts][rows][x_stride]; norm_rows_of_parts alone
+  float* scales;          // [rows], where the output is in FORMAT_FP8, or else the input
 };
 
 // out[r][i] = the activation of the gate gate_up[r][i] and the up gate_up[r][cols + i]. gated_activation, grid (rows,
-// ceil(columns to store / GATED_COLS))
-constexpr u32 GATED_COLS = 2048;
+// ceil(columns to store / GATED_COLS)); gated_activation_fp8 into FORMAT_FP8, for columns that are a multiple of eight,
+// grid (rows)
+constexpr u32 GATED_COLS = 2048, GATED_FP8_THREADS = 512;
 struct GatedArgs {
   const void* gate_up;    // [rows][2 * cols], FORMAT_F32, or FORMAT_F16 / FORMAT_BF16 (stride then 2 * cols, unpadded)
   void* out;              // [rows] of `cols` in format_out
+  float* scales;          // [rows], with FORMAT_FP8
   u32 rows, cols;
   u32 format_in, format_out;
   u32 activation;

@@ -107,6 +107,12 @@ def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_l
         ({"block_size": None}, TypeError, "block_size: got <class 'NoneType'>, expected an integer"),
         ({"gpu_platform": "cuda"}, InvalidRequestError, "gpu_platform: got cuda, expected 'amd' or 'nvidia'"),
         ({"kv_cache_dtype": "q8"}, InvalidRequestError, "kv_cache_dtype: got q8, expected 'f16', 'f32' or 'int8'"),
+        ({"compute_dtype": "fp4"}, InvalidRequestError, "compute_dtype: got fp4, expected 'auto' or 'fp8'"),
+        (
+            {"compute_dtype": "fp8", "device": "cpu"},
+            InvalidRequestError,
+            "compute_dtype: got fp8, expected 'auto' on the",
+        ),
         ({"device": "cuda", "gpu_platform": "amd"}, InvalidRequestError, "device: got cuda, expected a device of"),
     ],
 )

@@ -462,7 +462,7 @@ def test_perplexity_of_the_fixed_text(smollm2_path, golden_json, tmp_path):
     assert report["nll"] == pytest.approx(float(golden["mean_nll_llamacpp"]), rel=0.005)
 
 
-def test_the_type_of_the_kv_cache_is_an_option(model, tmp_path):
+def test_the_types_of_the_kv_cache_and_of_products_are_options(model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 4, encoding="utf-8")
     nll = {}
@@ -474,6 +474,9 @@ def test_the_type_of_the_kv_cache_is_an_option(model, tmp_path):
     done = run("generate", "a", "-m", model, "--kv-cache-dtype", "q8_0")
     assert done.exit_code == 1
     assert "got q8_0, expected 'f16', 'f32' or 'int8'" in done.stderr
+    done = run("generate", "a", "-m", model, "--device", "cpu", "--compute-dtype", "fp8")
+    assert done.exit_code == 1
+    assert "compute_dtype: got fp8, expected 'auto' on the CPU" in done.stderr
 
 
 def test_perplexity_needs_two_tokens(model, tmp_path):

@@ -68,6 +68,7 @@ ARGUMENTS = [
     ("block_size", -16),
     ("kv_cache_memory", -1),
     ("kv_cache_dtype", "f7"),
+    ("compute_dtype", "f7"),
     ("kv_cache_dtype", "\ud800"),
     ("device", "\ud800"),
     ("retention", 10**400),

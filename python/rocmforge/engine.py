@@ -68,6 +68,9 @@ class LoadedModel:
             them wrongly.
         vendor_blas: Whether the vendor's matrix library serves long prompts; by default on the GPUs on which it is
             known to work.
+        compute_dtype: `auto`, or `fp8`: products of many rows, of prompts and of large batches, are those of 8-bit
+            floats on a GPU whose matrix library has them. Faster and less exact; a copy of the weights takes a byte for
+            each number.
         cpu_isa: The instruction set of the CPU's kernels, to find out whether one is to blame; by default the best that
             the machine has. `rocmforge doctor` lists them.
         gpu_platform: `amd` or `nvidia`, where both could be used; by default AMD's if it has a device.

@@ -53,6 +53,7 @@ class EngineSettings(TypedDict, total=False):
     self_test: bool | None
     graphs: bool | None
     vendor_blas: bool | None
+    compute_dtype: str
     cpu_isa: str | None
     gpu_platform: str | None
     gpu_library: str | os.PathLike[str] | None

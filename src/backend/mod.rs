@@ -60,10 +60,12 @@ pub trait Loader: Sized {
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64>;
 
     /// Tells the device what will be uploaded, before the first of it, so that it may take the memory of all weights at
-    /// once. What only makes steps faster may take `spare` bytes beside them; where it needs more, it is left out.
+    /// once. Copies of them may take `spare` bytes beside; those that only make steps faster are left out where they
+    /// need more.
     ///
     /// # Errors
-    /// `OutOfMemory` when the weights do not fit.
+    /// `OutOfMemory` when the weights do not fit, or copies that were asked for; `InvalidRequest` for products that the
+    /// device does not compute.
     fn reserve_weights(&mut self, _uploads: &[Upload<'_>], _spare: u64) -> Result<()> {
         Ok(())
     }

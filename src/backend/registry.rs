@@ -5,7 +5,7 @@ use super::Loader;
 use super::cpu::{CpuLoader, Isa};
 use super::gpu::{Device, GpuLoader};
 use super::specs::StepLimits;
-use crate::config::{DeviceKind, EngineArgs, defaults};
+use crate::config::{ComputeDtype, DeviceKind, EngineArgs, defaults};
 use crate::{Error, Result};
 
 /// A device, opened.
@@ -86,10 +86,15 @@ impl OpenDevice {
     /// Gives `user` a loader for steps of at most `limits`.
     ///
     /// # Errors
-    /// `InvalidRequest` for an instruction set that this CPU does not have; `Error::Device`; those of `user`.
+    /// `InvalidRequest` for an instruction set that this CPU does not have, or products that it does not compute;
+    /// `Error::Device`; those of `user`.
     pub fn load<U: UseLoader>(&self, args: &EngineArgs, limits: StepLimits, user: U) -> Result<U::Output> {
         match self {
             Self::Cpu => {
+                if args.gpu.compute_dtype != ComputeDtype::Auto {
+                    let expected = "'auto' on the CPU, whose products are those of 8-bit whole numbers, or a GPU";
+                    return Err(Error::invalid("compute_dtype", args.gpu.compute_dtype.name(), expected));
+                }
                 let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
                 user.with(match &args.cpu_isa {
                     Some(name) => loader.with_isa(Isa::from_name(name)?),

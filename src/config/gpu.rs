@@ -34,6 +34,32 @@ impl Platform {
     }
 }
 
+/// The numbers that products of many rows, of prompts and of large batches, are made of on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ComputeDtype {
+    /// 16-bit floats.
+    #[default]
+    Auto,
+    /// 8-bit floats (e4m3) with a scale for each row of weights and of activations, by the vendor's matrix library.
+    /// About twice as fast, and less exact.
+    Fp8,
+}
+
+impl ComputeDtype {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fp8 => "fp8",
+        }
+    }
+
+    /// # Errors
+    /// `InvalidRequest` that names the argument `what`, for what is no name of a type.
+    pub fn named(what: &'static str, name: &str) -> Result<Self> {
+        by_name(what, name, &[Self::Auto, Self::Fp8], Self::name)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuOptions {
     /// `None`: AMD where it has a device, else NVIDIA. `ROCMFORGE_GPU_PLATFORM`.
@@ -64,6 +90,8 @@ pub struct GpuOptions {
     /// Whether the vendor's matrix library serves long prompts if it is installed. `None`: it does on the GPUs on which
     /// it is trusted so far. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: Option<bool>,
+    /// The numbers that products of many rows are made of. A device that does not multiply them refuses to load.
+    pub compute_dtype: ComputeDtype,
     /// A program with its arguments that ends in `backend::gpu::helper::main`; work that may crash is done in it.
     /// `None`: the matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork
     /// of this process. Only the Python bindings set it.
@@ -95,6 +123,7 @@ impl Default for GpuOptions {
             self_test: true,
             graphs: None,
             vendor_blas: None,
+            compute_dtype: ComputeDtype::Auto,
             helper: None,
             #[cfg(test)]
             is_helper: false,

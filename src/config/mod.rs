@@ -18,7 +18,7 @@ mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, GroupConfig, KvCacheDtype, StateConfig};
 pub use env::log_level;
-pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
+pub use gpu::{ComputeDtype, GpuOptions, INSIDE_HELPER, Platform};
 pub use log::LogLevel;
 pub use pooling::{Pooling, PoolingParams, RequestParams};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{EngineArgs, KvCacheDtype, Platform, SpeculativeConfig};
+use super::{ComputeDtype, EngineArgs, KvCacheDtype, Platform, SpeculativeConfig};
 
 /// A setting inside its `EngineArgs`, by the kind of its value; in an `Option`, `None` leaves the choice to the engine.
 pub enum Setting<'a> {
@@ -20,6 +20,7 @@ pub enum Setting<'a> {
     OptionalText(&'a mut Option<String>),
     OptionalFile(&'a mut Option<PathBuf>),
     CacheType(&'a mut KvCacheDtype),
+    ComputeType(&'a mut ComputeDtype),
     OptionalPlatform(&'a mut Option<Platform>),
     Speculation(&'a mut Option<SpeculativeConfig>),
 }
@@ -28,7 +29,7 @@ pub enum Setting<'a> {
 type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
 
 /// In the order in which users are shown them.
-pub const SETTINGS: [Named; 27] = [
+pub const SETTINGS: [Named; 28] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
@@ -50,6 +51,7 @@ pub const SETTINGS: [Named; 27] = [
     ("self_test", |args| Setting::OptionalSwitch(&mut args.self_test)),
     ("graphs", |args| Setting::OptionalSwitch(&mut args.gpu.graphs)),
     ("vendor_blas", |args| Setting::OptionalSwitch(&mut args.gpu.vendor_blas)),
+    ("compute_dtype", |args| Setting::ComputeType(&mut args.gpu.compute_dtype)),
     ("cpu_isa", |args| Setting::OptionalText(&mut args.cpu_isa)),
     ("gpu_platform", |args| Setting::OptionalPlatform(&mut args.gpu.platform)),
     ("gpu_library", |args| Setting::OptionalFile(&mut args.gpu.library)),
@@ -99,6 +101,7 @@ mod tests {
                 Setting::OptionalText(place) => (&raw const *place).addr(),
                 Setting::OptionalFile(place) => (&raw const *place).addr(),
                 Setting::CacheType(place) => (&raw const *place).addr(),
+                Setting::ComputeType(place) => (&raw const *place).addr(),
                 Setting::OptionalPlatform(place) => (&raw const *place).addr(),
                 Setting::Speculation(place) => (&raw const *place).addr(),
             };

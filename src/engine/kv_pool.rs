@@ -181,14 +181,15 @@ impl PoolWish {
         largest(1, most, |snapshots| self.bytes(self.needed, seqs, snapshots) <= bytes)
     }
 
-    /// Bytes that may go to things that only make steps faster. If the user named the pool's size, that is half of what
-    /// the pool leaves (some of the rest is needed by the driver, for the code of these things); else a quarter of what
-    /// the smallest pool leaves.
-    pub(super) fn spare(&self, available: u64) -> u64 {
-        match self.memory {
-            Some(bytes) => available.saturating_sub(bytes) / 2,
-            None => available.saturating_sub(self.least_bytes()) / 4,
-        }
+    /// Bytes that may go to copies of weights. Those that only make steps faster may take half of what the pool leaves,
+    /// if the user named its size (some of the rest is needed by the driver, for the code of these things), else a
+    /// quarter of what the smallest pool leaves. Those that were `asked_for` may take all of that.
+    pub(super) fn spare(&self, available: u64, asked_for: bool) -> u64 {
+        let (left, share) = match self.memory {
+            Some(bytes) => (available.saturating_sub(bytes), 2),
+            None => (available.saturating_sub(self.least_bytes()), 4),
+        };
+        if asked_for { left } else { left / share }
     }
 
     /// Bytes of the pool without which nothing can be served.

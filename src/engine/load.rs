@@ -8,7 +8,7 @@ use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
 use crate::backend::{self, Backend, Loader, OpenDevice, StepLimits, UseLoader, resolve_threads};
-use crate::config::{EngineArgs, EngineConfig, SpeculativeMethod, defaults};
+use crate::config::{ComputeDtype, EngineArgs, EngineConfig, SpeculativeMethod, defaults};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
@@ -134,7 +134,8 @@ fn load_onto<L: Loader>(
         true => Ok(()),
         false => Err(Error::Interrupted),
     };
-    let weights = tensors.upload(&mut loader, wish.spare(room), &mut tell)?;
+    let spare = wish.spare(room, args.gpu.compute_dtype == ComputeDtype::Fp8);
+    let weights = tensors.upload(&mut loader, spare, &mut tell)?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
     let pool = wish.resolve(available, default_pool(available))?;
     let is_bidirectional = spec.is_bidirectional();

@@ -13,7 +13,7 @@ use super::json::to_json;
 use super::logging::{flush, prepare};
 use super::snapshots::speculation;
 use crate::backend::{self, OpenDevice};
-use crate::config::{EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting, SpeculativeConfig};
+use crate::config::{ComputeDtype, EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting, SpeculativeConfig};
 
 /// Arguments for an engine in this interpreter; a setting that was not given has its default.
 ///
@@ -52,6 +52,7 @@ fn set(what: &'static str, setting: Setting<'_>, value: &Bound<'_, PyAny>) -> Py
         Setting::OptionalText(text) => *text = some.map(|text| name_of(what, text)).transpose()?,
         Setting::OptionalFile(path) => *path = some.map(|path| file(what, path)).transpose()?,
         Setting::CacheType(dtype) => *dtype = KvCacheDtype::named(what, &name_of(what, value)?)?,
+        Setting::ComputeType(dtype) => *dtype = ComputeDtype::named(what, &name_of(what, value)?)?,
         Setting::OptionalPlatform(platform) => {
             let name = some.map(|name| name_of(what, name)).transpose()?;
             *platform = name.map(|name| Platform::named(what, &name)).transpose()?;
@@ -103,6 +104,7 @@ pub(super) fn default_settings(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
             Setting::OptionalText(text) => settings.set_item(name, text.as_deref()),
             Setting::OptionalFile(path) => settings.set_item(name, path.as_deref()),
             Setting::CacheType(dtype) => settings.set_item(name, dtype.name()),
+            Setting::ComputeType(dtype) => settings.set_item(name, dtype.name()),
             Setting::OptionalPlatform(platform) => settings.set_item(name, platform.map(Platform::name)),
             Setting::Speculation(config) => settings.set_item(name, config.as_ref().map(speculation)),
         }?;

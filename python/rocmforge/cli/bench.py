@@ -22,6 +22,7 @@ from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.bench_serve import Loads, Plan, bench_engine, bench_server
 from rocmforge.cli.common import (
     BatchInvariantOption,
+    ComputeDtypeOption,
     DeviceOption,
     Format,
     JsonOption,
@@ -71,6 +72,7 @@ def bench(
     ] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
     kv_cache_dtype: KvCacheDtypeOption = "f16",
+    compute_dtype: ComputeDtypeOption = "auto",
     speculative_config: SpeculativeOption = None,
     output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
     json_output: JsonOption = False,
@@ -114,6 +116,7 @@ def bench(
         "graphs": graphs,
         "vendor_blas": vendor_blas,
         "kv_cache_dtype": kv_cache_dtype,
+        "compute_dtype": compute_dtype,
         "speculative_config": speculative_config,
     }
     if serve:

@@ -89,6 +89,10 @@ BatchInvariantOption = Annotated[
 KvCacheDtypeOption = Annotated[
     str, typer.Option(metavar="TYPE", help="Elements of the KV cache: f16, f32, or int8 for half the memory.")
 ]
+ComputeDtypeOption = Annotated[
+    str,
+    typer.Option(metavar="TYPE", help="Products of many rows on a GPU: auto, or fp8, which is faster and less exact."),
+]
 SpeculativeOption = Annotated[
     SpeculativeConfig | None,
     typer.Option(

@@ -11,6 +11,7 @@ from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
     BatchInvariantOption,
     ChatTemplateOption,
+    ComputeDtypeOption,
     DeviceOption,
     JsonOption,
     KvCacheDtypeOption,
@@ -63,6 +64,7 @@ def generate(
     max_model_len: MaxModelLenOption = None,
     batch_invariant: BatchInvariantOption = None,
     kv_cache_dtype: KvCacheDtypeOption = "f16",
+    compute_dtype: ComputeDtypeOption = "auto",
     speculative_config: SpeculativeOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -91,6 +93,7 @@ def generate(
         max_num_seqs=1,
         batch_invariant=batch_invariant,
         kv_cache_dtype=kv_cache_dtype,
+        compute_dtype=compute_dtype,
         speculative_config=speculative_config,
     )
     with llm:

@@ -30,6 +30,7 @@ _ENGINE = {
     "max_num_seqs",
     "speculative_config",
     "kv_cache_dtype",
+    "compute_dtype",
 }
 _SERVER = {"served_model_name", "api_key"}
 _FIXED_LENGTHS = {"input_len", "output_len"}

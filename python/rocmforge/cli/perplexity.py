@@ -8,6 +8,7 @@ import typer
 
 from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    ComputeDtypeOption,
     DeviceOption,
     JsonOption,
     KvCacheDtypeOption,
@@ -33,6 +34,7 @@ def perplexity(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     kv_cache_dtype: KvCacheDtypeOption = "f16",
+    compute_dtype: ComputeDtypeOption = "auto",
     json_output: JsonOption = False,
 ) -> None:
     """Mean negative log-likelihood of a text, and its exponential, over windows that do not overlap."""
@@ -49,6 +51,7 @@ def perplexity(
         num_threads=threads,
         max_model_len=length,
         kv_cache_dtype=kv_cache_dtype,
+        compute_dtype=compute_dtype,
         enable_prefix_caching=False,
     )
     with llm:

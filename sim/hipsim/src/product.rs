@@ -9,6 +9,10 @@ pub(crate) enum Element {
     F32,
     F16,
     Bf16,
+    /// e4m3 of OCP, without infinities.
+    E4m3,
+    /// The e4m3 of gfx942: exponents have a bias of 8, and the code of a negative zero is no number.
+    E4m3Fnuz,
 }
 
 /// A matrix in device memory, column after column.
@@ -22,13 +26,16 @@ pub(crate) struct Matrix {
     pub stride: usize,
 }
 
-/// `d = transposed a · b + beta · d + bias`, the bias being one number per row of `d`, in elements as `d`'s.
+/// `d = alpha · transposed a · b + beta · d + bias`, the bias being one number per row of `d`, in elements as `d`'s.
+/// Each column of `a`, and of `b`, has a factor (f32) in `scales`, where they are given.
 #[derive(Debug, Clone)]
 pub(crate) struct Product {
     pub a: Matrix,
     pub b: Matrix,
     pub d: Matrix,
+    pub alpha: f32,
     pub beta: f32,
+    pub scales: Option<[u64; 2]>,
     pub bias: Option<u64>,
     /// Whether one element is to be wrong.
     pub wrong: bool,
@@ -36,11 +43,20 @@ pub(crate) struct Product {
 
 impl Element {
     pub(crate) fn of(number: i32) -> Option<Self> {
-        [(0, Self::F32), (2, Self::F16), (14, Self::Bf16)].into_iter().find(|(code, _)| *code == number).map(|(_, e)| e)
+        let all = [(0, Self::F32), (2, Self::F16), (14, Self::Bf16), (28, Self::E4m3), (1000, Self::E4m3Fnuz)];
+        all.into_iter().find(|(code, _)| *code == number).map(|(_, e)| e)
+    }
+
+    pub(crate) fn is_8_bit(self) -> bool {
+        matches!(self, Self::E4m3 | Self::E4m3Fnuz)
     }
 
     pub(crate) fn bytes(self) -> usize {
-        if self == Self::F32 { 4 } else { 2 }
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::E4m3 | Self::E4m3Fnuz => 1,
+        }
     }
 
     fn read(self, bytes: &[u8]) -> f64 {
@@ -49,6 +65,9 @@ impl Element {
             Self::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
             Self::F16 => half::f16::from_bits(half()).into(),
             Self::Bf16 => half::bf16::from_bits(half()).into(),
+            Self::E4m3 => e4m3(bytes[0], 7, 0x7f),
+            Self::E4m3Fnuz if bytes[0] == 0x80 => f64::NAN,
+            Self::E4m3Fnuz => e4m3(bytes[0], 8, 0x80),
         }
     }
 
@@ -57,7 +76,19 @@ impl Element {
             Self::F32 => bytes.copy_from_slice(&(value as f32).to_le_bytes()),
             Self::F16 => bytes.copy_from_slice(&half::f16::from_f64(value).to_le_bytes()),
             Self::Bf16 => bytes.copy_from_slice(&half::bf16::from_f64(value).to_le_bytes()),
+            Self::E4m3 | Self::E4m3Fnuz => unreachable!("no product has such an output"),
         }
+    }
+}
+
+/// A number of 4 bits of exponent and 3 of mantissa; `nan` is the code that is none, whatever its sign.
+fn e4m3(code: u8, bias: i32, nan: u8) -> f64 {
+    let (sign, size) = (if code & 0x80 == 0 { 1.0 } else { -1.0 }, code & 0x7f);
+    let (exponent, mantissa) = (i32::from(size >> 3), f64::from(size & 7));
+    match (size == nan, exponent) {
+        (true, _) => f64::NAN,
+        (false, 0) => sign * mantissa / 8.0 * 2f64.powi(1 - bias),
+        (false, _) => sign * (1.0 + mantissa / 8.0) * 2f64.powi(exponent - bias),
     }
 }
 
@@ -82,11 +113,22 @@ impl Product {
         let (a, b, mut d) = (self.a.load(memory)?, self.b.load(memory)?, self.d.load(memory)?);
         let size = self.d.element.bytes();
         let bias = self.bias.map(|at| load(memory, at, size * self.d.rows)).transpose()?;
+        let scales = self.scales.map(|at| [(at[0], self.a.cols), (at[1], self.b.cols)]);
+        let scales = scales.map(|sides| sides.map(|(at, count)| load(memory, at, 4 * count)));
+        let scales = match scales {
+            Some([a, b]) => Some([a?, b?]),
+            None => None,
+        };
+        let scale = |side: usize, i: usize| match &scales {
+            Some(sides) => Element::F32.read(&sides[side][4 * i..]),
+            None => 1.0,
+        };
         let weights: Vec<Vec<f64>> = (0..self.a.cols).map(|col| self.a.column(&a, col)).collect();
         for col in 0..self.d.cols {
             let x = self.b.column(&b, col);
             for (row, weights) in weights.iter().enumerate() {
                 let mut sum: f64 = weights.iter().zip(&x).map(|(w, x)| w * x).sum();
+                sum *= f64::from(self.alpha) * scale(0, row) * scale(1, col);
                 let at = &mut d[size * (self.d.stride * col + row)..][..size];
                 // A factor of zero means that the old content is not read: it may be no number.
                 if self.beta != 0.0 {

@@ -1,6 +1,7 @@
 //! The objects that the backend's ops compute on: parts of the engine's allocations, with their shapes. Each owns its
 //! allocation together with the backend that it was made for, which keeps all of them until queued work has run.
 
+use super::arena::aligned;
 use super::args::Format;
 use super::compile::plan::Operands;
 use super::{DeviceBuffer, DeviceSlice, KernelType};
@@ -33,7 +34,11 @@ impl Format {
 
     /// Bytes of one number.
     pub fn element_bytes(self) -> u64 {
-        if self.is_f32() { 4 } else { 2 }
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 | Self::F16Tiled | Self::Bf16Tiled => 2,
+            Self::Fp8 => 1,
+        }
     }
 
     /// Bytes of `rows` rows, padding included.
@@ -43,7 +48,13 @@ impl Format {
             Self::F32 => 4 * rows as u64 * cols as u64,
             Self::F16 | Self::Bf16 => 2 * rows as u64 * padded,
             Self::F16Tiled | Self::Bf16Tiled => 2 * rows.next_multiple_of(ROW_GROUP) as u64 * padded,
+            Self::Fp8 => Self::fp8_bytes(rows, cols).iter().sum(),
         }
+    }
+
+    /// Bytes of rows of 8-bit floats, and of their scales behind them.
+    pub fn fp8_bytes(rows: usize, cols: usize) -> [u64; 2] {
+        [aligned(rows as u64 * cols.next_multiple_of(TILE_COLS) as u64), aligned(4 * rows as u64)]
     }
 
     /// Bytes that hold `rows` rows in any format.
@@ -143,7 +154,15 @@ pub(super) struct Segment {
     /// f32, one for each output.
     pub bias: Option<DeviceBuffer>,
     /// The weights dequantised for the vendor's matrix library, if they are kept so.
-    pub dense: Option<DeviceBuffer>,
+    pub dense: Option<Dense>,
+}
+
+/// Weights as a vendor's matrix library takes them: rows of 16-bit numbers, padded to whole tiles.
+#[derive(Debug, Clone)]
+pub(super) struct Dense {
+    pub rows: DeviceBuffer,
+    /// The scales (f32) of the rows where they are 8-bit floats instead.
+    pub scales: Option<DeviceBuffer>,
 }
 
 /// Outputs of a segment, which one launch computes.
@@ -157,6 +176,11 @@ pub(super) struct Outputs<'b> {
 }
 
 impl Segment {
+    /// Whether the library multiplies it as 8-bit floats.
+    pub(super) fn is_fp8(&self) -> bool {
+        self.dense.as_ref().is_some_and(|dense| dense.scales.is_some())
+    }
+
     /// Returns all outputs of the segment.
     pub(super) fn outputs(&self) -> Outputs<'_> {
         Outputs {

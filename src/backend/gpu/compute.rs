@@ -113,9 +113,7 @@ impl Compute {
 
     /// Dequantises the segments (with their columns) that have a place for it.
     pub(super) fn keep_dequantized(&self, segments: &[(Segment, usize)]) -> Result<()> {
-        segments.iter().try_for_each(|(segment, cols)| match &segment.dense {
-            Some(copy) => self.launcher.dequantize(segment, *cols, 0, segment.rows, copy),
-            None => Ok(()),
-        })
+        let Some(library) = &self.library else { return Ok(()) };
+        segments.iter().try_for_each(|(segment, cols)| library.keep(&self.launcher, segment, *cols))
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Parts {
     pub latent: bool,
     /// Layers that carry states.
     pub states: bool,
+    /// Products of 8-bit floats.
+    pub fp8: bool,
 }
 
 fn serves(row: &Row, parts: Parts) -> bool {
@@ -25,6 +27,7 @@ fn serves(row: &Row, parts: Parts) -> bool {
         Needed::Experts => parts.experts,
         Needed::Latent => parts.latent,
         Needed::States => parts.states,
+        Needed::Fp8 => parts.fp8,
         Needed::Measurement => false,
     }
 }

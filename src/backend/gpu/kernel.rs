@@ -158,6 +158,8 @@ pub enum Needed {
     Latent,
     /// Models with layers that carry states.
     States,
+    /// Models whose products of many rows are those of 8-bit floats.
+    Fp8,
     /// No model: it measures a device.
     Measurement,
 }

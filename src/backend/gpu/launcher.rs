@@ -43,6 +43,7 @@ impl Left {
             factor: 1.0,
             num_parts,
             parts,
+            scales: DevicePtr::NULL,
         }
     }
 }

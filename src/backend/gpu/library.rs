@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR_ADD};
-use super::buffer::{Segment, TILE_COLS, TILE_ROWS, count};
+use super::buffer::{Dense, Segment, TILE_COLS, TILE_ROWS, count};
 use super::dense::piece_rows;
 use super::kernel::DEQUANTIZE;
 use super::launcher::Launcher;
 use super::product::Product;
 use super::vendor::blas::{self, Element, Operands, VendorBlas};
-use super::{DeviceBuffer, Stream};
+use super::{DeviceBuffer, DevicePtr, Stream};
 use crate::Result;
 
 /// The library, and the device memory that its products need.
@@ -89,6 +89,25 @@ impl Library {
         Ok(None)
     }
 
+    /// Fills the place that a segment of so many columns has for its dequantised weights.
+    pub(super) fn keep(&self, launcher: &Launcher, segment: &Segment, cols: usize) -> Result<()> {
+        let Some(Dense { rows, scales }) = &segment.dense else { return Ok(()) };
+        let Some(scales) = scales else { return launcher.dequantize(segment, cols, 0, segment.rows, rows) };
+        let piece_rows = piece_rows(cols);
+        let format_in = match segment.ty.matmul_format().map(Format::row_major) {
+            Some(Format::Bf16) => Format::Bf16,
+            _ => Format::F16,
+        };
+        for first in (0..segment.rows).step_by(piece_rows) {
+            let count = piece_rows.min(segment.rows - first);
+            launcher.dequantize(segment, cols, first, count, &self.weights)?;
+            let before = first as u64 * cols.next_multiple_of(TILE_COLS) as u64;
+            let out = [rows.slice().after(before)?, scales.slice().after(4 * first as u64)?];
+            launcher.round_to_fp8(self.weights.slice(), format_in, [count, cols], out)?;
+        }
+        Ok(())
+    }
+
     /// Multiplies some outputs of a segment, whose rows lie dequantised in `kept`, else in `weights`.
     fn product_of_rows(
         &mut self,
@@ -97,25 +116,38 @@ impl Library {
         format: Format,
         product: &Product<'_>,
         rows: Range<usize>,
-        kept: Option<&DeviceBuffer>,
+        kept: Option<&Dense>,
     ) -> Result<Option<Refused>> {
         let shape = &product.shape;
         let bias = segment.outputs_from(rows.start, shape.cols)?.bias;
+        let input = match format {
+            Format::Fp8 => Element::Fp8,
+            Format::Bf16 => Element::Bf16,
+            _ => Element::F16,
+        };
+        let scales = match kept.and_then(|dense| dense.scales.as_ref()) {
+            Some(of_weights) => {
+                let of_x = product.x.after(Format::fp8_bytes(shape.rows, shape.cols)[0])?;
+                [of_weights.ptr(), of_x.ptr()]
+            }
+            None => [DevicePtr::NULL; 2],
+        };
         let wanted = blas::Product {
             rows: shape.rows,
             out_rows: rows.len(),
             cols: shape.cols.next_multiple_of(TILE_COLS),
             out_stride: shape.out_stride,
-            input: if format == Format::Bf16 { Element::Bf16 } else { Element::F16 },
+            input,
             output: if shape.out_format == Format::F16 { Element::F16 } else { Element::F32 },
             add: shape.flags & LINEAR_ADD != 0,
             bias: bias.is_some(),
         };
         let operands = Operands {
-            weights: kept.unwrap_or(&self.weights).ptr(),
+            weights: kept.map_or(&self.weights, |dense| &dense.rows).ptr(),
             x: product.x.ptr(),
             bias: bias.into(),
             out: product.out_from(segment.first_row + rows.start)?.ptr(),
+            scales,
             workspace: self.workspace.ptr(),
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.

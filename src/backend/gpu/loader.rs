@@ -35,7 +35,7 @@ use crate::backend::{
     DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec,
     StateLayerSpec, StepLimits, Upload,
 };
-use crate::config::GpuOptions;
+use crate::config::{ComputeDtype, GpuOptions};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -251,7 +251,7 @@ impl Loader for GpuLoader {
     }
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
-        let dense = self.open_library(uploads, spare);
+        let dense = self.open_library(uploads, spare)?;
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
         self.weights = Arena::new(self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?);
         if dense > 0 {
@@ -265,6 +265,7 @@ impl Loader for GpuLoader {
             experts: experts::types(uploads).next().is_some(),
             latent: uploads.iter().any(|upload| matches!(upload, Upload::Heads(..))),
             states: uploads.iter().any(|upload| matches!(upload, Upload::Taps(_))),
+            fp8: self.options.compute_dtype == ComputeDtype::Fp8,
         };
         self.kernels.prepare(&functions::units(&types, parts, self.kernels.platform()))?;
         let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
@@ -411,7 +412,8 @@ impl Loader for GpuLoader {
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
         let Self { has_experts: experts, has_latent: latent, has_states: states, .. } = self;
-        let parts = functions::Parts { experts, latent, states };
+        let fp8 = self.options.compute_dtype == ComputeDtype::Fp8;
+        let parts = functions::Parts { experts, latent, states, fp8 };
         let functions = Functions::load(&self.kernels, &types, &self.cache, parts)?;
         let stream = Stream::new(&self.device)?;
         let mut of_steps = self.tuning;

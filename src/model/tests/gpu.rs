@@ -16,7 +16,7 @@ use crate::config::{GpuOptions, KvCacheDtype};
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
 
-type Opened = (crate::backend::gpu::Device, GpuOptions);
+pub(super) type Opened = (crate::backend::gpu::Device, GpuOptions);
 
 fn load(device: &Opened, name: &str) -> Model<GpuBackend> {
     load_on(devices::loader(device, MAX_TOKENS), &format!("{name}.gguf"), KvCacheDtype::F16)

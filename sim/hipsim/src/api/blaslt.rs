@@ -1,5 +1,5 @@
-//! hipBLASLt: products of 16-bit matrices with f32 sums, as the engine asks for them, and the ways in which the real
-//! library has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
+//! hipBLASLt: products of 16-bit and 8-bit matrices with f32 sums, as the engine asks for them, and the ways in which
+//! the real library has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -77,8 +77,20 @@ const FAULTS: [(&CStr, Fault); 10] = [
 enum Object {
     Library,
     Preference,
-    Descriptor { transpose_a: bool, add_bias: bool, bias: u64 },
-    Layout { element: Element, rows: usize, cols: usize, stride: usize },
+    /// `scales` and `scale_modes` are those of A and of B.
+    Descriptor {
+        transpose_a: bool,
+        add_bias: bool,
+        bias: u64,
+        scales: [u64; 2],
+        scale_modes: [u64; 2],
+    },
+    Layout {
+        element: Element,
+        rows: usize,
+        cols: usize,
+        stride: usize,
+    },
 }
 
 struct State {
@@ -171,7 +183,9 @@ pub unsafe extern "C" fn hipblasLtMatmulDescCreate(
     if (compute, scale) != (2, 0) {
         return BlasStatus::NOT_SUPPORTED;
     }
-    create(handle, Object::Descriptor { transpose_a: false, add_bias: false, bias: 0 }).into()
+    let descriptor =
+        Object::Descriptor { transpose_a: false, add_bias: false, bias: 0, scales: [0; 2], scale_modes: [0; 2] };
+    create(handle, descriptor).into()
 }
 
 #[unsafe(no_mangle)]
@@ -189,7 +203,9 @@ pub unsafe extern "C" fn hipblasLtMatmulDescSetAttribute(
     let set = || {
         let mut state = state().lock();
         let object = state.objects.get_mut(&handle.addr()).ok_or(BlasStatus::INVALID_VALUE)?;
-        let Object::Descriptor { transpose_a, add_bias, bias } = object else { return Err(BlasStatus::INVALID_VALUE) };
+        let Object::Descriptor { transpose_a, add_bias, bias, scales, scale_modes } = object else {
+            return Err(BlasStatus::INVALID_VALUE);
+        };
         let number = |wanted: usize| match (bytes == wanted, wanted) {
             // SAFETY: the module's contract: a value of so many bytes.
             (true, 4) => Ok(u64::from(unsafe { value.cast::<u32>().read_unaligned() })),
@@ -207,6 +223,10 @@ pub unsafe extern "C" fn hipblasLtMatmulDescSetAttribute(
             2 => *add_bias = [1, 4].iter().position(|&op| number(4) == Ok(op)).ok_or(BlasStatus::INVALID_VALUE)? == 1,
             // _BIAS_POINTER.
             3 => *bias = number(8)?,
+            // _A_SCALE_POINTER, _B_SCALE_POINTER.
+            5 | 6 => scales[attribute as usize - 5] = number(8)?,
+            // _A_SCALE_MODE, _B_SCALE_MODE.
+            31 | 32 => scale_modes[attribute as usize - 31] = number(4)?,
             _ => return Err(BlasStatus::NOT_SUPPORTED),
         }
         Ok(())
@@ -264,7 +284,8 @@ pub unsafe extern "C" fn hipblasLtMatmulPreferenceSetAttribute(
 /// The product of these objects, without its addresses.
 fn product(state: &State, library: *mut c_void, descriptor: *mut c_void, layouts: [*mut c_void; 4]) -> Result<Product> {
     state.is(library, |object| matches!(object, Object::Library))?;
-    let Object::Descriptor { transpose_a: true, add_bias, bias } = *state.object(descriptor)? else {
+    let Object::Descriptor { transpose_a: true, add_bias, bias, scales, scale_modes } = *state.object(descriptor)?
+    else {
         return Err(BlasStatus::NOT_SUPPORTED);
     };
     let [a, b, c, d] = layouts.map(|layout| state.layout(layout));
@@ -278,10 +299,16 @@ fn product(state: &State, library: *mut c_void, descriptor: *mut c_void, layouts
     if !shapes {
         return Err(BlasStatus::INVALID_VALUE);
     }
-    if !elements {
+    // HIPBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F on either side, for 8-bit elements alone; what the real library asks
+    // of these: a multiple of 16 on every side but the columns of B, no bias in f32.
+    let is_8_bit = a.element.is_8_bit();
+    let scaled = scale_modes == [if is_8_bit { 3 } else { 0 }; 2];
+    let fits = !is_8_bit || (a.rows.is_multiple_of(16) && a.cols.is_multiple_of(16) && !add_bias);
+    if !elements || d.element.is_8_bit() || !scaled || !fits {
         return Err(BlasStatus::NOT_SUPPORTED);
     }
-    Ok(Product { a, b, d, beta: 0.0, bias: add_bias.then_some(bias), wrong: state.fault == Fault::Wrong })
+    let (bias, scales) = (add_bias.then_some(bias), is_8_bit.then_some(scales));
+    Ok(Product { a, b, d, alpha: 1.0, beta: 0.0, bias, scales, wrong: state.fault == Fault::Wrong })
 }
 
 #[unsafe(no_mangle)]
@@ -301,8 +328,11 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     let find = || {
         let state = state().lock();
         state.is(preference, |object| matches!(object, Object::Preference))?;
-        // A bias whose address is not known yet is no reason to refuse.
-        product(&state, library, descriptor, [a, b, c, d])?;
+        // A bias whose address is not known yet is no reason to refuse; scales are, as for cuBLASLt.
+        let product = product(&state, library, descriptor, [a, b, c, d])?;
+        if product.scales.is_some_and(|scales| scales.contains(&0)) {
+            return Err(BlasStatus::INVALID_VALUE);
+        }
         if state.fault == Fault::Heuristic || wanted < 1 || results.is_null() {
             return Err(BlasStatus::INVALID_VALUE);
         }
@@ -350,7 +380,8 @@ pub unsafe extern "C" fn hipblasLtMatmul(
         let (alpha, beta, algorithm) =
             unsafe { (alpha.cast::<f32>().read_unaligned(), beta.cast::<f32>().read_unaligned(), algorithm.read()) };
         let number = algorithm.wrapping_sub(0xa0);
-        if alpha != 1.0 || number >= ALGORITHMS || product.bias == Some(0) {
+        let is_unset = product.bias == Some(0) || product.scales.is_some_and(|scales| scales.contains(&0));
+        if number >= ALGORITHMS || is_unset {
             return Err(BlasStatus::INVALID_VALUE);
         }
         match state.fault {
@@ -369,7 +400,8 @@ pub unsafe extern "C" fn hipblasLtMatmul(
             },
             _ => {}
         }
-        (product.a.at, product.b.at, product.d.at, product.beta) = (a, b, d, beta);
+        (product.a.at, product.b.at, product.d.at) = (a, b, d);
+        (product.alpha, product.beta) = (alpha, beta);
         let queued = find_stream(stream)
             .and_then(|(device, stream)| device.enqueue(&mut *device.working()?, stream, Operation::Product(product)));
         queued.map_err(|_| BlasStatus::EXECUTION_FAILED)?;

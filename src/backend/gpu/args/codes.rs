@@ -2,8 +2,8 @@
 
 use super::{
     ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_GELU_ERF, ACTIVATION_SILU, ACTIVATION_SQUARED_RELU,
-    FORMAT_BF16, FORMAT_BF16_TILED, FORMAT_F16, FORMAT_F16_TILED, FORMAT_F32, GATING_SIGMOID, GATING_SOFTMAX,
-    NORM_LAYER, NORM_RMS,
+    FORMAT_BF16, FORMAT_BF16_TILED, FORMAT_F16, FORMAT_F16_TILED, FORMAT_F32, FORMAT_FP8, GATING_SIGMOID,
+    GATING_SOFTMAX, NORM_LAYER, NORM_RMS,
 };
 use crate::backend::{Activation, Gating, NormKind};
 
@@ -16,6 +16,8 @@ pub enum Format {
     Bf16 = FORMAT_BF16,
     F16Tiled = FORMAT_F16_TILED,
     Bf16Tiled = FORMAT_BF16_TILED,
+    /// Rows of e4m3, and behind them the scales of all rows.
+    Fp8 = FORMAT_FP8,
 }
 
 /// How a feed-forward combines a gate and what it lets pass; `Activation` in `args.h`.

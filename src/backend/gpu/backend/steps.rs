@@ -12,6 +12,7 @@ use crate::backend::gpu::graphs::Plan;
 use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
 use crate::backend::{Backend, MemoryLedger, NormRows, StepOps};
 use crate::batch::Batch;
+use crate::config::ComputeDtype;
 use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 
@@ -130,7 +131,10 @@ impl Backend for GpuBackend {
         let long_prompts = match (self.compute.library(), &self.library_problem) {
             (Some(library), _) => match library.refusal() {
                 Some(refusal) => format!("matmul (the matrix library refused: {refusal})"),
-                None => library.file().display().to_string(),
+                None => match self.options.compute_dtype {
+                    ComputeDtype::Auto => library.file().display().to_string(),
+                    ComputeDtype::Fp8 => format!("{} in fp8", library.file().display()),
+                },
             },
             (None, Some(problem)) => format!("matmul (the matrix library is not used: {problem})"),
             (None, None) => "matmul".to_owned(),

@@ -61,6 +61,10 @@ macro_rules! with_kernels {
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";
                 COPY_BLOCKS: CopyBlocksArgs, Once, One(256), "copy KV blocks";
             }
+            "fp8.hip" Fp8 Plainly {
+                NORM_ROWS_FP8: NormRowsArgs, Once, One(NORM_THREADS), "8-bit rows";
+                GATED_ACTIVATION_FP8: GatedArgs, Once, One(GATED_FP8_THREADS), "8-bit rows";
+            }
             "weights.hip" Always Plainly {
                 REPACK: RepackArgs, Type, One(256);
                 EMBED: EmbedArgs, Type, One(256), "embedding rows";

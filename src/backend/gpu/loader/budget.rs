@@ -6,6 +6,7 @@ use crate::backend::gpu::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::backend::gpu::stacks::{Layout, device_type, values_bytes};
 use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
 use crate::backend::{Loader, RopeSpec, Upload};
+use crate::config::ComputeDtype;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
@@ -60,9 +61,10 @@ impl GpuLoader {
     }
 
     /// Rows that may have to be converted from one format to another: all, unless every matrix agrees on one; then only
-    /// those that were gathered for the logits.
+    /// those that were gathered for the logits. No format is that of 8-bit floats: attention, for one, writes 16 bits.
     fn conversion_rows(&self, types: impl Iterator<Item = KernelType>) -> usize {
-        if common_format(types).is_some() { self.limits.logits_rows } else { self.limits.tokens }
+        let agree = common_format(types).is_some() && self.options.compute_dtype == ComputeDtype::Auto;
+        if agree { self.limits.logits_rows } else { self.limits.tokens }
     }
 
     /// Bytes of a `Workspace` for matrices of these types, and of up to `max_cols` inputs: its partial sums, counters

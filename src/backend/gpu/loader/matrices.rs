@@ -2,8 +2,9 @@
 
 use super::GpuLoader;
 use crate::backend::gpu::DeviceBuffer;
-use crate::backend::gpu::buffer::{Matrix, Segment};
-use crate::backend::gpu::dense::{dequantized_bytes, kept_bytes};
+use crate::backend::gpu::args::Format;
+use crate::backend::gpu::buffer::{Dense, Matrix, Segment};
+use crate::backend::gpu::dense::{dequantized_bytes, is_fp8, kept_bytes};
 use crate::backend::gpu::stacks::{Layout, Run, part_bytes};
 use crate::backend::{LinearPart, Progress};
 use crate::quant;
@@ -67,20 +68,32 @@ impl GpuLoader {
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
             self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
         }
-        let keeps = kept_bytes(parts).is_some();
-        let segments = layout.segments.iter().map(|run| self.segment(run, cols, &tiles, bias.as_ref(), keeps));
+        let dtype = self.options.compute_dtype;
+        let (keeps, is_fp8) = (kept_bytes(parts, dtype).is_some(), is_fp8(parts, dtype));
+        let segments = layout.segments.iter().map(|run| {
+            let dense = if keeps { self.dense(run.rows, cols, is_fp8) } else { None };
+            self.segment(run, cols, &tiles, bias.as_ref(), dense)
+        });
         Ok(Matrix { rows, cols, segments: segments.collect::<Result<_>>()? })
     }
 
-    /// A run of a stack whose tiles and biases these are. Where it `keeps` a dequantised copy and there is room for it,
-    /// the segment has its place.
+    /// Room for weights as the matrix library takes them; `None` where it would take too much of the memory.
+    fn dense(&mut self, rows: usize, cols: usize, is_fp8: bool) -> Option<Dense> {
+        if !is_fp8 {
+            return Some(Dense { rows: self.dense.take(dequantized_bytes(rows, cols))?, scales: None });
+        }
+        let [rows, scales] = Format::fp8_bytes(rows, cols).map(|bytes| self.dense.take(bytes));
+        Some(Dense { rows: rows?, scales: Some(scales?) })
+    }
+
+    /// A run of a stack whose tiles and biases these are, with the place of its dequantised copy, where it keeps one.
     fn segment(
         &mut self,
         run: &Run,
         cols: usize,
         tiles: &DeviceBuffer,
         bias: Option<&DeviceBuffer>,
-        keeps: bool,
+        dense: Option<Dense>,
     ) -> Result<Segment> {
         let Run { ty, first_row, rows, start } = *run;
         let segment = Segment {
@@ -89,7 +102,7 @@ impl GpuLoader {
             rows,
             tiles: tiles.part(start, ty.matrix_bytes(rows, cols))?,
             bias: bias.map(|bias| bias.part(4 * first_row as u64, 4 * rows as u64)).transpose()?,
-            dense: keeps.then(|| self.dense.take(dequantized_bytes(rows, cols))).flatten(),
+            dense,
         };
         if segment.dense.is_some() {
             self.kept.push((segment.clone(), cols));

@@ -29,9 +29,17 @@ pub(super) struct GemvRows<'b> {
 }
 
 impl Compute {
+    /// The format in which a segment reads its activations.
+    fn segment_format(&self, segment: &Segment, rows: usize) -> Format {
+        match self.activation_format(segment.ty.matmul_format(), rows) {
+            Format::F16 | Format::Bf16 if segment.is_fp8() => Format::Fp8,
+            format => format,
+        }
+    }
+
     /// The format in which all segments read their activations, if they agree.
     fn matrix_format(&self, matrix: &Matrix, rows: usize) -> Option<Format> {
-        let mut formats = matrix.segments.iter().map(|s| self.activation_format(s.ty.matmul_format(), rows));
+        let mut formats = matrix.segments.iter().map(|segment| self.segment_format(segment, rows));
         let first = formats.next()?;
         formats.all(|format| format == first).then_some(first)
     }
@@ -98,10 +106,10 @@ impl Compute {
             };
         }
         for segment in &matrix.segments {
-            let format = self.activation_format(segment.ty.matmul_format(), rows);
+            let format = self.segment_format(segment, rows);
             self.bring(format, x, rows, cols, &mut converted)?;
             match format {
-                Format::F16 | Format::Bf16 => {
+                Format::F16 | Format::Bf16 | Format::Fp8 => {
                     let (library, launcher, workspace) = self.with_library()?;
                     let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory(), shape };
                     let Some(refused) = library.product(launcher, segment, format, &product)? else { continue };
@@ -136,7 +144,12 @@ impl Compute {
         if self.is_gemv(matrix, rows) && is_plain(norm) {
             return self.linear(Linear { x, matrix, rows, out, add: false }, norm, out_format);
         }
-        let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
+        let format = match self.matrix_format(matrix, rows) {
+            // Other norms have no kernel for it: the rows are rounded behind them.
+            Some(Format::Fp8) if !is_plain(norm) => Format::F32,
+            Some(format) => format,
+            None => Format::F32,
+        };
         if norm.is_none() && x.format() == format {
             return self.linear(Linear { x, matrix, rows, out, add: false }, None, out_format);
         }
@@ -170,14 +183,23 @@ impl Compute {
         // The library's products are half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
         // The library would read a bias as 16-bit numbers too.
-        let format = match (&gate_up.segments[..], self.matrix_format(gate_up, rows)) {
-            ([segment], Some(Format::F16)) if gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias.is_none() => {
+        let taken = self.matrix_format(gate_up, rows);
+        let is_f16 = |segment: &Segment| segment.ty.matmul_format() == Some(Format::F16Tiled) && segment.bias.is_none();
+        let format = match (&gate_up.segments[..], taken) {
+            ([segment], Some(Format::F16 | Format::Fp8))
+                if gate_up.rows.is_multiple_of(TILE_COLS) && is_f16(segment) =>
+            {
                 Format::F16
             }
             _ => Format::F32,
         };
         self.norm_linear(NormLinear { x, norm, matrix: gate_up, rows, normed, out: products }, format)?;
-        self.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out })
+        // The matrix behind takes what gate and up take. If the library refused them, nothing is 8 bits any more.
+        let format = match taken {
+            Some(Format::Fp8) if cols.is_multiple_of(8) && self.library_rows().is_some() => Format::Fp8,
+            _ => self.activation_format(self.common(), rows),
+        };
+        self.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out }, format)
     }
 }
 

@@ -70,7 +70,8 @@ impl Ops<GpuBackend> for GpuStep<'_> {
 
     fn gated_activation(&mut self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        self.compute.gated_activation(args)
+        let format = self.compute.activation_format(self.compute.common(), args.rows);
+        self.compute.gated_activation(args, format)
     }
 
     fn activation(&mut self, args: Activate<'_, GpuBackend>) -> Result<()> {

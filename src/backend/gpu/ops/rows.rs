@@ -9,8 +9,8 @@ use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OF_PARTS,
-    NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
+    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATED_ACTIVATION_FP8, GATHER_ROWS,
+    NORM_ROWS, NORM_ROWS_FP8, NORM_ROWS_OF_PARTS, NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend};
@@ -44,6 +44,8 @@ pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(Option<DeviceSli
 pub(super) struct NormedRows<'b> {
     pub x: DeviceSlice<'b>,
     pub out: DeviceSlice<'b>,
+    /// Scales of the rows that are 8-bit floats, of `out` or of `x`; null where none are.
+    pub scales: DevicePtr,
     pub rows: usize,
     pub cols: usize,
     /// f32 columns from one row of `x` to the next.
@@ -63,6 +65,7 @@ impl<'b> NormedRows<'b> {
         Self {
             x: at,
             out: at,
+            scales: DevicePtr::NULL,
             rows,
             cols,
             x_stride: stride,
@@ -114,6 +117,7 @@ impl Compute {
         let rows = NormedRows {
             x: x.read("the input of a norm", rows, cols)?,
             out: out.read_f32("what a norm is added to", rows, cols)?,
+            scales: DevicePtr::NULL,
             rows,
             cols,
             x_stride: cols,
@@ -204,6 +208,11 @@ fn activation_grid(format: Format, rows: usize, cols: usize) -> Result<[u32; 3]>
     Ok([count(rows)?, count(stored_cols(format, cols).div_ceil(ACTIVATION_COLS as usize))?, 1])
 }
 
+/// Where the scales of rows of 8-bit floats lie: behind the rows.
+fn scales(rows_at: DeviceSlice<'_>, rows: usize, cols: usize) -> Result<DevicePtr> {
+    Ok(rows_at.after(Format::fp8_bytes(rows, cols)[0])?.ptr())
+}
+
 /// Columns that are stored of rows of `cols`, the padding included.
 fn stored_cols(format: Format, cols: usize) -> usize {
     if format.is_f32() { cols } else { cols.next_multiple_of(TILE_COLS) }
@@ -291,14 +300,22 @@ impl Launcher {
         out: &mut Buffer,
         format: Format,
     ) -> Result<()> {
+        let format_in = x.format();
+        let x = x.read("the input of a norm or conversion", rows, cols)?;
+        let out = out.write("the output of a norm or conversion", rows, cols, format)?;
         let rows = NormedRows {
-            x: x.read("the input of a norm or conversion", rows, cols)?,
-            out: out.write("the output of a norm or conversion", rows, cols, format)?,
+            x,
+            out,
+            scales: match (format_in, format) {
+                (_, Format::Fp8) => scales(out, rows, cols)?,
+                (Format::Fp8, _) => scales(x, rows, cols)?,
+                _ => DevicePtr::NULL,
+            },
             rows,
             cols,
             x_stride: cols,
             out_stride: cols,
-            format_in: x.format(),
+            format_in,
             format_out: format,
             flags: 0,
             factor: 1.0,
@@ -306,12 +323,27 @@ impl Launcher {
         self.launch_norm_rows(&rows, norm)
     }
 
+    /// Rounds rows that follow each other, as a matrix library takes them, to 8-bit floats: those of `out`, and their
+    /// scales.
+    pub(in super::super) fn round_to_fp8(
+        &self,
+        x: DeviceSlice<'_>,
+        format_in: Format,
+        [rows, cols]: [usize; 2],
+        [out, scales]: [DeviceSlice<'_>; 2],
+    ) -> Result<()> {
+        let (scales, format_out) = (scales.ptr(), Format::Fp8);
+        let rows = NormedRows { x, out, scales, format_in, format_out, ..NormedRows::in_place(x, rows, cols, cols) };
+        self.launch_norm_rows(&rows, None)
+    }
+
     /// Launches `norm_rows` in memory that has room for it.
     pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
-        let &NormedRows { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, factor } = normed;
+        let &NormedRows { x, out, scales, rows, cols, x_stride, out_stride, format_in, format_out, flags, factor } =
+            normed;
         let bias = norm.and_then(|norm| norm.bias);
         // Rows that a product has not completed: the norm does it, where its kernel can.
-        let takes = is_plain(norm) && format_in.is_f32() && x_stride == cols && flags == 0;
+        let takes = is_plain(norm) && format_in.is_f32() && x_stride == cols && flags == 0 && format_out != Format::Fp8;
         let left = if takes { self.take_left(x.ptr(), count(rows)?, count(cols)?) } else { None };
         let args = NormRowsArgs {
             x: x.ptr(),
@@ -330,13 +362,15 @@ impl Launcher {
             factor,
             num_parts: left.map_or(0, |left| left.num_parts),
             parts: left.map_or(DevicePtr::NULL, |left| left.parts),
+            scales,
         };
         if rows == 0 {
             return Ok(());
         }
         let kernel = match left {
+            _ if format_out == Format::Fp8 => NORM_ROWS_FP8,
             Some(_) => NORM_ROWS_OF_PARTS,
-            None if is_plain(norm) => NORM_ROWS,
+            None if is_plain(norm) && format_in != Format::Fp8 => NORM_ROWS,
             None => NORM_ROWS_OTHER,
         };
         // SAFETY: see `ops`.
@@ -359,22 +393,24 @@ impl Launcher {
     /// Launches `gated_activation` in memory that has room for it.
     pub(super) fn gated_activation(&self, gated: &Gated<'_>) -> Result<()> {
         let &Gated { activation, gate_up, rows, cols, out, format_in, format_out } = gated;
+        let is_fp8 = format_out == Format::Fp8;
+        let scales = if is_fp8 { scales(out, rows, cols)? } else { DevicePtr::NULL };
         let (rows, cols, stored) = (count(rows)?, count(cols)?, stored_cols(format_out, cols));
         let (gate_up, out, activation) = (gate_up.ptr(), out.ptr(), activation.into());
-        let args = GatedArgs { gate_up, out, rows, cols, format_in, format_out, activation };
+        let args = GatedArgs { gate_up, out, scales, rows, cols, format_in, format_out, activation };
         if rows == 0 {
             return Ok(());
         }
-        let grid = [rows, count(stored.div_ceil(GATED_COLS as usize))?, 1];
+        let blocks = if is_fp8 { 1 } else { count(stored.div_ceil(GATED_COLS as usize))? };
+        let kernel = if is_fp8 { GATED_ACTIVATION_FP8 } else { GATED_ACTIVATION };
         // SAFETY: see `ops`.
-        unsafe { self.launch(GATED_ACTIVATION, ONCE, grid, &args) }
+        unsafe { self.launch(kernel, ONCE, [rows, blocks, 1], &args) }
     }
 }
 
 impl Compute {
-    pub(super) fn gated_activation(&self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {
+    pub(super) fn gated_activation(&self, args: GatedActivation<'_, GpuBackend>, format: Format) -> Result<()> {
         let GatedActivation { gate_up, activation, rows, cols, out } = args;
-        let format = self.activation_format(self.common(), rows);
         let out = out.write("the activation's output", rows, cols, format)?;
         let from = gate_up.read("gate and up", rows, 2 * cols)?;
         let (format_in, format_out) = (gate_up.format(), format);

@@ -9,7 +9,13 @@ pub(crate) type Handle = *mut c_void;
 pub(crate) const DATA_F32: c_int = 0;
 pub(crate) const DATA_F16: c_int = 2;
 pub(crate) const DATA_BF16: c_int = 14;
+/// OCP's e4m3: exponents have a bias of 7, up to 448.
+pub(crate) const DATA_E4M3: c_int = 28;
+/// The e4m3 of gfx942, without a negative zero: exponents have a bias of 8, so each code is half of what OCP's is.
+pub(crate) const DATA_E4M3_FNUZ: c_int = 1000;
 pub(crate) const EPILOGUE_BIAS: u32 = 4;
+/// A factor for each row of the first operand, or for each column of the second.
+pub(crate) const SCALE_OUTER_VECTOR: i32 = 3;
 pub(crate) const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 
 /// The differences between the two libraries.
@@ -23,6 +29,11 @@ pub(crate) struct Dialect {
     pub attribute_transpose_a: c_int,
     pub attribute_epilogue: c_int,
     pub attribute_bias_pointer: c_int,
+    /// Each pair is of the first and the second operand.
+    pub attribute_scale_pointers: [c_int; 2],
+    pub attribute_scale_modes: [c_int; 2],
+    /// Whether sums of 8-bit floats may be short of an f32's digits, which is faster; `None`: there is no choice.
+    pub attribute_fast_accumulation: Option<c_int>,
     pub operation_transpose: i32,
 }
 
@@ -34,6 +45,9 @@ pub(crate) const CUBLASLT: Dialect = Dialect {
     attribute_transpose_a: 3,
     attribute_epilogue: 7,
     attribute_bias_pointer: 8,
+    attribute_scale_pointers: [17, 18],
+    attribute_scale_modes: [31, 32],
+    attribute_fast_accumulation: Some(25),
     operation_transpose: 1,
 };
 
@@ -45,6 +59,9 @@ pub(crate) const HIPBLASLT: Dialect = Dialect {
     attribute_transpose_a: 0,
     attribute_epilogue: 2,
     attribute_bias_pointer: 3,
+    attribute_scale_pointers: [5, 6],
+    attribute_scale_modes: [31, 32],
+    attribute_fast_accumulation: None,
     operation_transpose: 112,
 };
 

@@ -6,6 +6,7 @@ mod conformance;
 mod deep;
 pub(crate) mod devices;
 mod experts;
+mod fp8;
 mod memory;
 mod order;
 mod recorded;

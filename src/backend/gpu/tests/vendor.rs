@@ -53,7 +53,12 @@ pub(crate) fn helper(fault: &str) -> Option<Vec<OsString>> {
 
 /// A device with a cache of verdicts of its own; compiled kernels are those of all tests.
 pub(crate) fn open(helper: Option<Vec<OsString>>) -> Option<(Device, GpuOptions, tempfile::TempDir)> {
-    let (device, options) = devices::open(CPU_TARGETS[0])?;
+    open_on(CPU_TARGETS[0], helper)
+}
+
+/// Like `open`, on one of the CPU's or AMD's targets.
+pub(super) fn open_on(target: &str, helper: Option<Vec<OsString>>) -> Option<(Device, GpuOptions, tempfile::TempDir)> {
+    let (device, options) = devices::open(target)?;
     // Compiles what is missing, into the cache of all tests.
     drop(Rig::load(&device, &GpuOptions { vendor_blas: Some(false), ..options.clone() }));
     let cache = tempfile::tempdir().unwrap();
@@ -327,7 +332,7 @@ fn a_bias_beside_16_bit_outputs_is_a_bug_of_ours() {
     let (input, output) = (Element::F16, Element::F16);
     let product = Product { rows: 16, out_rows: 16, cols: 256, out_stride: 16, input, output, add: false, bias: true };
     let at = DevicePtr::NULL;
-    let operands = Operands { weights: at, x: at, bias: at, out: at, workspace: at };
+    let operands = Operands { weights: at, x: at, bias: at, out: at, scales: [at; 2], workspace: at };
     let stream = Stream::new(&device).unwrap();
     // SAFETY: it is refused before any operand is looked at.
     let refused = unsafe { blas.multiply(&stream, product, operands) };

@@ -9,8 +9,9 @@ use libloading::Library;
 
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::blaslt::{
-    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
-    HIPBLASLT, Handle, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
+    CUBLASLT, Create, DATA_BF16, DATA_E4M3, DATA_E4M3_FNUZ, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect,
+    EPILOGUE_BIAS, GetHeuristic, HIPBLASLT, Handle, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES,
+    SCALE_OUTER_VECTOR, SetAttribute,
 };
 use crate::backend::gpu::sys::{file_of, reason};
 use crate::backend::gpu::{Device, DevicePtr, Stream};
@@ -24,27 +25,23 @@ pub(crate) type Refusal = String;
 const MAX_PLANS: usize = 256;
 /// Algorithms that the library is asked for: it may refuse the one that it named first when it is to run it.
 const MAX_ALGORITHMS: usize = 8;
+/// Stands for the scales of a product that is planned: cuBLASLt has no algorithm for one without. Each call sets its
+/// own.
+const SOMEWHERE: u64 = 256;
 /// Device memory that the library may use during a product, bytes.
 pub(crate) const WORKSPACE_BYTES: u64 = 64 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     F32,
     F16,
     Bf16,
-}
-
-impl Element {
-    fn code(self) -> c_int {
-        match self {
-            Self::F32 => DATA_F32,
-            Self::F16 => DATA_F16,
-            Self::Bf16 => DATA_BF16,
-        }
-    }
+    /// e4m3 as `quantize_rows` writes it. Only inputs have it.
+    Fp8,
 }
 
 /// `out[rows][out_stride] (+)= x[rows][cols] · weights[out_rows][cols]ᵀ`, everything row-major and dense but `out`.
+/// Rows of 8-bit floats, on either side, have a scale each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Product {
     pub rows: usize,
@@ -65,6 +62,8 @@ pub struct Operands {
     pub x: DevicePtr,
     pub bias: DevicePtr,
     pub out: DevicePtr,
+    /// The scales (f32) of the rows of `weights` and of `x`, where they are 8-bit floats; else null.
+    pub scales: [DevicePtr; 2],
     /// `WORKSPACE_BYTES` that nothing else on the stream's device uses meanwhile.
     pub workspace: DevicePtr,
 }
@@ -177,8 +176,8 @@ impl VendorBlas {
         operands: Operands,
     ) -> Result<std::result::Result<(), Refusal>> {
         self.device.make_current()?;
-        if product.bias && product.output != Element::F32 {
-            // The library reads a bias as numbers of the output's type, and ours are f32.
+        if product.bias && (product.output != Element::F32 || product.input == Element::Fp8) {
+            // The library reads a bias as numbers of the output's type, beside 8-bit floats as bf16, and ours are f32.
             return Err(Error::internal(format!("a bias of f32 for {product:?}")));
         }
         // SAFETY: the caller's promise.
@@ -193,29 +192,22 @@ impl VendorBlas {
         product: Product,
         operands: Operands,
     ) -> std::result::Result<(), Refusal> {
-        if !self.plans.contains_key(&product) {
-            if self.plans.len() == MAX_PLANS {
-                self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));
-            }
-            let plan = self.plan(product)?;
-            self.plans.insert(product, plan);
-        }
+        self.prepare(product)?;
         let (api, dialect) = (&self.api, self.api.dialect);
         let Some(plan) = self.plans.get_mut(&product) else { return Err("a plan is not there".to_owned()) };
         if product.bias {
-            let pointer = operands.bias.address();
-            // SAFETY: the attribute is a pointer, and the library copies it.
-            let status = unsafe {
-                (api.descriptor_set)(
-                    plan.descriptor,
-                    dialect.attribute_bias_pointer,
-                    (&raw const pointer).cast::<c_void>(),
-                    size_of::<u64>(),
-                )
-            };
-            check(status, dialect, "MatmulDescSetAttribute")?;
+            // SAFETY: the attribute is a pointer.
+            unsafe { api.set(plan.descriptor, dialect.attribute_bias_pointer, operands.bias.address())? };
         }
-        let (alpha, beta) = (1.0f32, if product.add { 1.0f32 } else { 0.0 });
+        if product.input == Element::Fp8 {
+            for (attribute, scales) in dialect.attribute_scale_pointers.into_iter().zip(operands.scales) {
+                // SAFETY: the attribute is a pointer.
+                unsafe { api.set(plan.descriptor, attribute, scales.address())? };
+            }
+        }
+        // Where codes mean half as much, so do those of both operands.
+        let alpha = if product.input == Element::Fp8 && has_fnuz(&self.device) { 4.0f32 } else { 1.0 };
+        let beta = if product.add { 1.0f32 } else { 0.0 };
         let mut refusal = Ok(());
         for algorithm in plan.algorithms.clone() {
             let algorithm_at = plan.results.as_ptr().cast::<u8>().wrapping_add(algorithm * dialect.result_bytes);
@@ -254,6 +246,32 @@ impl VendorBlas {
         refusal
     }
 
+    /// Plans a product, unless it has a plan.
+    ///
+    /// # Errors
+    /// The library cannot do it.
+    pub fn prepare(&mut self, product: Product) -> std::result::Result<(), Refusal> {
+        if !self.plans.contains_key(&product) {
+            if self.plans.len() == MAX_PLANS {
+                self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));
+            }
+            let plan = self.plan(product)?;
+            self.plans.insert(product, plan);
+        }
+        Ok(())
+    }
+
+    /// hipDataType or cudaDataType_t of an element.
+    fn code(&self, element: Element) -> c_int {
+        match element {
+            Element::F32 => DATA_F32,
+            Element::F16 => DATA_F16,
+            Element::Bf16 => DATA_BF16,
+            Element::Fp8 if has_fnuz(&self.device) => DATA_E4M3_FNUZ,
+            Element::Fp8 => DATA_E4M3,
+        }
+    }
+
     /// The library is column-major: our row-major `weights` are its transposed `A` (`cols` x `out_rows`), `x` its `B`
     /// (`cols` x `rows`), `out` its `D` (`out_rows` x `rows`).
     fn plan(&self, product: Product) -> std::result::Result<Plan, Refusal> {
@@ -277,35 +295,32 @@ impl VendorBlas {
     fn fill_plan(&self, plan: &mut Plan, product: Product) -> std::result::Result<(), Refusal> {
         let (api, dialect) = (&self.api, self.api.dialect);
         let (rows, out_rows, cols) = (product.rows as u64, product.out_rows as u64, product.cols as u64);
-        let input = product.input.code();
+        let input = self.code(product.input);
         // SAFETY: each call writes one handle or copies an attribute of the given size.
         unsafe {
             let created = (api.descriptor_create)(&mut plan.descriptor, dialect.compute_f32, DATA_F32);
             check(created, dialect, "MatmulDescCreate")?;
-            let transpose = dialect.operation_transpose;
-            let set = (api.descriptor_set)(
-                plan.descriptor,
-                dialect.attribute_transpose_a,
-                (&raw const transpose).cast::<c_void>(),
-                size_of::<i32>(),
-            );
-            check(set, dialect, "MatmulDescSetAttribute")?;
+            api.set(plan.descriptor, dialect.attribute_transpose_a, dialect.operation_transpose)?;
             if product.bias {
-                let epilogue = EPILOGUE_BIAS;
-                let set = (api.descriptor_set)(
-                    plan.descriptor,
-                    dialect.attribute_epilogue,
-                    (&raw const epilogue).cast::<c_void>(),
-                    size_of::<u32>(),
-                );
-                check(set, dialect, "MatmulDescSetAttribute")?;
+                api.set(plan.descriptor, dialect.attribute_epilogue, EPILOGUE_BIAS)?;
+            }
+            if product.input == Element::Fp8 {
+                for mode in dialect.attribute_scale_modes {
+                    api.set(plan.descriptor, mode, SCALE_OUTER_VECTOR)?;
+                }
+                for pointer in dialect.attribute_scale_pointers {
+                    api.set(plan.descriptor, pointer, SOMEWHERE)?;
+                }
+                if let Some(attribute) = dialect.attribute_fast_accumulation {
+                    api.set(plan.descriptor, attribute, 1i8)?;
+                }
             }
             let a = (api.layout_create)(&mut plan.weights, input, cols, out_rows, cols as i64);
             check(a, dialect, "MatrixLayoutCreate")?;
             let b = (api.layout_create)(&mut plan.x, input, cols, rows, cols as i64);
             check(b, dialect, "MatrixLayoutCreate")?;
             let stride = product.out_stride as i64;
-            let d = (api.layout_create)(&mut plan.out, product.output.code(), out_rows, rows, stride);
+            let d = (api.layout_create)(&mut plan.out, self.code(product.output), out_rows, rows, stride);
             check(d, dialect, "MatrixLayoutCreate")?;
         }
         let mut found: c_int = 0;
@@ -374,6 +389,16 @@ impl Api {
         }
     }
 
+    /// Sets an attribute of a product's descriptor.
+    ///
+    /// # Safety
+    /// The attribute is a number of this type, which the library copies.
+    unsafe fn set<T>(&self, descriptor: Handle, attribute: c_int, value: T) -> std::result::Result<(), Refusal> {
+        // SAFETY: the caller's promise.
+        let status = unsafe { (self.descriptor_set)(descriptor, attribute, (&raw const value).cast(), size_of::<T>()) };
+        check(status, self.dialect, "MatmulDescSetAttribute")
+    }
+
     fn drop_plan(&self, plan: &Plan) {
         for layout in [plan.weights, plan.x, plan.out] {
             if !layout.is_null() {
@@ -400,6 +425,11 @@ fn dialect_of(device: &Device) -> Dialect {
         Platform::Amd => HIPBLASLT,
         Platform::Nvidia => CUBLASLT,
     }
+}
+
+/// Whether the device's e4m3 is the one without a negative zero.
+fn has_fnuz(device: &Device) -> bool {
+    device.properties().arch == "gfx942"
 }
 
 /// # Safety

@@ -5,9 +5,10 @@ use crate::backend::LinearPart;
 use crate::backend::gpu::KernelType;
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::buffer::TILE_COLS;
-use crate::backend::gpu::dense::{kept_bytes, piece_rows};
+use crate::backend::gpu::dense::{is_fp8, kept_bytes, piece_rows};
 use crate::backend::gpu::stacks::Layout;
 use crate::backend::gpu::tuning::LibraryRows;
+use crate::config::ComputeDtype;
 
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;
@@ -20,6 +21,7 @@ pub(crate) fn products<'a, 'b: 'a>(
     stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone,
     tokens: usize,
     library: &LibraryRows,
+    dtype: ComputeDtype,
 ) -> Vec<Product> {
     let types = stacks.clone().flat_map(|parts| Layout::of(parts).segments).map(|run| run.ty);
     let all_16_bit = types.into_iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
@@ -36,18 +38,20 @@ pub(crate) fn products<'a, 'b: 'a>(
         let layout = Layout::of(parts);
         for run in &layout.segments {
             let Some(format) = run.ty.matmul_format() else { continue };
-            let input = if format.row_major() == Format::Bf16 { Element::Bf16 } else { Element::F16 };
+            let of_16_bits = if format.row_major() == Format::Bf16 { Element::Bf16 } else { Element::F16 };
+            let whole = kept_bytes(parts, dtype).is_some().then_some(run.rows);
+            let is_fp8 = whole.is_some() && is_fp8(parts, dtype);
+            let input = if is_fp8 { Element::Fp8 } else { of_16_bits };
             // Weights that are not kept come in pieces.
             let piece = piece_rows(cols).min(run.rows);
-            let last = run.rows % piece;
-            let whole = kept_bytes(parts).is_some().then_some(run.rows);
-            for out_rows in [Some(piece), Some(last).filter(|&rows| rows > 0), whole].into_iter().flatten() {
+            let pieces = [piece, run.rows % piece].into_iter().filter(|&rows| rows > 0 && !is_fp8);
+            for out_rows in pieces.chain(whole) {
                 for rows in [least, many] {
                     let product =
                         Product { rows, out_rows, cols, out_stride, input, output: Element::F32, add: false, bias };
                     all.extend([product, Product { add: true, ..product }]);
                     // Gate and up come as `norm_gated_linear` asks for them.
-                    if parts.len() == 2 && !bias && layout.segments.len() == 1 && input == Element::F16 {
+                    if parts.len() == 2 && !bias && layout.segments.len() == 1 && of_16_bits == Element::F16 {
                         all.push(Product { output: Element::F16, ..product });
                     }
                 }
@@ -55,9 +59,7 @@ pub(crate) fn products<'a, 'b: 'a>(
         }
     }
     // Products of one matrix come together, so that it is made once.
-    all.sort_by_key(|p| {
-        (p.out_rows, p.cols, p.input == Element::F16, p.out_stride, p.rows, p.add, p.output == Element::F16)
-    });
+    all.sort_by_key(|p| (p.out_rows, p.cols, p.input, p.out_stride, p.rows, p.add, p.output == Element::F16));
     all.dedup();
     all
 }
@@ -74,7 +76,7 @@ mod tests {
     }
 
     fn of(stacks: &[Vec<LinearPart<'static>>], tokens: usize) -> Vec<Product> {
-        products(stacks.iter().map(Vec::as_slice), tokens, &hopper::TUNING.library.unwrap())
+        products(stacks.iter().map(Vec::as_slice), tokens, &hopper::TUNING.library.unwrap(), ComputeDtype::Auto)
     }
 
     /// Equal shapes are tried once, gate and up also as f16, types without 16-bit products not at all.

@@ -158,7 +158,8 @@ fn try_all(device: &Device, blas: &mut VendorBlas, products: &[Product]) -> Resu
         if weights.as_ref().is_none_or(|(held, _)| held.shape != shape) {
             // The memory of the last matrix goes first.
             drop(weights.take());
-            let buffer = DeviceBuffer::new(device, 2 * product.out_rows as u64 * product.cols as u64)?;
+            let bytes = product.input.size() * product.out_rows * product.cols;
+            let buffer = DeviceBuffer::new(device, bytes as u64)?;
             weights = Some((rig.weights(shape, &buffer)?, buffer));
         }
         let Some((held, buffer)) = &weights else {
@@ -176,7 +177,7 @@ struct Weights {
     shape: (usize, usize, Element),
     /// A random number per output.
     factors: Vec<i64>,
-    /// Per column the sum of its elements times the factors of their outputs.
+    /// Per column the sum of its elements times the scales and the factors of their outputs.
     sums: Vec<i64>,
 }
 
@@ -203,18 +204,19 @@ impl Rig {
         let (out_rows, cols, element) = shape;
         let factors: Vec<i64> = (0..out_rows).map(|_| self.random.next().cast_signed()).collect();
         let mut sums = vec![0i64; cols];
-        let mut row = vec![0u8; 2 * cols];
+        let mut row = vec![0u8; element.size() * cols];
         let mut to = Sender { rig: self, to: buffer.slice(), filled: 0 };
-        for &factor in &factors {
+        for (i, &factor) in factors.iter().enumerate() {
+            let scaled = factor.wrapping_mul(element.scale(i).into());
             let mut bits = 0;
-            for (col, (sum, bytes)) in sums.iter_mut().zip(row.as_chunks_mut::<2>().0).enumerate() {
+            for (col, (sum, bytes)) in sums.iter_mut().zip(row.chunks_exact_mut(element.size())).enumerate() {
                 if col % 32 == 0 {
                     bits = to.rig.random.next();
                 }
-                let value = [0, 1, -1, 0][(bits & 3) as usize];
+                let value: i16 = [0, 1, -1, 0][(bits & 3) as usize];
                 bits >>= 2;
-                *sum = sum.wrapping_add(factor.wrapping_mul(value.into()));
-                *bytes = element.half_bytes(value);
+                *sum = sum.wrapping_add(scaled.wrapping_mul(value.into()));
+                element.put(value.into(), bytes);
             }
             to.send(&row)?;
         }
@@ -239,10 +241,16 @@ impl Rig {
         buffer: &DeviceBuffer,
     ) -> Result<std::result::Result<(), String>> {
         let Product { rows, out_rows, cols, out_stride, input, output, .. } = product;
-        let x = self.activations(rows, cols, output);
+        let x = self.activations(product);
         let bias: Vec<i16> = (0..out_rows).map(|_| small(&mut self.random)).collect();
         let before: Vec<i16> = (0..rows * out_stride).map(|_| small(&mut self.random)).collect();
-        let x_buffer = self.upload(&x.iter().flat_map(|&x| input.half_bytes(x)).collect::<Vec<u8>>())?;
+        let mut x_bytes = vec![0; input.size() * x.len()];
+        for (&x, bytes) in x.iter().zip(x_bytes.chunks_exact_mut(input.size())) {
+            input.put(x.into(), bytes);
+        }
+        let x_buffer = self.upload(&x_bytes)?;
+        let scales = |count| f32_bytes(&(0..count).map(|i| input.scale(i)).collect::<Vec<_>>());
+        let scales = [self.upload(&scales(out_rows))?, self.upload(&scales(rows))?];
         let bias_buffer = self.upload(&f32_bytes(&bias))?;
         let start = |i: usize| match i % out_stride < out_rows {
             true if product.add => f32::from(before[i]),
@@ -260,6 +268,7 @@ impl Rig {
             x: x_buffer.ptr(),
             bias: if product.bias { bias_buffer.ptr() } else { DevicePtr::NULL },
             out: out_buffer.ptr(),
+            scales: if input == Element::Fp8 { scales.each_ref().map(DeviceBuffer::ptr) } else { [DevicePtr::NULL; 2] },
             workspace: self.workspace.ptr(),
         };
         // SAFETY: the buffers have the product's sizes and live until the stream was waited for, below.
@@ -270,7 +279,9 @@ impl Rig {
         let got = self.download(&out_buffer, out.len())?;
         let got: Vec<f32> = got.chunks(output.size()).map(|bytes| output.value(bytes)).collect();
         for (i, (row, x)) in got.chunks(out_stride).zip(x.chunks(cols)).enumerate() {
-            let product_sum = x.iter().zip(&weights.sums).fold(0i64, |sum, (&x, &w)| add_product(sum, x.into(), w));
+            let scale = i64::from(input.scale(i));
+            let product_sum =
+                x.iter().zip(&weights.sums).fold(0i64, |sum, (&x, &w)| add_product(sum, scale * i64::from(x), w));
             let expected = (0..out_rows).fold(product_sum, |sum, j| {
                 let more = i64::from(if product.add { before[i * out_stride + j] } else { 0 })
                     + i64::from(if product.bias { bias[j] } else { 0 });
@@ -285,16 +296,18 @@ impl Rig {
         Ok(Ok(()))
     }
 
-    /// Whole numbers up to 127. Where the result is f16, so few of them that every sum is below 2048, and so exact.
-    fn activations(&mut self, rows: usize, cols: usize, output: Element) -> Vec<i16> {
+    /// Whole numbers up to 127, or 15 where they are 8-bit floats. Where the result is f16, so few of them that every
+    /// sum is below 2048 (before its scales, powers of two), and so exact.
+    fn activations(&mut self, Product { rows, cols, input, output, .. }: Product) -> Vec<i16> {
+        let part = if input == Element::Fp8 { 8 } else { 1 };
         if output == Element::F32 {
-            return (0..rows * cols).map(|_| small(&mut self.random)).collect();
+            return (0..rows * cols).map(|_| small(&mut self.random) / part).collect();
         }
         let mut x = vec![0; rows * cols];
         for row in x.chunks_mut(cols) {
             for i in 0..1031 {
                 let sign = if self.random.next() & 1 == 0 { 1 } else { -1 };
-                row[(self.random.next() % cols as u64) as usize] = if i < 8 { 127 * sign } else { sign };
+                row[(self.random.next() % cols as u64) as usize] = if i < 8 { 127 / part * sign } else { sign };
             }
         }
         x
@@ -366,31 +379,36 @@ impl Element {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
         }
     }
 
     fn named(name: &str) -> Option<Self> {
-        [Self::F32, Self::F16, Self::Bf16].into_iter().find(|element| element.name() == name)
+        [Self::F32, Self::F16, Self::Bf16, Self::Fp8].into_iter().find(|element| element.name() == name)
     }
 
     fn size(self) -> usize {
-        if self == Self::F32 { 4 } else { 2 }
-    }
-
-    /// A small whole number in 16 bits.
-    fn half_bytes(self, value: i16) -> [u8; 2] {
         match self {
-            Self::Bf16 => half::bf16::from_f32(value.into()).to_le_bytes(),
-            Self::F16 | Self::F32 => half::f16::from_f32(value.into()).to_le_bytes(),
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Fp8 => 1,
         }
     }
 
-    /// Writes a value in as many bytes as it has.
+    /// The scale of a row on either side.
+    fn scale(self, row: usize) -> i16 {
+        if self == Self::Fp8 { [1, 2, 4][row % 3] } else { 1 }
+    }
+
+    /// Writes a value in as many bytes as it has; of 8-bit floats whole numbers up to 15, which it has all.
     fn put(self, value: f32, bytes: &mut [u8]) {
         match self {
             Self::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
             Self::F16 => bytes.copy_from_slice(&half::f16::from_f32(value).to_le_bytes()),
             Self::Bf16 => bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
+            Self::Fp8 if value == 0.0 => bytes[0] = 0,
+            // A bias of 7 in place of 127, and 3 bits of the mantissa.
+            Self::Fp8 => bytes[0] = ((value.abs().to_bits() >> 20) - (120 << 3)) as u8 | (u8::from(value < 0.0) << 7),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::Result;
 use crate::backend::conformance::{self, Accuracy, Extent, Tally};
 use crate::backend::gpu::compile::Compiler;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::backend::gpu::tests::{fp8, vendor};
 use crate::backend::gpu::{Device, GpuLoader, KernelType, Unit};
 use crate::config::{EngineArgs, GpuOptions};
 use crate::quant::GgmlType;
@@ -114,6 +115,15 @@ fn barriers_of_a_step() {
 #[test]
 fn barriers_of_rows() {
     check("barriers_of_rows", "rows.hip", None, |device, tally| conformance::elementwise::check(loader(device), tally));
+}
+
+#[test]
+fn barriers_of_8_bit_rows() {
+    check("barriers_of_8_bit_rows", "fp8.hip", None, |(device, options), _| {
+        let options = GpuOptions { vendor_blas: Some(true), helper: vendor::helper(""), ..options.clone() };
+        fp8::check_feed_forward(device, &options, [300, 2048], false);
+        Ok(())
+    });
 }
 
 #[test]

@@ -1,0 +1,14 @@
+// The largest of a number over all threads of a block. It stands apart from gpu.h as block_sum.h does.
+#pragma once
+#include "gpu.h"
+
+// The largest over a block of so many threads, for every thread. `waves` is shared memory for this alone.
+template <u32 BLOCK> DEV u32 block_max(u32 v, u32 (&waves)[BLOCK / WARP]) {
+  const auto larger = [](u32 a, u32 b) { return a > b ? a : b; };
+  for (int m = WARP / 2; m; m >>= 1) v = larger(v, shfl_xor_u32(v, m));
+  if (lane_id() == 0) waves[tid_x() / WARP] = v;
+  block_sync();
+  u32 largest = 0;
+  for (u32 i = 0; i < BLOCK / WARP; i++) largest = larger(largest, waves[i]);
+  return largest;
+}

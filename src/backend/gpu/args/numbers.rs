@@ -1,0 +1,141 @@
+//! The numbers of `kernels/args.h`.
+
+use crate::batch;
+
+/// Declares the numbers that kernels and launches have in common, in the order of `args.h`, and for the test their
+/// names there.
+macro_rules! constants {
+    ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
+        $($(#[$doc])* pub(in crate::backend::gpu) const $name: u32 = $value;)*
+
+        #[cfg(test)]
+        pub(in crate::backend::gpu) fn constants() -> Vec<(&'static str, u32)> {
+            vec![$((stringify!($name), $name)),*]
+        }
+    };
+}
+
+constants! {
+    /// `ActivationFormat`.
+    FORMAT_F32 = 0;
+    FORMAT_F16 = 1;
+    FORMAT_BF16 = 2;
+    FORMAT_F16_TILED = 3;
+    FORMAT_BF16_TILED = 4;
+    FORMAT_FP8 = 5;
+    /// `LinearFlags`: add to the output instead of writing it; leave the sums of splits to the kernel behind.
+    LINEAR_ADD = 1;
+    LINEAR_LEAVE = 2;
+    /// `Activation`.
+    ACTIVATION_SILU = 0;
+    ACTIVATION_GELU = 1;
+    ACTIVATION_CLAMPED_SWIGLU = 2;
+    ACTIVATION_SQUARED_RELU = 3;
+    ACTIVATION_GELU_ERF = 4;
+    /// `NormKind`.
+    NORM_RMS = 0;
+    NORM_LAYER = 1;
+    /// Blocks of `copy_step`, each with a line of so many words ahead of the words that it copies.
+    COPY_STEP_BLOCKS = 32;
+    COPY_STEP_THREADS = 256;
+    /// Words of 64 bits.
+    COPY_STEP_LINE = 16;
+    COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;
+    /// Blocks of a link of the test of recorded steps. They read what another one has stored.
+    LINK_BLOCKS = 4;
+    LINK_THREADS = 64;
+    /// Columns that a block of `add_rows` adds.
+    ADD_ROWS_COLS = 1024;
+    /// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
+    DEQUANTIZE_TILES = 4;
+    GEMV_THREADS = 512;
+    /// Threads of a block of `matmul_<type>_n<N>`, tiles of 16 outputs that it computes, and groups of 32 lanes that
+    /// share the columns of a tile.
+    MATMUL_THREADS_N8 = 256;
+    MATMUL_TILES_N8 = 2;
+    MATMUL_KW_N8 = 4;
+    MATMUL_THREADS_N16 = 256;
+    MATMUL_TILES_N16 = 2;
+    MATMUL_KW_N16 = 4;
+    MATMUL_THREADS_N32 = 128;
+    MATMUL_TILES_N32 = 4;
+    MATMUL_KW_N32 = 1;
+    MATMUL_THREADS_N64 = 128;
+    MATMUL_TILES_N64 = 8;
+    MATMUL_KW_N64 = 1;
+    /// Tiles of a block, which have a warp each, and the bytes of shared memory that it takes where `wgmma` multiplies.
+    MATMUL_WGMMA_TILES_N8 = 4;
+    MATMUL_WGMMA_SHARED_N8 = 56_832;
+    MATMUL_WGMMA_TILES_N16 = 4;
+    MATMUL_WGMMA_SHARED_N16 = 56_832;
+    MATMUL_WGMMA_TILES_N32 = 8;
+    MATMUL_WGMMA_SHARED_N32 = 115_200;
+    MATMUL_WGMMA_TILES_N64 = 8;
+    MATMUL_WGMMA_SHARED_N64 = 231_424;
+    MATMUL_EXPERTS_TILES_N16 = 4;
+    /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
+    MATMUL_F32_THREADS_N4 = 256;
+    MATMUL_F32_THREADS_N8 = 256;
+    MATMUL_F32_TILES_FEW = 1;
+    MATMUL_F32_THREADS_N64 = 256;
+    MATMUL_F32_TILES_N64 = 4;
+    /// Threads of a block of `norm_rows`, and of `norm_rows_of_parts`.
+    NORM_THREADS = 512;
+    NORM_PARTS_THREADS = 1024;
+    /// Columns of a block of `gated_activation`.
+    GATED_COLS = 2048;
+    GATED_FP8_THREADS = 512;
+    /// Columns of a block of `activation`, and of `scale_logits`.
+    ACTIVATION_COLS = 1024;
+    SCALE_COLS = 1024;
+    /// Limits of the routing kernel: experts of a layer, those that serve a token, and their groups.
+    MAX_EXPERTS = 512;
+    MAX_USED_EXPERTS = 32;
+    MAX_EXPERT_GROUPS = 32;
+    /// `Gating`.
+    GATING_SOFTMAX = 0;
+    GATING_SIGMOID = 1;
+    /// Rows of a block of `choose_experts`.
+    CHOOSE_EXPERTS_ROWS = 8;
+    PLACE_THREADS = MAX_EXPERTS;
+    GATHER_PAIRS_THREADS = 256;
+    /// Columns of a block of `add_experts`.
+    ADD_EXPERTS_COLS = 1024;
+    /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE; v has norms too.
+    ROTATION_NEOX = 1;
+    ROTATION_NORMS_LAST = 2;
+    ROTATION_NORM_V = 4;
+    /// A slot that stores nothing: padding of a recorded step.
+    NO_SLOT = u32::MAX;
+    /// Heads of a block of `rope_store`.
+    ROPE_STORE_HEADS = 8;
+    ATTENTION_THREADS = 128;
+    ATTENTION_DECODE_HEAD_THREADS = 256;
+    ATTENTION_DECODE_MMA_THREADS = 256;
+    ALL_BUT_FIRST = u32::MAX;
+    LATENT_ROW = 576;
+    LATENT_VALUES = 512;
+    ATTENTION_LATENT_HEADS = 8;
+    HEAD_PRODUCTS_TILE = 64;
+    HEAD_PRODUCTS_THREADS = 256;
+    LATENT_STORE_THREADS = 256;
+    /// A row without a sequence: padding of a recorded step.
+    NO_SEQUENCE = u32::MAX;
+    NO_STATE = batch::NO_STATE;
+    /// Columns of a head's matrix that a block carries along a sequence.
+    STATE_COLUMNS = 32;
+    STATE_WALK_THREADS = 128;
+    /// Heads of a block of `delta_net_convolve` and `delta_net_gate`.
+    DELTA_NET_HEADS = 8;
+    /// Rows of a tile of `delta_net_pairs` and `delta_net_scan`, and the size of a head of keys.
+    DELTA_NET_TILE = 64;
+    DELTA_NET_KEY_SIZE = 128;
+    DELTA_NET_PAIRS_BYTES = 33280;
+    /// Columns of a block of `mamba2_convolve`, `short_convolution` and `join_rows`.
+    CONVOLUTION_THREADS = 256;
+    MAMBA2_GATE_THREADS = 512;
+    /// Blocks of a row of `argmax` at most.
+    NO_MASK = u32::MAX;
+    ARGMAX_BLOCKS = 64;
+    DRAW_FRACTION_BITS = 42;
+}
