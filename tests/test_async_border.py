@@ -76,18 +76,21 @@ async def test_a_record_outlives_the_reuse_of_its_name(engine, assert_nothing_le
 async def test_every_position_is_converted_once(engine, kind, monkeypatch, assert_nothing_left):
     """A12: however many outputs there are. Cumulative outputs share what was built; their lists are their own."""
     converted = []
-    convert = rocmforge.outputs._named
+    convert = rocmforge.outputs._completion
 
-    def counting(position):
-        converted.append(position)
-        return convert(position)
+    def counting(new):
+        converted.extend(new.logprobs)
+        return convert(new)
 
-    monkeypatch.setattr(rocmforge.outputs, "_named", counting)
+    monkeypatch.setattr(rocmforge.outputs, "_completion", counting)
     params = SamplingParams(
         max_tokens=100, n=2, logprobs=3, prompt_logprobs=0, ignore_eos=True, seed=1, output_kind=kind
     )
     outputs = await collect(engine, [5] * 30, params)
-    assert len(converted) == 29 + 2 * 100
+    assert len(converted) == len({id(position) for position in converted}) == 2 * 100
+    prompts = [output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None]
+    assert len(prompts[0]) == 30
+    assert all(prompt is prompts[0] for prompt in prompts)
     held = {0: [], 1: []}
     for output in outputs:
         for one in output.outputs:

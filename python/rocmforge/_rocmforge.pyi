@@ -18,7 +18,7 @@ from rocmforge._devices import (
     embedded_targets,
 )
 from rocmforge._params import PoolingParams, SamplingParams, StructuredOutputsParams
-from rocmforge._updates import CompletionUpdate, RequestUpdate, TokenLogprob, UpdateMetrics
+from rocmforge._updates import CompletionUpdate, RequestUpdate, UpdateMetrics
 from rocmforge.prompts import ChatOptions, TokenIds
 from rocmforge.reports import FileReport, StageReport, SupportReport
 from rocmforge.settings import EngineSettings
@@ -40,7 +40,6 @@ __all__ = [
     "RingReader",
     "SamplingParams",
     "StructuredOutputsParams",
-    "TokenLogprob",
     "Tokenizer",
     "UpdateMetrics",
     "__version__",

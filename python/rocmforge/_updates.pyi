@@ -5,6 +5,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.outputs import Logprob
+
 @final
 class RequestUpdate:
     """News of a request since the last update."""
@@ -16,7 +18,7 @@ class RequestUpdate:
     @property
     def finished(self) -> bool: ...
     @property
-    def prompt_logprobs(self) -> list[list[TokenLogprob] | None] | None:
+    def prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
         """Log-probabilities of the prompt, which come once; per position, `None` at the first."""
 
     @property
@@ -43,29 +45,13 @@ class CompletionUpdate:
         """The stop token or the stop text."""
 
     @property
-    def logprobs(self) -> list[list[TokenLogprob]] | None:
-        """One list per new token; `None` if log-probabilities are not wanted."""
+    def logprobs(self) -> list[dict[int, Logprob]] | None:
+        """One dictionary per new token; `None` if log-probabilities are not wanted."""
 
     @property
     def cumulative_logprob(self) -> float | None: ...
     @property
     def error(self) -> str | None: ...
-
-@final
-class TokenLogprob:
-    """The log-probability of one token at one position."""
-
-    @property
-    def token_id(self) -> int: ...
-    @property
-    def logprob(self) -> float: ...
-    @property
-    def rank(self) -> int:
-        """1 is the most likely token."""
-
-    @property
-    def decoded_token(self) -> str | None:
-        """`None` for a model without a tokenizer."""
 
 @final
 class UpdateMetrics:

@@ -9,7 +9,6 @@ from rocmforge._rocmforge import (
     CompletionUpdate,
     RequestUpdate,
     SamplingParams,
-    TokenLogprob,
     UpdateMetrics,
 )
 from rocmforge.notebook import table
@@ -133,9 +132,8 @@ class Request:
 
     def output(self, update: RequestUpdate) -> RequestOutput:
         """Makes the output of what the engine delivered."""
-        prompt_logprobs = update.prompt_logprobs
-        if prompt_logprobs is not None:
-            self.prompt_logprobs = [None if position is None else _named(position) for position in prompt_logprobs]
+        if update.prompt_logprobs is not None:
+            self.prompt_logprobs = update.prompt_logprobs
         outputs = [_completion(new) for new in update.completions]
         if self._so_far is not None:
             for new in outputs:
@@ -188,14 +186,13 @@ def _copy(whole: CompletionOutput) -> CompletionOutput:
 
 
 def _completion(new: CompletionUpdate) -> CompletionOutput:
-    logprobs = new.logprobs
     return CompletionOutput(
         new.index,
         new.text,
         new.token_ids,
         new.finish_reason,
         new.stop_reason,
-        None if logprobs is None else [_named(position) for position in logprobs],
+        new.logprobs,
         new.cumulative_logprob,
         new.error,
     )
@@ -211,7 +208,3 @@ def _metrics(metrics: UpdateMetrics) -> RequestMetrics:
         metrics.prefix_miss,
         metrics.num_preemptions,
     )
-
-
-def _named(position: list[TokenLogprob]) -> dict[int, Logprob]:
-    return {entry.token_id: Logprob(entry.logprob, entry.rank, entry.decoded_token) for entry in position}

@@ -54,7 +54,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::tokenizer::{PyChatPrompt, PyTokenizer};
     #[pymodule_export]
-    use super::update::{PyCompletionUpdate, PyRequestUpdate, PyTokenLogprob, PyUpdateMetrics};
+    use super::update::{PyCompletionUpdate, PyRequestUpdate, PyUpdateMetrics};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -1,12 +1,14 @@
 //! News of a request, as Python sees them.
 
 use numpy::PyArray1;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::output::Update;
 use crate::Error;
-use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprobs};
+use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
 use crate::kv_cache::PrefixMiss;
 use crate::tokenizer::Tokenizer;
 
@@ -17,7 +19,7 @@ pub(super) struct PyRequestUpdate {
     completions: Py<PyList>,
     /// Whether nothing will follow.
     finished: bool,
-    /// Log-probabilities of the prompt, which come once: a list of `TokenLogprob` per position, `None` at the first.
+    /// Log-probabilities of the prompt, which come once: a dictionary per position, `None` at the first.
     prompt_logprobs: Option<Py<PyList>>,
     /// The vector of a request for one.
     embedding: Option<Py<PyArray1<f32>>>,
@@ -33,21 +35,10 @@ pub(super) struct PyCompletionUpdate {
     finish_reason: Option<&'static str>,
     /// A token id or a text.
     stop_reason: Option<Py<PyAny>>,
-    /// A list of `TokenLogprob` per new token; `None` where none are wanted.
+    /// A dictionary from ids to `rocmforge.Logprob` per new token; `None` where none are wanted.
     logprobs: Option<Py<PyList>>,
     cumulative_logprob: Option<f64>,
     error: Option<String>,
-}
-
-/// The log-probability of one token at one position.
-#[pyclass(frozen, get_all, name = "TokenLogprob", module = "rocmforge._rocmforge")]
-pub(super) struct PyTokenLogprob {
-    token_id: u32,
-    logprob: f32,
-    /// 1 is the most likely token.
-    rank: u32,
-    /// `None` for a model without a tokenizer.
-    decoded_token: Option<String>,
 }
 
 /// The fields of `rocmforge.RequestMetrics`.
@@ -139,27 +130,27 @@ pub(super) fn reason_name(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Lists the `TokenLogprob`s of each position, with `None` where there are none (the first prompt token).
+/// Lists what `CompletionOutput.logprobs` has of each position, a dictionary from ids to `rocmforge.Logprob`, with
+/// `None` where there is nothing (the first prompt token). A step of many sequences brings hundreds of entries, so each
+/// is made once, and by `tuple` itself, past the constructor of its class, which is a function of Python.
 fn positions(
     py: Python<'_>,
     positions: impl Iterator<Item = Option<TokenLogprobs>>,
     tokenizer: Option<&Tokenizer>,
 ) -> PyResult<Py<PyList>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let class = CLASS.import(py, "rocmforge.outputs", "Logprob")?;
+    let new = py.get_type::<PyTuple>().getattr(intern!(py, "__new__"))?;
     let list = PyList::empty(py);
     for position in positions {
         let Some(entries) = position else {
             list.append(py.None())?;
             continue;
         };
-        let at_position = PyList::empty(py);
-        for entry in entries {
-            let decoded = tokenizer.map(|tokenizer| tokenizer.decode(&[entry.token_id], false));
-            at_position.append(PyTokenLogprob {
-                token_id: entry.token_id,
-                logprob: entry.logprob,
-                rank: entry.rank,
-                decoded_token: decoded.transpose()?,
-            })?;
+        let at_position = PyDict::new(py);
+        for TokenLogprob { token_id, logprob, rank } in entries {
+            let decoded = tokenizer.map(|tokenizer| tokenizer.decode(&[token_id], false)).transpose()?;
+            at_position.set_item(token_id, new.call1((class, (logprob, rank, decoded)))?)?;
         }
         list.append(at_position)?;
     }
