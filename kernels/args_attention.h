@@ -54,6 +54,10 @@ struct RopeStoreArgs {
 //     and nothing is rotated. decode has a block for each ATTENTION_LATENT_HEADS heads: grid (items, ceil(heads /
 //     ATTENTION_LATENT_HEADS), splits).
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256, ATTENTION_DECODE_MMA_THREADS = 256;
+// Of attention_prefill_f16 where warpgroups multiply, up to D = 256: threads, and the bytes of shared memory of a
+// block.
+constexpr u32 ATTENTION_PREFILL_WGMMA_THREADS = 384, ATTENTION_PREFILL_WGMMA_SHARED_D64 = 98304;
+constexpr u32 ATTENTION_PREFILL_WGMMA_SHARED_D128 = 196608, ATTENTION_PREFILL_WGMMA_SHARED_D256 = 229376;
 constexpr u32 ALL_BUT_FIRST = 0xffffffffu;  // a window: none but the first token itself sees the first token
 constexpr u32 LATENT_ROW = 576, LATENT_VALUES = 512, ATTENTION_LATENT_HEADS = 8;
 struct AttentionArgs {

@@ -16,13 +16,17 @@ DEV u32 arrive(u32* counter) {
 }
 
 // True for all threads of the last of `blocks` blocks to call this, which then sees what all have stored. `counter` is
-// 0 before and after. `before` has room in shared memory for a word of each wave.
+// 0 before and after. `before` has room in shared memory for a word of each wave. The block's first THREADS threads
+// call this, and on AMD there are no others.
 #if GPU_NV
+// Brings them together: the others of the block, which have ended or will, need not come.
+template <int THREADS> DEV void threads_sync() { asm volatile("bar.sync 0, %0;" :: "n"(THREADS) : "memory"); }
+
 // One thread releases and acquires for its block: fences of all of them take longer.
 template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks, u32* before) {
-  block_sync();
+  threads_sync<THREADS>();
   if (tid_x() == 0) *before = atomic_arrive_u32(counter, 1);         // blocks that came before this one
-  block_sync();
+  threads_sync<THREADS>();
   if (*before != blocks - 1) return false;
   if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
   return true;

@@ -39,22 +39,23 @@ template <u32 KEYS> DEV SplitKeys keys_of_split(const AttentionArgs& a, u32 firs
 // Adds what all splits of the context have found, in order of the splits, whichever block comes last. Returns false in
 // all other blocks. A thread has ROWS rows, and of each COLUMNS sums of values, `value(row, column)`, which are
 // relative to 2^(top[row] * to_log2), and a part of the sum of weights. They are the rows of one of the block's ROUNDS.
-// `before`: a place in shared memory that nobody reads any more, of a word for each wave.
-template <u32 ROWS, u32 COLUMNS, u32 ROUNDS, class Value>
+// `before`: a place in shared memory that nobody reads any more, of a word for each wave. The block's first THREADS
+// threads call this.
+template <u32 ROWS, u32 COLUMNS, u32 ROUNDS, u32 THREADS, class Value>
 DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, float* sum, float to_log2,
                     u32* before) {
-  constexpr u32 FLOATS = ROWS * (COLUMNS + 2) * ATTENTION_THREADS;
+  constexpr u32 FLOATS = ROWS * (COLUMNS + 2) * THREADS;
   const u32 place = ((u32)bid_y() * a.num_heads + (u32)bid_x()) * ROUNDS + round;
   float* all = a.partial + (u64)place * a.splits * FLOATS + recomputed(tid_x());
   float* mine = all + (u64)bid_z() * FLOATS;
   #pragma unroll
-  for (u32 r = 0; r < ROWS; r++, mine += (COLUMNS + 2) * ATTENTION_THREADS) {
+  for (u32 r = 0; r < ROWS; r++, mine += (COLUMNS + 2) * THREADS) {
     mine[0] = top[r];
-    mine[ATTENTION_THREADS] = sum[r];
+    mine[THREADS] = sum[r];
     #pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) mine[(c + 2) * ATTENTION_THREADS] = value(r, c);
+    for (u32 c = 0; c < COLUMNS; c++) mine[(c + 2) * THREADS] = value(r, c);
   }
-  if (!last_to_arrive<ATTENTION_THREADS>(a.counters + place, a.splits, before)) return false;
+  if (!last_to_arrive<THREADS>(a.counters + place, a.splits, before)) return false;
   #pragma unroll
   for (u32 r = 0; r < ROWS; r++) {
     top[r] = NOTHING;
@@ -66,14 +67,14 @@ DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, 
   for (u32 split = 0; split < a.splits; split++) {
     const float* other = all + (u64)split * FLOATS;
     #pragma unroll
-    for (u32 r = 0; r < ROWS; r++, other += (COLUMNS + 2) * ATTENTION_THREADS) {
+    for (u32 r = 0; r < ROWS; r++, other += (COLUMNS + 2) * THREADS) {
       const float its = other[0], highest = fmax_(top[r], its);
       const float by = fast_exp2((top[r] - highest) * to_log2), its_by = fast_exp2((its - highest) * to_log2);
       top[r] = highest;
-      sum[r] = sum[r] * by + other[ATTENTION_THREADS] * its_by;
+      sum[r] = sum[r] * by + other[THREADS] * its_by;
       #pragma unroll
       for (u32 c = 0; c < COLUMNS; c++)
-        value(r, c) = value(r, c) * by + other[(c + 2) * ATTENTION_THREADS] * its_by;
+        value(r, c) = value(r, c) * by + other[(c + 2) * THREADS] * its_by;
     }
   }
   return true;

@@ -272,9 +272,10 @@ template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a)
       sum[i] = rows[i / MMA_ACC].sum[i % MMA_ACC];
     }
     const auto value = [&](u32 i, u32 d) -> float& { return rows[i / MMA_ACC].values[d][i % MMA_ACC]; };
-    static_assert(ROW_TILES * MMA_ACC * (D / 16 + 2) * ATTENTION_THREADS <= ATTENTION_PREFILL_ROWS * (D + 32),
+    constexpr u32 ROWS = ROW_TILES * MMA_ACC, COLUMNS = D / 16;
+    static_assert(ROWS * (COLUMNS + 2) * ATTENTION_THREADS <= ATTENTION_PREFILL_ROWS * (D + 32),
                   "plans.rs says what the host allocates");
-    if (!add_splits<ROW_TILES * MMA_ACC, D / 16, 1>(reload(a), 0, value, top, sum, 1.f, (u32*)lds.kv)) return;
+    if (!add_splits<ROWS, COLUMNS, 1, ATTENTION_THREADS>(reload(a), 0, value, top, sum, 1.f, (u32*)lds.kv)) return;
     #pragma unroll
     for (u32 i = 0; i < ROW_TILES * MMA_ACC; i++) {
       rows[i / MMA_ACC].top[i % MMA_ACC] = top[i];

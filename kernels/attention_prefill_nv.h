@@ -11,8 +11,8 @@
 // Levels of int8 come to a place of their own, from where each thread takes those that it asked for and makes halves of
 // them: there is room for one tile of these then, and the levels of the next one are on their way meanwhile.
 #pragma once
-#include "attention_prefill.h"
-#include "attention_nv.h"
+#include "attention_prefill_copies.h"
+#include "attention_prefill_rows.h"
 
 // ------------------------------------------------------------------------------------------------ tiles
 template <u32 D> constexpr bool WIDE = D > 256;
@@ -24,109 +24,14 @@ template <u32 D> struct KvTile {
   static constexpr u32 STRIDE = D + 8;                    // rows 16 bytes apart in the banks: no conflicts
   static constexpr u32 V_ROW = LATENT<D> ? 0 : KEYS;      // the first row of V
   f16 rows[V_ROW + KEYS][STRIDE];                         // of K, then of V
+  // The place of the eight elements from `column` on of a row (bytes), and that of the same ones `rows` behind it.
+  MEMBER static u32 place(u32 row, u32 column) { return (row * STRIDE + column) * 2; }
+  MEMBER static u32 behind(u32 place, u32 rows) { return place + rows * STRIDE * 2; }
 };
 // Tiles that there is room for.
 template <class T, u32 D> constexpr u32 PLACES = HAS_SCALES<T> || (WIDE<D> && !LATENT<D>) ? 1 : 2;
 
-// Levels of a tile, eight of a key a word pair, as the threads asked for them; and what they are worth, of two tiles.
-template <u32 D> struct TileLevels {
-  v2 of[2][KvTile<D>::KEYS * D / 8 / ATTENTION_THREADS][ATTENTION_THREADS];     // of K and of V
-  alignas(16) float scales[2][2][KvTile<D>::KEYS];
-};
-
-// Brings tiles of K and V into shared memory, one after the other. It stores zeros outside of the keys and of the head,
-// since 0 * NaN is NaN.
-template <class T, u32 D> struct TileCopies {
-  static constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, RUNS = KEYS / 16, CHUNKS = D / 8;
-  static constexpr u32 ROWS = ATTENTION_THREADS / CHUNKS;   // side by side; the thread's others are that far apart
-  u32 first_key, end_key;  // those to bring; outside of them nothing is read
-  u32 pages[RUNS];         // blocks of the next tile's runs of 16 keys, asked for a tile ahead
-  const u32* entry;        // of the table, where the next tile begins, and the slot in its block
-  u32 slot;
-  u32 row;                 // the thread's first row of a tile; behind all keys where its columns are behind the head
-  u32 head;                // of the kv head in a block (elements)
-  u32 from, to;            // its part of a run (elements), of a tile in shared memory (bytes)
-
-  MEMBER void start(const AttentionArgs& a, const RowTile& tile, u32 key, const KvTile<D>* tiles) {
-    const u32 first = (u32)tid_x() / CHUNKS, column = (u32)tid_x() % CHUNKS * 8;
-    const bool in_head = column < a.head_dim;
-    row = in_head ? first : 0x80000000u;
-    head = tile.kv_head * head_stride<T>(a.block_size, a.head_dim);
-    from = first * a.head_dim + (in_head ? column : 0);
-    to = shared_address(tiles) + (first * STRIDE + column) * 2;
-    entry = a.block_tables + ld_step(a.block_start + tile.sequence) + key / a.block_size;
-    slot = key % a.block_size;
-    ask(a, key);
-  }
-  // Asks for the blocks of a tile's runs. Runs outside of the keys have no block to ask for.
-  MEMBER void ask(const AttentionArgs& a, u32 key) {
-    const u32* e = entry;
-    u32 s = slot;
-    #pragma unroll
-    for (u32 i = 0; i < RUNS; i++, key += 16) {
-      pages[i] = key < end_key && key + 16 > first_key ? ld_step(e) : 0;
-      s += 16;
-      if (s == a.block_size) { s = 0; e++; }
-    }
-  }
-  // Copies the tile from `key` on to place `stage`.
-  MEMBER void copy(const AttentionArgs& a, u32 key, u32 stage) {
-    const u32 there = to + stage * (u32)sizeof(KvTile<D>);
-    #pragma unroll
-    for (u32 i = 0; i < RUNS; i++) {
-      const u64 at = (u64)pages[i] * (a.num_kv_heads * head_stride<T>(a.block_size, a.head_dim)) +
-                     (head + slot * a.head_dim + from);
-      #pragma unroll
-      for (u32 r = 0; r < 16; r += ROWS) {
-        const u32 distance = (16 * i + r) * STRIDE * 2;
-        const bool valid = is_there(key + row + 16 * i + r);
-        copy_async(there + distance, (const f16*)a.k_cache + at + r * a.head_dim, valid);
-        copy_async(there + KEYS * STRIDE * 2 + distance, (const f16*)a.v_cache + at + r * a.head_dim, valid);
-      }
-      slot += 16;
-      if (slot == a.block_size) { slot = 0; entry++; }
-    }
-    ask(a, key + KEYS);
-  }
-
-  // Copies the levels of the tile from `key` on, and their scales to place `stage`.
-  MEMBER void copy_levels(const AttentionArgs& a, u32 key, u32 stage, TileLevels<D>& levels) {
-    const i8* caches[2] = {(const i8*)a.k_cache, (const i8*)a.v_cache};
-    #pragma unroll
-    for (u32 i = 0; i < RUNS; i++) {
-      const u64 page = (u64)pages[i] * (a.num_kv_heads * head_stride<i8>(a.block_size, a.head_dim)) + head;
-      #pragma unroll
-      for (u32 which = 0; which < 2; which++) {
-        #pragma unroll
-        for (u32 r = 0; r < 16; r += ROWS)
-          copy_async8(shared_address(&levels.of[which][(16 * i + r) / ROWS][tid_x()]),
-                      caches[which] + (page + (slot + r) * a.head_dim + from), is_there(key + row + 16 * i + r));
-        const u32 four = (u32)tid_x() * 4;                             // tokens
-        if (four < 16)
-          copy_async(shared_address(&levels.scales[stage][which][16 * i + four]),
-                     scales_of(caches[which] + page, a.block_size, a.head_dim) + slot + four, true);
-      }
-      slot += 16;
-      if (slot == a.block_size) { slot = 0; entry++; }
-    }
-    ask(a, key + KEYS);
-  }
-  // Makes the tile of the levels that this thread has copied. What a key outside of the range is worth may be NaN.
-  MEMBER void widen(u32 key, u32 stage, const TileLevels<D>& levels) const {
-    #pragma unroll
-    for (u32 which = 0; which < 2; which++)
-      #pragma unroll
-      for (u32 r = 0; r < KEYS; r += ROWS) {
-        const Eight<i8> eight = {levels.of[which][r / ROWS][tid_x()]};
-        const bool valid = is_there(key + row + r);
-        const float scale = levels.scales[stage][which][(row + r) % KEYS];
-        store_shared(to + (which * KEYS + r) * STRIDE * 2, halves_of_eight(eight, valid ? scale : 0.f));
-      }
-  }
-  MEMBER bool is_there(u32 key) const { return key >= first_key && key < end_key; }
-};
-
-// This does the same for tiles of 16 keys, a run, of whose K and V one is brought at a time.
+// Brings tiles of 16 keys, a run, of whose K and V one is brought at a time.
 template <u32 D> struct RunCopies {
   static constexpr u32 STRIDE = KvTile<D>::STRIDE, CHUNKS = D / 8, COUNT = 16 * CHUNKS / ATTENTION_THREADS;
   static_assert(COUNT * ATTENTION_THREADS == 16 * CHUNKS, "whole turns of the block");
@@ -136,9 +41,9 @@ template <u32 D> struct RunCopies {
   u32 slot;
   u32 head, to;            // of the kv head in a block (elements), of the tiles in shared memory (bytes)
 
-  MEMBER void start(const AttentionArgs& a, const RowTile& tile, u32 key, const KvTile<D>* tiles) {
+  MEMBER void start(const AttentionArgs& a, const RowTile& tile, u32 key, u32 tiles) {
     head = tile.kv_head * a.block_size * a.head_dim;
-    to = shared_address(tiles);
+    to = tiles;
     entry = a.block_tables + ld_step(a.block_start + tile.sequence) + key / a.block_size;
     slot = key % a.block_size;
     ask(key);
@@ -163,7 +68,7 @@ template <u32 D> struct RunCopies {
     }
   }
 };
-template <class T, u32 D, bool = WIDE<D>> struct CopiesOf { using Type = TileCopies<T, D>; };
+template <class T, u32 D, bool = WIDE<D>> struct CopiesOf { using Type = TileCopies<T, KvTile<D>, D>; };
 template <class T, u32 D> struct CopiesOf<T, D, true> { using Type = RunCopies<D>; };
 
 // ------------------------------------------------------------------------------------------------ the kernel
@@ -178,7 +83,7 @@ template <u32 D> constexpr u32 VALUE_COLUMNS = VALUES<D> / SHARERS<D>;
 
 struct Nothing {};
 template <class T, u32 D> struct LevelsOf { using Type = Nothing; };
-template <u32 D> struct LevelsOf<i8, D> { using Type = TileLevels<D>; };
+template <u32 D> struct LevelsOf<i8, D> { using Type = TileLevels<KvTile<D>::KEYS, D>; };
 template <class T, u32 D, bool = WIDE<D>> struct PrefillLds {
   KvTile<D> tiles[PLACES<T, D>];
   v4 q[q_steps_shared<D>() ? q_steps_shared<D>() : 1][ATTENTION_THREADS];
@@ -189,11 +94,10 @@ template <class T, u32 D> struct PrefillLds<T, D, true> {
   float scores[ATTENTION_THREADS / 32][8][32];                          // what each warp has of them, by lane
 };
 
-// Outputs go through the same place at the end, eight rows of a warp at a time.
-template <u32 D> constexpr u32 OUT_STRIDE = VALUE_COLUMNS<D> + 8;
+// Outputs go through the same place at the end.
 template <class T, u32 D> union PrefillRoom {
   PrefillLds<T, D> keys;
-  float out[ATTENTION_THREADS / 32][8 * OUT_STRIDE<D>];
+  float out[ATTENTION_THREADS / 32][8 * OUT_ROW<VALUE_COLUMNS<D> / 8>];
 };
 
 // Computes rows first_row .. of the tile. A warp has 16 * TILES of them; its lane l has rows l / 4 and l / 4 + 8 of
@@ -235,31 +139,31 @@ DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32
   // This is the position of the warp's first row; a row sees keys up to its own position and `ahead` more, of those
   // that there are. Its sum with both and WARP_ROWS is 0 for a warp beyond the last row, which has nothing to do.
   const u32 position = warp_row > last_row ? 0u - WARP_ROWS - a.ahead : tile.position + warp_row;
-  const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
+  const float to_log2 = score_to_log2(a);
   // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins, within 16 x 16 elements.
   const u32 k_row = shared_address(lds) + ((lane / 16 * 8 + lane % 8) * STRIDE + first_column + lane / 8 % 2 * 8) * 2;
   const u32 v_row = shared_address(lds) + ((KvTile<D>::V_ROW + lane % 16) * STRIDE + first_value + lane / 16 * 8) * 2;
-  float values[TILES][VALUE_COLUMNS<D> / 8][4] = {}, top[TILES][2], sum[TILES][2];
-  #pragma unroll
-  for (u32 i = 0; i < 2 * TILES; i++) { top[i / 2][i % 2] = NOTHING; sum[i / 2][i % 2] = 0.f; }
+  float values[TILES][VALUE_COLUMNS<D> / 8][4] = {};
+  RowsSoftmax<TILES> softmax;
+  softmax.start();
 
+  constexpr u32 TILE = (u32)sizeof(KvTile<D>), V = KvTile<D>::V_ROW * STRIDE * 2;
   typename CopiesOf<T, D>::Type copies;
   const SplitKeys keys = keys_of_split<KEYS>(a, tile.first_key(first_row), tile.end_key(last_row));
   copies.first_key = keys.first;
   copies.end_key = keys.end;
   u32 key = copies.first_key / KEYS * KEYS, stage = 0;
   if (key < copies.end_key) {
-    copies.start(a, tile, key, lds);
+    copies.start(a, tile, key, shared_address(lds));
     if constexpr (HAS_SCALES<T>) copies.copy_levels(a, key, 0, shared.levels);
     else if constexpr (WIDE<D>) copies.copy(a, a.k_cache, key, 0);
-    else copies.copy(a, key, 0);
+    else copies.copy(a, key, 0, V);
   }
   for (; key < copies.end_key; key += KEYS, stage ^= 1) {
     copies_wait();
     block_sync();                                                      // this tile is there, the other's place is free
     const bool is_seen = key < position + WARP_ROWS + a.ahead && key + KEYS > first_key(position, tile.window);
     const bool is_last = key + KEYS >= copies.end_key;
-    constexpr u32 TILE = (u32)sizeof(KvTile<D>);
     if constexpr (HAS_SCALES<T>) {
       copies.widen(key, stage, shared.levels);
       if (!is_last) copies.copy_levels(a, key + KEYS, stage ^ 1, shared.levels);
@@ -269,9 +173,9 @@ DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32
       copies.go_on(a, key + KEYS);
       if (!is_last) copies.copy(a, a.k_cache, key + KEYS, (stage ^ 1) * TILE);
     } else if constexpr (WIDE<D>) {
-      copies.copy(a, a.v_cache, key, KvTile<D>::V_ROW * STRIDE * 2);
+      copies.copy(a, a.v_cache, key, V);
     } else {
-      if (!is_last) copies.copy(a, key + KEYS, stage ^ 1);
+      if (!is_last) copies.copy(a, key + KEYS, (stage ^ 1) * TILE, (stage ^ 1) * TILE + V);
       if (!is_seen) continue;
     }
 
@@ -308,70 +212,14 @@ DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32
       #pragma unroll
       for (u32 i = 0; i < 8; i++) score[0][i / 4][i % 4] += shared.scores[warp ^ 1][i][lane];
     }
-    if (a.softcap != 0.f)
-      #pragma unroll
-      for (u32 i = 0; i < TILES * KEYS / 2; i++) {
-        float& x = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
-        x = soft_cap(x * a.scale, a.softcap);
-      }
-    if (key + KEYS > min_(position + 1 + a.ahead, copies.end_key) ||
-        key < first_key(position + WARP_ROWS - 1, tile.window))
-      #pragma unroll
-      for (u32 half = 0; half < 2 * TILES; half++) {
-        const u32 row = position + 8 * half + lane / 4, from = first_key(row, tile.window);
-        const u32 to = min_(row + 1 + a.ahead, copies.end_key);
-        #pragma unroll
-        for (u32 i = 0; i < KEYS / 4; i++) {
-          const u32 k = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-          if (k < from || k >= to) score[half / 2][i / 2][half % 2 * 2 + i % 2] = MASKED;
-        }
-      }
-
-    float factor[TILES][2];
-    bool risen = false;
-    #pragma unroll
-    for (u32 half = 0; half < 2 * TILES; half++) {
-      float& old = top[half / 2][half % 2];
-      float highest = MASKED;
-      #pragma unroll
-      for (u32 i = 0; i < KEYS / 4; i++) highest = fmax_(highest, score[half / 2][i / 2][half % 2 * 2 + i % 2]);
-      highest = fmax_(highest, shfl_xor(highest, 1));
-      highest = fmax_(highest, shfl_xor(highest, 2));
-      const bool rises = (highest - old) * to_log2 > RISE;
-      factor[half / 2][half % 2] = rises ? fast_exp2((old - highest) * to_log2) : 1.f;
-      old = rises ? highest : old;
-      risen |= rises;
-    }
-    if (warp_any(risen))
-      #pragma unroll
-      for (u32 half = 0; half < 2 * TILES; half++) {
-        const float by = factor[half / 2][half % 2];
-        sum[half / 2][half % 2] *= by;
-        #pragma unroll
-        for (u32 i = 0; i < VALUE_COLUMNS<D> / 4; i++) values[half / 2][i / 2][half % 2 * 2 + i % 2] *= by;
-      }
-    #pragma unroll
-    for (u32 half = 0; half < 2 * TILES; half++) {
-      const float base = top[half / 2][half % 2] * to_log2;
-      float& total = sum[half / 2][half % 2];
-      #pragma unroll
-      for (u32 i = 0; i < KEYS / 4; i++) {
-        float& x = score[half / 2][i / 2][half % 2 * 2 + i % 2];
-        x = fast_exp2(fma_(x, to_log2, -base));
-        total += x;                                                    // of this lane; the quad's are added at the end
-      }
-    }
+    cap_and_mask<TILES, KEYS / 8>(score, a, tile.window, key, position, copies.end_key);
+    if (softmax.template weigh<KEYS / 8>(score, to_log2)) softmax.template rescale<VALUE_COLUMNS<D> / 8>(values);
 
     #pragma unroll
     for (u32 n = 0; n < KEYS / 16; n++) {
-      u32 weights[TILES][4];                                           // the layout of a result is that of an operand
+      u32 weights[TILES][4];
       #pragma unroll
-      for (u32 t = 0; t < TILES; t++)
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-          const float* x = &score[t][2 * n + i / 2][i % 2 * 2];
-          weights[t][i] = pack(x[0], x[1]);
-        }
+      for (u32 t = 0; t < TILES; t++) weights_of(score[t], n, weights[t]);
       #pragma unroll
       for (u32 d = 0; d < VALUE_COLUMNS<D> / 16; d++) {
         u32 v[4];
@@ -392,36 +240,15 @@ DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32
     static_assert(2 * TILES * (LANE_COLUMNS + 2) * ATTENTION_THREADS <= BLOCK_ROWS * (VALUES<D> + 32),
                   "plans.rs says what the host allocates");
     u32* before = (u32*)lds;                                            // all have read the tiles when it is written
-    if (!add_splits<2 * TILES, LANE_COLUMNS, ROUNDS>(a, round, value, &top[0][0], &sum[0][0], to_log2, before)) return;
+    if (!add_splits<2 * TILES, LANE_COLUMNS, ROUNDS, ATTENTION_THREADS>(a, round, value, &softmax.top[0][0],
+                                                                        &softmax.sum[0][0], to_log2, before))
+      return;
   }
-  // The outputs go through shared memory, eight rows at a time, so that a lane stores eight neighbours.
-  constexpr u32 STEP = OUT_STRIDE<D>, EIGHTS = VALUE_COLUMNS<D> / 8;
-  const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop
-  float* rows = room.out[warp];
   block_sync();                                                        // the last tile was read
-  #pragma unroll
-  for (u32 half = 0; half < 2 * TILES; half++) {
-    float total = sum[half / 2][half % 2];
-    total += shfl_xor(total, 1);
-    total += shfl_xor(total, 2);
-    const float factor = softmax_factor(a, out.head, top[half / 2][half % 2] * to_log2, total);
-    #pragma unroll
-    for (u32 i = 0; i < EIGHTS; i++) {
-      const float* x = &values[half / 2][i][half % 2 * 2];
-      *(v2*)&rows[lane / 4 * STEP + 8 * i + lane % 4 * 2] = {f32_bits(x[0] * factor), f32_bits(x[1] * factor)};
-    }
-    warp_sync();
-    #pragma unroll 1
-    for (u32 i = lane; i < 8 * EIGHTS; i += 32) {
-      const u32 row = i / EIGHTS, column = i % EIGHTS * 8, r = warp_row + 8 * half + row;
-      const float* x = &rows[row * STEP + column];
-      const v4 low = ld16(x), high = ld16(x + 4);
-      const float eight[8] = {bits_f32(low.x), bits_f32(low.y), bits_f32(low.z), bits_f32(low.w),
-                              bits_f32(high.x), bits_f32(high.y), bits_f32(high.z), bits_f32(high.w)};
-      if (r < out.rows) store_eight(a, out.row + r, out.head, first_value + column, eight);
-    }
-    warp_sync();
-  }
+  const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop
+  float factors[2 * TILES];
+  last_factors(a, out.head, softmax, to_log2, factors);
+  store_rows<TILES>(a, out, factors, values, warp_row, first_value, room.out[warp]);
 }
 
 template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {

@@ -114,7 +114,5 @@ template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArg
     if (lane == 0) barrier_arrive(empty + 8 * stage);
     if (++stage == STAGES) { stage = 0; parity ^= 1; }
   }
-  // No sum is read ahead of the last wait.
-  #pragma unroll
-  for (int i = 0; i < 4 * S::QUADS; i++) asm volatile("" : "+f"((&sums.v[0][0][0])[i]) :: "memory");
+  wgmma_sums_there(sums.v[0]);
 }

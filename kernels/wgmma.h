@@ -38,13 +38,49 @@ DEV void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
 DEV u64 wgmma_operand(u32 address, u32 stride) {
   return (u64)(address & 0x3ffff) >> 4 | (u64)(128 >> 4) << 16 | (u64)(stride >> 4) << 32;
 }
+// Describes rows of 64 halves in shared memory, each 128 bytes, whose pieces of 16 bytes are exchanged by the row's
+// last three bits (`swizzled`); eight rows begin at a multiple of 1,024 bytes. More columns follow `stride` bytes
+// behind these, which only `wgmma_rows` reads in one product.
+DEV u64 wgmma_swizzled(u32 address, u32 stride) {
+  return (u64)(address & 0x3ffff) >> 4 | (u64)(stride >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
+}
+// The place of the eight halves from `column` on (one of 64) of a row, in bytes.
+DEV u32 swizzled(u32 row, u32 column) { return row * 128 + ((column / 8 ^ row) % 8) * 16; }
+// What threads have written to shared memory may be read by products once all of them have called this and met.
+DEV void shared_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Registers that were written may be read by products from here on.
 DEV void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Products since the last call are a group.
+DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all groups but the newest GROUPS.
+template <u32 GROUPS> DEV void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(GROUPS) : "memory");
+}
 // Waits for all products since.
 DEV void wgmma_end() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  wgmma_commit();
+  wgmma_wait<0>();
 }
+// No sum is read ahead of the wait before this.
+template <u32 NT> DEV void wgmma_sums_there(float (&c)[NT][4]) {
+  #pragma unroll
+  for (u32 i = 0; i < 4 * NT; i++) asm volatile("" : "+f"(c[i / 4][i % 4]) :: "memory");
+}
+// Stores four 8x8 matrices of 16-bit numbers, which lanes hold as in mma_16x8x16; lane l gives the address of row l % 8
+// of matrix l / 8.
+DEV void store_matrices(u32 row, const u32* x) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :: "r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+DEV u32 pack_bf16(float low, float high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// A warpgroup gives registers back or takes some that others gave back, so that a thread has COUNT (a multiple of 8).
+template <u32 COUNT> DEV void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }
+template <u32 COUNT> DEV void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }
 // Brings the four warps together. They need not be for a product, but its operands are then all there at once.
 DEV void warpgroup_sync() {
   warp_sync();
@@ -68,11 +104,41 @@ DEV void warpgroup_sync() {
 #define WGMMA_16 WGMMA_8 ",%4,%5,%6,%7"
 #define WGMMA_32 WGMMA_16 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define WGMMA_64 WGMMA_32 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_128 WGMMA_64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+                  ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_256 WGMMA_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+                  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
+                  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+                  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define WGMMA_C2 WGMMA_C(0), WGMMA_C(1)
 #define WGMMA_C4 WGMMA_C2, WGMMA_C(2), WGMMA_C(3)
 #define WGMMA_C8 WGMMA_C4, WGMMA_C(4), WGMMA_C(5), WGMMA_C(6), WGMMA_C(7)
+#define WGMMA_C16 WGMMA_C8, WGMMA_C(8), WGMMA_C(9), WGMMA_C(10), WGMMA_C(11), WGMMA_C(12), WGMMA_C(13), WGMMA_C(14), \
+                  WGMMA_C(15)
+#define WGMMA_C32 WGMMA_C16, WGMMA_C(16), WGMMA_C(17), WGMMA_C(18), WGMMA_C(19), WGMMA_C(20), WGMMA_C(21), \
+                  WGMMA_C(22), WGMMA_C(23), WGMMA_C(24), WGMMA_C(25), WGMMA_C(26), WGMMA_C(27), WGMMA_C(28), \
+                  WGMMA_C(29), WGMMA_C(30), WGMMA_C(31)
 WGMMA_OF(1, 8, WGMMA_8, "{%4,%5,%6,%7}, %8", WGMMA_LIST(WGMMA_C(0)))
 WGMMA_OF(2, 16, WGMMA_16, "{%8,%9,%10,%11}, %12", WGMMA_LIST(WGMMA_C2))
 WGMMA_OF(4, 32, WGMMA_32, "{%16,%17,%18,%19}, %20", WGMMA_LIST(WGMMA_C4))
 WGMMA_OF(8, 64, WGMMA_64, "{%32,%33,%34,%35}, %36", WGMMA_LIST(WGMMA_C8))
+
+// c = a * b^T, or c += a * b^T where ADDS, of f16, both in shared memory.
+#define WGMMA_SHARED_OF(NT, n, sums, operands, outputs) \
+  template <bool ADDS> DEV void wgmma_shared(float (&c)[NT][4], u64 a, u64 b) { \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" sums "}, " operands ", 1, 1, 0, 0;" \
+                 : outputs : "l"(a), "l"(b), "n"(ADDS ? 1 : 0)); \
+  }
+WGMMA_SHARED_OF(8, 64, WGMMA_64, "%32, %33, %34", WGMMA_LIST(WGMMA_C8))
+WGMMA_SHARED_OF(16, 128, WGMMA_128, "%64, %65, %66", WGMMA_LIST(WGMMA_C16))
+
+// c += a * b for 16 rows of b, of f16, as they lie in shared memory.
+#define WGMMA_ROWS_OF(NT, n, sums, operands, outputs) \
+  DEV void wgmma_rows(float (&c)[NT][4], const u32* a, u64 b) { \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" sums "}, " operands ", 1, 1, 1, 1;" \
+                 : outputs : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
+  }
+WGMMA_ROWS_OF(8, 64, WGMMA_64, "{%32,%33,%34,%35}, %36", WGMMA_LIST(WGMMA_C8))
+WGMMA_ROWS_OF(16, 128, WGMMA_128, "{%64,%65,%66,%67}, %68", WGMMA_LIST(WGMMA_C16))
+WGMMA_ROWS_OF(32, 256, WGMMA_256, "{%128,%129,%130,%131}, %132", WGMMA_LIST(WGMMA_C32))
 #endif

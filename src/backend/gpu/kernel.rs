@@ -39,6 +39,18 @@ fn matmul_wgmma_block(rows: u32) -> Block {
     Block { threads: 32 * tiles, shared_bytes }
 }
 
+/// Blocks of prefill where warpgroups multiply, which they do over f16 for heads of up to 256.
+fn prefill_wgmma_block(subject: Subject) -> Option<Block> {
+    let Subject::Head(KvCacheDtype::F16, size) = subject else { return None };
+    let shared_bytes = match size {
+        64 => ATTENTION_PREFILL_WGMMA_SHARED_D64,
+        128 => ATTENTION_PREFILL_WGMMA_SHARED_D128,
+        256 => ATTENTION_PREFILL_WGMMA_SHARED_D256,
+        _ => return None,
+    };
+    Some(Block { threads: ATTENTION_PREFILL_WGMMA_THREADS, shared_bytes })
+}
+
 fn matmul_threads(rows: u32) -> u32 {
     match rows {
         8 => MATMUL_THREADS_N8,
@@ -168,12 +180,14 @@ pub enum Needed {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Threads {
     One(u32),
+    /// So many, and the blocks that a variant has instead where the device has `wgmma`, if it has others there.
+    OneOrWgmma(u32, fn(Subject) -> Option<Block>),
     /// Threads of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
     ByRows(&'static [u32], fn(u32) -> u32),
     /// Threads like those, and the blocks that it has instead where the device has `wgmma`.
     ByRowsOrWgmma(&'static [u32], fn(u32) -> u32, fn(u32) -> Block),
 }
-use Threads::{ByRows, ByRowsOrWgmma, One};
+use Threads::{ByRows, ByRowsOrWgmma, One, OneOrWgmma};
 
 /// The tensor types or the KV cache that a kernel was compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,7 +317,7 @@ impl Row {
             Per::Pair => KernelType::PAIRS.map(Subject::Pair).to_vec(),
         };
         let variants = subjects.into_iter().flat_map(|subject| match self.threads {
-            One(_) => vec![Variant::from(subject)],
+            One(_) | OneOrWgmma(..) => vec![Variant::from(subject)],
             ByRows(rows, _) | ByRowsOrWgmma(rows, ..) => {
                 rows.iter().map(|&rows| Variant::with_rows(subject, rows)).collect()
             }
@@ -325,6 +339,7 @@ impl Row {
         let rows = variant.rows.unwrap_or(0);
         let (threads, wgmma) = match self.threads {
             One(threads) => (threads, None),
+            OneOrWgmma(threads, block) => (threads, block(variant.subject)),
             ByRows(_, threads) => (threads(rows), None),
             ByRowsOrWgmma(_, threads, block) => (threads(rows), Some(block(rows))),
         };

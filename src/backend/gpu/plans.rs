@@ -2,6 +2,7 @@
 //! how many multiprocessors a device has.
 
 use super::args::{self, Format};
+use super::driver::Block;
 use super::kernel::{EXPERT_RUNS, MATMUL_F32_ROWS};
 use super::tuning::{Cut, Experts, F32Rows, LibraryRows, Matmul, MatmulShape, Pieces, Tuning};
 
@@ -243,13 +244,15 @@ impl Tuning {
     }
 
     /// Pieces into which the context is split where chunks of prompts attend to it, the longest one being of `context`
-    /// tokens: as many as run at once, where the tiles of rows and their heads alone leave multiprocessors idle.
+    /// tokens: as many as run at once, where the tiles of rows and their heads alone leave multiprocessors idle. A block
+    /// that takes shared memory as it is launched fills a multiprocessor.
     pub fn attention_prefill_splits(
         &self,
         items: u32,
         [num_heads, head_size]: [u32; 2],
         context: u32,
         multiprocessors: u32,
+        block: Block,
     ) -> u32 {
         let numbers = &self.attention;
         let blocks = items.saturating_mul(num_heads).max(1);
@@ -257,7 +260,8 @@ impl Tuning {
         let partial = 4 * rows * u64::from(head_size + PREFILL_EXTRA);
         let room = u32::try_from(PARTIAL_BYTES / partial.max(1)).unwrap_or(u32::MAX);
         let most = (context / numbers.prefill_split_tokens).min(numbers.most_splits).min(room);
-        (numbers.blocks * multiprocessors / blocks).min(most).max(1)
+        let at_once = if block.shared_bytes > 0 { 1 } else { numbers.blocks };
+        (at_once * multiprocessors / blocks).min(most).max(1)
     }
 
     /// How attention over the single rows of `items` sequences is launched on the matrix units, for heads of queries,
@@ -365,10 +369,14 @@ mod tests {
         assert_eq!(decode(256, 32), DecodePlan { per_head: false, splits: 1 });
         assert_eq!(decode(1 << 14, 32), DecodePlan { per_head: false, splits: 1 });
         // The heads are those of Qwen3.6-35B-A3B, then of Llama 3 8B.
-        let prefill = |items, heads, context| hopper::TUNING.attention_prefill_splits(items, heads, context, 132);
-        assert_eq!([500, 2047, 4095, 12_000].map(|context| prefill(4, [16, 256], context)), [1, 1, 3, 4]);
-        assert_eq!([1, 4, 5, 16].map(|items| prefill(items, [32, 128], 1 << 17)), [8, 2, 1, 1]);
-        assert_eq!(prefill(u32::MAX, [32, 128], 1 << 17), 1);
+        let prefill = |items, heads, context, shared_bytes| {
+            let block = Block { threads: 128, shared_bytes };
+            hopper::TUNING.attention_prefill_splits(items, heads, context, 132, block)
+        };
+        assert_eq!([500, 2047, 4095, 12_000].map(|context| prefill(4, [16, 256], context, 0)), [1, 1, 3, 4]);
+        assert_eq!([1, 4, 5, 16].map(|items| prefill(items, [32, 128], 1 << 17, 0)), [8, 2, 1, 1]);
+        assert_eq!([1, 2, 4, 16].map(|items| prefill(items, [32, 128], 1 << 17, 196_608)), [4, 2, 1, 1]);
+        assert_eq!(prefill(u32::MAX, [32, 128], 1 << 17, 0), 1);
         let pieces = |items, heads| hopper::TUNING.attention_pieces(items, heads, 132);
         let plan = |splits, split_tokens| Some(PiecesPlan { splits, split_tokens });
         assert_eq!([1, 4].map(|items| pieces(items, [32, 8, 128])), [plan(17, 128); 2]);

@@ -108,7 +108,8 @@ macro_rules! with_kernels {
                     "attention, decode";
             }
             "attention_prefill.hip" Always OnMatrixUnits {
-                ATTENTION_PREFILL: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, prefill";
+                ATTENTION_PREFILL: AttentionArgs, Head, OneOrWgmma(ATTENTION_THREADS, prefill_wgmma_block),
+                    "attention, prefill";
             }
             "latent.hip" Latent OnMatrixUnits {
                 HEAD_PRODUCTS: HeadProductsArgs, Once, One(HEAD_PRODUCTS_THREADS), "latent attention";

@@ -281,8 +281,9 @@ fn nvrtc_compiles_and_keeps() {
         assert!(matches!(made.origin, Origin::Compiled { .. }), "{}: {:?}", unit.name(), made.origin);
         assert!(made.image.starts_with(b"\x7fELF"), "{}", unit.name());
         let expected = match unit.file {
-            "matmul.hip" | "matmul_experts.hip" => MatrixUnit::Wgmma,
-            "attention_prefill.hip" | "attention_latent.hip" | "latent.hip" | "delta_chunks.hip" => MatrixUnit::MmaSync,
+            "matmul.hip" | "matmul_experts.hip" | "attention_prefill.hip" => MatrixUnit::Wgmma,
+            "matmul_f32.hip" | "attention_decode.hip" => MatrixUnit::MmaSync,
+            "attention_latent.hip" | "latent.hip" | "delta_chunks.hip" => MatrixUnit::MmaSync,
             _ => MatrixUnit::Unused,
         };
         assert_eq!(MatrixUnit::of(&made.image), expected, "{}", unit.name());

@@ -265,7 +265,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         // A token sees no more keys than its window has.
         let context = shape.prefill_context.min(window.checked_sub(1).unwrap_or(u32::MAX));
         let heads = [num_heads, if is_latent { LATENT_VALUES } else { head_size(layout.head_dim)? }];
-        args.splits = launcher.tuning().attention_prefill_splits(prefill_items, heads, context, multiprocessors);
+        let block = launcher.function(prefill, variant)?.block();
+        args.splits = launcher.tuning().attention_prefill_splits(prefill_items, heads, context, multiprocessors, block);
         // SAFETY: as above.
         unsafe { launcher.launch(prefill, variant, [num_heads, prefill_items, args.splits], &args)? };
     }

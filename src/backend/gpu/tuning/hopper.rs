@@ -102,7 +102,8 @@ pub(crate) const TUNING: Tuning = Tuning {
         prefill_split_tokens: 1024,
         // Estimated: with 8 kv heads 32 splits of one context fill the multiprocessors almost twice.
         most_splits: 32,
-        // Estimated: registers leave room for two and more blocks, which hide each other's latency.
+        // Estimated: registers leave room for two and more blocks, which hide each other's latency. (A block of
+        // prefill in which warpgroups multiply fills a multiprocessor.)
         blocks: 2,
         // Estimated: so many blocks run at once. Each reads the keys of its kv head again, which must come from L2.
         per_head_blocks: 2,

@@ -2,9 +2,9 @@ use super::*;
 use crate::backend::gpu::args::{ARGMAX_BLOCKS, Format};
 use crate::backend::gpu::compile::plan::GENERIC_TARGETS;
 use crate::backend::gpu::driver::fake::{self, Fake};
-use crate::backend::gpu::kernel::{MATMUL, MATMUL_ROWS, Variant};
+use crate::backend::gpu::kernel::{ATTENTION_PREFILL, HEAD_SIZES, MATMUL, MATMUL_ROWS, Subject, Variant};
 use crate::backend::gpu::{Device, KernelType};
-use crate::config::GpuOptions;
+use crate::config::{GpuOptions, KvCacheDtype};
 
 /// The GPUs that the wheel has code for, exact or of their family, with the table that each is to have.
 const CARDS: [(&str, &[&str]); 6] = [
@@ -82,6 +82,13 @@ fn warpgroups_multiply_where_the_code_is_for_them() {
             let block = MATMUL.id(Variant::with_rows(KernelType::Q4K, shape.block_rows)).block(&properties);
             let room = |blocks: u32| blocks * (block.shared_bytes + 1024) <= 228 * 1024;
             assert!(room(shape.blocks) && !room(shape.blocks + 1), "{shape:?} {block:?}");
+        }
+        // A block of prefill has room in the 227 KiB that one may take, beside its barriers.
+        for size in HEAD_SIZES {
+            let [f16, int8] = [KvCacheDtype::F16, KvCacheDtype::Int8]
+                .map(|dtype| ATTENTION_PREFILL.id(Subject::Head(dtype, size)).block(&properties).shared_bytes);
+            assert_eq!((f16 > 0, int8), (properties.has_wgmma() && size <= 256, 0), "{arch} {size}");
+            assert!(f16 <= 226 * 1024, "{size}");
         }
     }
     for (platform, tuning) in ALL {
