@@ -45,6 +45,7 @@ struct RopeStoreArgs {
 //   attention_decode_mma_{f16,int8}_d<D>, on NVIDIA, D up to 256: the same with a block for a piece of an item's
 //     context and a kv head: grid (kv heads, num_items + splits). The contexts of all items together are cut into
 //     about `splits` pieces of one length; what is shorter stays whole. With 0 splits everything does.
+//   attention_decode_mma_many_*: the same in blocks of half the threads, of which twice as many run at once.
 //   attention_prefill_{f16,f32,int8}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
 //     first row within the sequence) pairs: grid (heads, items, splits). Blocks start in the order of the grid: with
 //     the items that see the most keys first, none with much work starts when the others are done.
@@ -53,9 +54,9 @@ struct RopeStoreArgs {
 //     which the first value_dim, up to LATENT_VALUES, are V: v_cache is k_cache, there is one KV head, qkv has q alone,
 //     and nothing is rotated. decode has a block for each ATTENTION_LATENT_HEADS heads: grid (items, ceil(heads /
 //     ATTENTION_LATENT_HEADS), splits).
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256, ATTENTION_DECODE_MMA_THREADS = 256;
-// Of attention_prefill_f16 where warpgroups multiply, up to D = 256: threads, and the bytes of shared memory of a
-// block.
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
+constexpr u32 ATTENTION_DECODE_MMA_THREADS = 256, ATTENTION_DECODE_MMA_MANY_THREADS = 128;
+// A block of attention_prefill_f16 has so many threads and bytes of shared memory, by D, where warpgroups multiply.
 constexpr u32 ATTENTION_PREFILL_WGMMA_THREADS = 384, ATTENTION_PREFILL_WGMMA_SHARED_D64 = 98304;
 constexpr u32 ATTENTION_PREFILL_WGMMA_SHARED_D128 = 196608, ATTENTION_PREFILL_WGMMA_SHARED_D256 = 229376;
 constexpr u32 ALL_BUT_FIRST = 0xffffffffu;  // a window: none but the first token itself sees the first token

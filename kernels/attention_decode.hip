@@ -12,9 +12,13 @@
   KERNEL(ATTENTION_DECODE_HEAD_THREADS, attention_decode_head_##suffix##_d##D, AttentionArgs) {          \
     attention_decode<Shape<type, D, ATTENTION_DECODE_HEAD_THREADS, 1, true>>(a);                         \
   }
-#define ATTENTION_DECODE_MMA(type, suffix, D)                                                            \
-  KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_THREADS, 2, attention_decode_mma_##suffix##_d##D, AttentionArgs) { \
-    attention_decode_mma<type, D>(a);                                                                    \
+// So many blocks are at once on a multiprocessor, whose registers they share.
+#define ATTENTION_DECODE_MMA(type, suffix, D)                                                                 \
+  KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_THREADS, 2, attention_decode_mma_##suffix##_d##D, AttentionArgs) {      \
+    attention_decode_mma<type, D, ATTENTION_DECODE_MMA_THREADS>(a);                                           \
+  }                                                                                                           \
+  KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_MANY_THREADS, 4, attention_decode_mma_many_##suffix##_d##D, AttentionArgs) { \
+    attention_decode_mma<type, D, ATTENTION_DECODE_MMA_MANY_THREADS>(a);                                      \
   }
 #if GPU_NV
   #define ATTENTION_DECODE_NARROW ATTENTION_DECODE_MMA

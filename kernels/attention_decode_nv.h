@@ -25,9 +25,9 @@ DEV void store_cache(QueryHalf* at, float x, float y, float z, float w) {
 }
 
 // The shape of a block, for heads of up to HEAD_SIZE elements.
-template <class Element, u32 HEAD_SIZE> struct MatrixShape {
+template <class Element, u32 HEAD_SIZE, u32 BLOCK_THREADS> struct MatrixShape {
   using T = Element;
-  static constexpr u32 D = HEAD_SIZE, THREADS = ATTENTION_DECODE_MMA_THREADS, GROUPS = THREADS / 32;
+  static constexpr u32 D = HEAD_SIZE, THREADS = BLOCK_THREADS, GROUPS = THREADS / 32;
   static constexpr u32 HEADS = 8, QUERIES = D <= 128 ? 8 : 4;        // side by side; whose results have room at once
   static constexpr u32 VALUES = D;
   static constexpr bool PER_HEAD = false, LATENT = false, SCALED = HAS_SCALES<T>;
@@ -464,8 +464,8 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
   }
 }
 
-template <class T, u32 D> DEV void attention_decode_mma(const AttentionArgs& a) {
-  using S = MatrixShape<T, D>;
+template <class T, u32 D, u32 THREADS> DEV void attention_decode_mma(const AttentionArgs& a) {
+  using S = MatrixShape<T, D, THREADS>;
   SHARED typename S::Lds lds;
   Work w;
   // The search reads the step's inputs alone, so it may run ahead of pdl_wait.

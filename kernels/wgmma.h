@@ -46,7 +46,7 @@ DEV u64 wgmma_swizzled(u32 address, u32 stride) {
 }
 // The place of the eight halves from `column` on (one of 64) of a row, in bytes.
 DEV u32 swizzled(u32 row, u32 column) { return row * 128 + ((column / 8 ^ row) % 8) * 16; }
-// What threads have written to shared memory may be read by products once all of them have called this and met.
+// Products may read what threads have written to shared memory once all of these have called this and met.
 DEV void shared_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Registers that were written may be read by products from here on.

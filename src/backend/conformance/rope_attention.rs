@@ -14,6 +14,12 @@ const SEQS: &[(usize, usize)] = &[(0, 2), (1, 2), (15, 2), (31, 2), (127, 2), (1
 /// Devices may serve few sequences, and long ones, in other ways.
 const FEW: &[(usize, usize)] = &[(260, 2)];
 const LONG: &[(usize, usize)] = &[(1100, 2), (40, 2)];
+/// Or many, as these are with eight heads of k on a device of 132 multiprocessors; one is long enough to be cut.
+const MANY: &[(usize, usize)] = &{
+    let mut seqs = [(1, 2); 26];
+    (seqs[3], seqs[9], seqs[25]) = ((17, 2), (600, 2), (0, 2));
+    seqs
+};
 /// Tolerance of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
 const ROUNDED: f64 = 2e-3;
 /// Tolerance of an int8 cache, likewise: an element may be a level off.
@@ -65,6 +71,7 @@ fn cases() -> Vec<Rotated> {
         with_seqs(LONG, case([8, 2], 64, Neox, 32, true)),
         with_seqs(LONG, case([10, 1], 128, Norm, 64, true)),
         with_seqs(LONG, case([3, 1], 256, Neox, 32, false)),
+        with_seqs(MANY, case([8, 8], 64, Neox, 32, false)),
         f32_cache(with_seqs(FEW, case([3, 3], 33, Neox, 16, false))),
         f32_cache(case([3, 1], 7, Neox, 3, true)),
         f32_cache(case([7, 1], 80, Norm, 40, false)),
@@ -83,6 +90,7 @@ fn cases() -> Vec<Rotated> {
         int8(case([9, 3], 64, Neox, 32, false)),
         int8(case([16, 2], 128, Norm, 64, true)),
         int8(case([2, 2], 256, Neox, 128, false)),
+        int8(with_seqs(MANY, case([8, 8], 80, Norm, 40, true))),
         int8(Rotated { norms: Norms::HeadsAndV, ..case([4, 2], 64, Neox, 32, true) }),
     ]
 }

@@ -45,6 +45,8 @@ pub struct PiecesPlan {
     pub splits: u32,
     /// Tokens of a piece at least.
     pub split_tokens: u32,
+    /// Whether blocks have half the threads.
+    pub in_small_blocks: bool,
 }
 
 /// Logits that a block of `argmax` reads with one load a thread.
@@ -244,8 +246,8 @@ impl Tuning {
     }
 
     /// Pieces into which the context is split where chunks of prompts attend to it, the longest one being of `context`
-    /// tokens: as many as run at once, where the tiles of rows and their heads alone leave multiprocessors idle. A block
-    /// that takes shared memory as it is launched fills a multiprocessor.
+    /// tokens: as many as run at once, where the tiles of rows and their heads alone leave multiprocessors idle. A
+    /// block that takes shared memory as it is launched fills a multiprocessor.
     pub fn attention_prefill_splits(
         &self,
         items: u32,
@@ -273,14 +275,22 @@ impl Tuning {
         [num_heads, num_kv_heads, head_dim]: [u32; 3],
         multiprocessors: u32,
     ) -> Option<PiecesPlan> {
-        let Pieces { few_from, few, many } = self.attention.pieces?;
+        let Pieces { few_from, few, some, many_from, many } = self.attention.pieces?;
         let pairs = items.saturating_mul(num_kv_heads);
-        let Cut { blocks, tokens } = if pairs.saturating_mul(few_from) <= multiprocessors { few } else { many };
+        let are_few = pairs.saturating_mul(few_from) <= multiprocessors;
+        let are_many = pairs.saturating_mul(2) >= many_from.saturating_mul(multiprocessors);
+        let Cut { blocks, tokens } = if are_few {
+            few
+        } else if are_many {
+            many
+        } else {
+            some
+        };
         let splits = blocks.saturating_mul(multiprocessors).div_ceil(num_kv_heads.max(1));
         let partial = 4 * u64::from(num_heads) * u64::from(head_dim + 2);
         let has_room = u64::from(items) + u64::from(splits) <= PARTIAL_BYTES / partial.max(1);
         let splits = if has_room && pairs as usize <= NUM_COUNTERS { splits } else { 0 };
-        Some(PiecesPlan { splits, split_tokens: tokens })
+        Some(PiecesPlan { splits, split_tokens: tokens, in_small_blocks: are_many && !are_few })
     }
 
     /// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
@@ -378,12 +388,13 @@ mod tests {
         assert_eq!([1, 2, 4, 16].map(|items| prefill(items, [32, 128], 1 << 17, 196_608)), [4, 2, 1, 1]);
         assert_eq!(prefill(u32::MAX, [32, 128], 1 << 17, 0), 1);
         let pieces = |items, heads| hopper::TUNING.attention_pieces(items, heads, 132);
-        let plan = |splits, split_tokens| Some(PiecesPlan { splits, split_tokens });
-        assert_eq!([1, 4].map(|items| pieces(items, [32, 8, 128])), [plan(17, 128); 2]);
-        assert_eq!([5, 256].map(|items| pieces(items, [32, 8, 128])), [plan(66, 512); 2]);
+        let plan = |splits, split_tokens, in_small_blocks| Some(PiecesPlan { splits, split_tokens, in_small_blocks });
+        assert_eq!([1, 4].map(|items| pieces(items, [32, 8, 128])), [plan(17, 128, false); 2]);
+        assert_eq!([5, 24].map(|items| pieces(items, [32, 8, 128])), [plan(66, 512, false); 2]);
+        assert_eq!([25, 256].map(|items| pieces(items, [32, 8, 128])), [plan(132, 256, true); 2]);
         // No results of pieces would have room, or counters for them.
-        assert_eq!(pieces(2000, [64, 8, 256]), plan(0, 512));
-        assert_eq!(pieces(1 << 14, [8, 8, 64]), plan(0, 512));
+        assert_eq!(pieces(2000, [64, 8, 256]), plan(0, 256, true));
+        assert_eq!(pieces(1 << 14, [8, 8, 64]), plan(0, 256, true));
     }
 
     /// The blocks of two matrices: one a multiprocessor, about the same bytes for each, none without a tile.

@@ -112,6 +112,7 @@ constants! {
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
     ATTENTION_DECODE_MMA_THREADS = 256;
+    ATTENTION_DECODE_MMA_MANY_THREADS = 128;
     /// Threads and bytes of shared memory of a block of `attention_prefill_f16` where warpgroups multiply.
     ATTENTION_PREFILL_WGMMA_THREADS = 384;
     ATTENTION_PREFILL_WGMMA_SHARED_D64 = 98_304;

@@ -106,6 +106,8 @@ macro_rules! with_kernels {
                     "attention, decode";
                 ATTENTION_DECODE_MMA: AttentionArgs, MatrixHead, One(ATTENTION_DECODE_MMA_THREADS),
                     "attention, decode";
+                ATTENTION_DECODE_MMA_MANY: AttentionArgs, MatrixHead, One(ATTENTION_DECODE_MMA_MANY_THREADS),
+                    "attention, decode";
             }
             "attention_prefill.hip" Always OnMatrixUnits {
                 ATTENTION_PREFILL: AttentionArgs, Head, OneOrWgmma(ATTENTION_THREADS, prefill_wgmma_block),

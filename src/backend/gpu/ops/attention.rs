@@ -11,7 +11,7 @@ use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_DECODE_MMA, ATTENTION_LATENT_DECODE,
+    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_DECODE_MMA, ATTENTION_DECODE_MMA_MANY, ATTENTION_LATENT_DECODE,
     ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES,
     ROPE_STORE, Subject, head_size,
 };
@@ -214,8 +214,10 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         true => launcher.tuning().attention_pieces(decode_items, heads, multiprocessors),
         false => None,
     };
-    let (decode, grid, splits, split_tokens) = if let Some(PiecesPlan { splits, split_tokens }) = pieces {
-        (ATTENTION_DECODE_MMA, [num_kv_heads, decode_items.saturating_add(splits), 1], splits, split_tokens)
+    let (decode, grid, splits, split_tokens) = if let Some(plan) = pieces {
+        let PiecesPlan { splits, split_tokens, in_small_blocks } = plan;
+        let kernel = if in_small_blocks { ATTENTION_DECODE_MMA_MANY } else { ATTENTION_DECODE_MMA };
+        (kernel, [num_kv_heads, decode_items.saturating_add(splits), 1], splits, split_tokens)
     } else {
         if !step.attention_shapes.contains(&heads) {
             step.attention_shapes.push(heads);

@@ -52,7 +52,13 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
         // Estimated: Hopper's numbers, since registers leave room for as many blocks of the kernel.
-        pieces: Some(Pieces { few_from: 4, few: Cut { blocks: 1, tokens: 128 }, many: Cut { blocks: 4, tokens: 512 } }),
+        pieces: Some(Pieces {
+            few_from: 4,
+            few: Cut { blocks: 1, tokens: 128 },
+            some: Cut { blocks: 4, tokens: 512 },
+            many_from: 3,
+            many: Cut { blocks: 8, tokens: 256 },
+        }),
     },
     // Estimated: Hopper's number.
     states: States { chunked_from: Some(48) },

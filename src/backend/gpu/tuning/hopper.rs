@@ -119,7 +119,12 @@ pub(crate) const TUNING: Tuning = Tuning {
             few: Cut { blocks: 1, tokens: 128 },
             // 64 sequences of 60 to 7,900 take 182 in whole, 174 with two blocks, 170 with four; 8 of 7,900 take 99 and
             // 101. Of 8 of 1,000, pieces of 128 tokens take 25, those of 500 20.
-            many: Cut { blocks: 4, tokens: 512 },
+            some: Cut { blocks: 4, tokens: 512 },
+            // In blocks of 256 threads and of 128: 16 of 500 take 21 and 23, 32 of 100 13 and 12, 64 of 300 42 and 37,
+            // 256 of 150 94 and 76, 256 of 600 244 and 235 (159 and 143 in int8), each whole.
+            many_from: 3,
+            // In blocks of 128 threads 64 of 60 to 7,900 take 418 with four of them and 386 with eight (397 as above).
+            many: Cut { blocks: 8, tokens: 256 },
         }),
     },
     states: States {

@@ -146,9 +146,12 @@ pub struct Attention {
 /// length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pieces {
-    /// From so many multiprocessors for each pair of a sequence and a kv head on, `few` serves, with less `many`.
+    /// From so many multiprocessors for each pair of a sequence and a kv head on, `few` serves, with less `some`.
     pub few_from: u32,
     pub few: Cut,
+    pub some: Cut,
+    /// From so many pairs for every two multiprocessors on, `many` serves, in blocks of half the threads.
+    pub many_from: u32,
     pub many: Cut,
 }
 
@@ -276,7 +279,7 @@ impl Tuning {
                 per_head_splits: 0,
                 // Constant functions have no `map`.
                 pieces: match self.attention.pieces {
-                    Some(pieces) => Some(Pieces { few: WHOLE, many: WHOLE, ..pieces }),
+                    Some(pieces) => Some(Pieces { few: WHOLE, some: WHOLE, many_from: u32::MAX, ..pieces }),
                     None => None,
                 },
                 ..self.attention
