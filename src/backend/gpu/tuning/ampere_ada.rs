@@ -4,9 +4,7 @@
 //! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
 //! 128). They have no programmatic dependent launch, so fewer launches are worth more than there.
 
-use super::{
-    Argmax, Attention, Cut, Experts, F32Rows, Gemv, LibraryRows, Matmul, Pieces, SHAPES_OF_WAVES, States, Tuning,
-};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning, hopper};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
@@ -52,13 +50,7 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
         // Estimated: Hopper's numbers, since registers leave room for as many blocks of the kernel.
-        pieces: Some(Pieces {
-            few_from: 4,
-            few: Cut { blocks: 1, tokens: 128 },
-            some: Cut { blocks: 4, tokens: 512 },
-            many_from: 3,
-            many: Cut { blocks: 8, tokens: 256 },
-        }),
+        pieces: hopper::TUNING.attention.pieces,
     },
     // Estimated: Hopper's number.
     states: States { chunked_from: Some(48) },
