@@ -18,7 +18,7 @@ use rocmforge::backend::cpu::pool::ThreadPool;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
 
-const TYPES: [GgmlType; 16] = [
+const TYPES: [GgmlType; 19] = [
     GgmlType::Q4_1,
     GgmlType::Q8_0,
     GgmlType::Q4_0,
@@ -34,7 +34,10 @@ const TYPES: [GgmlType; 16] = [
     GgmlType::MXFP4,
     GgmlType::F16,
     GgmlType::F32,
+    GgmlType::IQ1_S,
+    GgmlType::IQ2_XXS,
     GgmlType::IQ3_S,
+    GgmlType::TQ1_0,
 ];
 /// (outputs, inputs) of SmolLM2-135M, then of a llama of 1B.
 const SHAPES: [(usize, usize); 4] = [(1536, 576), (576, 1536), (2048, 2048), (2048, 8192)];

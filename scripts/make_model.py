@@ -42,6 +42,18 @@ BLOCKS: dict[Type, tuple[int | float | bytes, ...]] = {
     Type.Q4_K: (STD / 150, STD / 20, 12, 128),
     Type.Q5_K: (STD / 300, STD / 20, 12, 32, 128),
     Type.Q6_K: (128, 64, 16, STD / (18 * 73)),
+    Type.IQ1_S: (STD / 6, 48),
+    # Four words whose upper nibbles are the scale's, 2^-9, and the rest scales of nine.
+    Type.IQ1_M: (48, b"\x24\x09\x24\x09\x24\x89\x24\x19"),
+    Type.IQ2_XXS: (STD / 42, 64),
+    Type.IQ2_XS: (STD / 42, 72),
+    Type.IQ2_S: (STD / 42, 80),
+    Type.IQ3_XXS: (STD / 120, 96),
+    Type.IQ3_S: (STD / 144, 108),
+    Type.IQ4_NL: (STD / 65, 16),
+    Type.IQ4_XS: (STD / 1100, 134),
+    Type.TQ1_0: (52, STD / 0.8),
+    Type.TQ2_0: (64, STD / 1.2),
     # An exponent of two, biased by 127: 2^-7, with elements of about 3.
     Type.MXFP4: (b"\x78", 16),
 }

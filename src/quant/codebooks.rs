@@ -21,12 +21,12 @@ const fn unpack<const LEN: usize, const N: usize>(packed: &[u16; N], levels: &[i
 const LEVELS_IQ2: [i8; 3] = [8, 25, 43];
 const LEVELS_IQ1: [i8; 3] = [-1, 0, 1];
 
-pub(super) static IQ2_XXS: [[i8; 8]; 256] = unpack(&grids::IQ2_XXS, &LEVELS_IQ2);
-pub(super) static IQ2_XS: [[i8; 8]; 512] = unpack(&grids::IQ2_XS, &LEVELS_IQ2);
-pub(super) static IQ2_S: [[i8; 8]; 1024] = unpack(&grids::IQ2_S, &LEVELS_IQ2);
-pub(super) static IQ3_XXS: [[i8; 4]; 256] = unpack(&grids::IQ3_XXS, &[4, 12, 20, 28, 36, 44, 52, 62]);
-pub(super) static IQ3_S: [[i8; 4]; 512] = unpack(&grids::IQ3_S, &[1, 3, 5, 7, 9, 11, 13, 15]);
-pub(super) static IQ1: [[i8; 8]; 2048] = unpack(&grids::IQ1, &LEVELS_IQ1);
+pub(crate) static IQ2_XXS: [[i8; 8]; 256] = unpack(&grids::IQ2_XXS, &LEVELS_IQ2);
+pub(crate) static IQ2_XS: [[i8; 8]; 512] = unpack(&grids::IQ2_XS, &LEVELS_IQ2);
+pub(crate) static IQ2_S: [[i8; 8]; 1024] = unpack(&grids::IQ2_S, &LEVELS_IQ2);
+pub(crate) static IQ3_XXS: [[i8; 4]; 256] = unpack(&grids::IQ3_XXS, &[4, 12, 20, 28, 36, 44, 52, 62]);
+pub(crate) static IQ3_S: [[i8; 4]; 512] = unpack(&grids::IQ3_S, &[1, 3, 5, 7, 9, 11, 13, 15]);
+pub(crate) static IQ1: [[i8; 8]; 2048] = unpack(&grids::IQ1, &LEVELS_IQ1);
 
 /// The 16 levels of IQ4_NL and IQ4_XS.
 pub(super) static IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

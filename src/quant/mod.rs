@@ -3,7 +3,7 @@
 //! Layouts follow ggml's `ggml-common.h`; every decoder multiplies and adds in the order of ggml's own `to_float`, so
 //! its values are equal to ggml's bit for bit. Data is read byte by byte: no alignment is asked of a caller.
 
-mod codebooks;
+pub(crate) mod codebooks;
 mod decode_basic;
 mod decode_codebook;
 mod decode_k;

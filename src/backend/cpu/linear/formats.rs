@@ -2,9 +2,9 @@
 //! they have, and how a tile's scales are decoded. Layouts: ggml's `ggml-common.h` (see `quant`, the oracle).
 //!
 //! Every format is seen as blocks of 32 unsigned codes: `weight = scale * (code - 2^OFFSET) + min`, with one scale
-//! (and min) per block or per half block.
+//! (and min) per block or per half block. Formats whose codes lie in no planes are in `codebooks`.
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, unroll};
 use crate::quant::GgmlType;
 
 /// Place of the codes of four consecutive elements: four consecutive bytes, all shifted by the same number of bits.
@@ -24,7 +24,7 @@ impl<L: Lanes> Scales<L> {
     /// # Safety
     /// The conditions of `Lanes` hold.
     #[inline(always)]
-    unsafe fn new(scale: L::Floats, min: L::Floats) -> Self {
+    pub(super) unsafe fn new(scale: L::Floats, min: L::Floats) -> Self {
         Self { scale: [scale; 2], min: [min; 2] }
     }
 }
@@ -32,7 +32,8 @@ impl<L: Lanes> Scales<L> {
 /// A block format. `b` counts blocks of 32 within a GGUF block, `g` groups of four elements within those 32.
 pub(super) trait Format {
     const TYPE: GgmlType;
-    /// Bits of a code in the low plane (2, 4, 8), and above them in the high plane (0, 1, 2).
+    /// Bits of a code in the low plane (2, 4, 8; 0 where `codes` makes it of side bytes), and above them in the high
+    /// plane (0, 1, 2).
     const LOW: u32;
     const HIGH: u32 = 0;
     /// The file's codes are signed bytes: bit 7 is flipped on packing.
@@ -51,10 +52,41 @@ pub(super) trait Format {
     /// All bytes of a GGUF block that are not codes: runs of `(first byte, bytes per unit, units)`.
     const SIDE: &'static [(usize, usize, usize)];
 
-    fn low(b: usize, g: usize) -> Position;
+    fn low(_b: usize, _g: usize) -> Position {
+        Position::default()
+    }
     fn high(_b: usize, _g: usize) -> Position {
         Position::default()
     }
+    /// The 8 groups of four codes of 16 rows, as bytes, of block `b`; see `layout::Layout` for the planes.
+    ///
+    /// # Safety
+    /// The conditions of `Lanes` hold; `side` points to the 16 rows' side bytes of one GGUF block, `planes` to the
+    /// planes of block `b`.
+    #[inline(always)]
+    unsafe fn codes<L: Lanes>(_side: *const u8, planes: *const u8, _b: usize) -> [L::Bytes; 8] {
+        // SAFETY: the caller's promise; a block has `LOW + HIGH` lines of 64 bytes.
+        unsafe {
+            let (low, high) = (Self::LOW as usize, Self::HIGH as usize);
+            let mut out = [L::load(planes); 8];
+            unroll!(g in 0..8, {
+                out[g] = L::load(planes.add(64 * (g % low)));
+                if low < 8 {
+                    out[g] = L::bits(out[g], (low * (g / low)) as u32, (1 << low) - 1);
+                }
+                if high > 0 {
+                    let line = L::load(planes.add(64 * (low + g % high.max(1))));
+                    let shift = (high * (g / high.max(1))) as u32;
+                    out[g] = L::merge_bits(out[g], line, shift, (1 << high) - 1, Self::LOW);
+                }
+                if let Some(table) = &Self::TABLE {
+                    out[g] = L::lookup(out[g], table);
+                }
+            });
+            out
+        }
+    }
+
     /// Decodes the scales of block `b` from the side bytes of 16 rows: unit after unit, rows side by side.
     ///
     /// # Safety
@@ -71,9 +103,9 @@ pub(super) const fn span_blocks(elements: usize) -> usize {
 }
 
 /// Bytes of a unit of two (an f16) for 16 rows.
-const HALVES: usize = 32;
+pub(super) const HALVES: usize = 32;
 /// Bytes of a unit of one for 16 rows.
-const BYTES: usize = 16;
+pub(super) const BYTES: usize = 16;
 
 /// Nibbles as in all blocks of 32: elements 0 to 15 low, 16 to 31 high.
 const fn nibbles(start: usize, g: usize) -> Position {
@@ -149,6 +181,13 @@ simple!(Q8_0 {
 /// The non-linear 4-bit values of IQ4_NL and IQ4_XS, plus 128.
 const IQ4_TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
+simple!(TQ2_0 {
+    const LOW: u32 = 2;
+    const OFFSET: Option<u32> = Some(0);
+    const SIDE: &'static [(usize, usize, usize)] = &[(64, 2, 1)];
+    fn low(b: usize, g: usize) -> Position { pairs(0, b, g) }
+} min: false);
+
 simple!(IQ4_NL {
     const LOW: u32 = 4;
     const TABLE: Option<[u8; 16]> = Some(IQ4_TABLE);
@@ -220,6 +259,7 @@ macro_rules! format {
         }
     };
 }
+pub(super) use format;
 
 format!(Q4_K {
     const LOW: u32 = 4;
@@ -361,22 +401,3 @@ format!(IQ4_XS {
         }
     }
 });
-
-/// Evaluates `$body` with `$format` standing for the format of `$ggml_type`; `None` for a type that has none.
-macro_rules! with_format {
-    ($ggml_type:expr, $format:ident => $body:expr) => {
-        with_format!(@ $ggml_type, $format => $body,
-            [Q4_0 = Q4_0, Q4_1 = Q4_1, Q5_0 = Q5_0, Q5_1 = Q5_1, Q8_0 = Q8_0, Q2_K = Q2_K, Q3_K = Q3_K, Q4_K = Q4_K,
-             Q5_K = Q5_K, Q6_K = Q6_K, IQ4_NL = IQ4_NL, IQ4_XS = IQ4_XS, MXFP4 = Mxfp4])
-    };
-    (@ $ggml_type:expr, $format:ident => $body:expr, [$($name:ident = $ty:ident),*]) => {
-        match $ggml_type {
-            $($crate::quant::GgmlType::$name => {
-                type $format = $crate::backend::cpu::linear::formats::$ty;
-                Some($body)
-            })*
-            _ => None,
-        }
-    };
-}
-pub(super) use with_format;

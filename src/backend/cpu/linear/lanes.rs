@@ -22,22 +22,39 @@ pub(super) trait Lanes: Copy {
     unsafe fn prefetch_second(p: *const u8);
     /// Reads 64 bytes.
     unsafe fn load(p: *const u8) -> Self::Bytes;
+    /// Writes 64 bytes.
+    unsafe fn store_bytes(p: *mut u8, b: Self::Bytes);
     /// `(byte >> shift) & mask`, `shift < 8`.
     unsafe fn bits(b: Self::Bytes, shift: u32, mask: u8) -> Self::Bytes;
     /// `a | ((b >> shift) & mask) << left`, `shift < 8`, no bit leaving its byte.
     unsafe fn merge_bits(a: Self::Bytes, b: Self::Bytes, shift: u32, mask: u8, left: u32) -> Self::Bytes;
     /// `table[byte]` for bytes below 16.
     unsafe fn lookup(b: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    /// `(byte * power mod 256) * 3 / 256`: a digit of the fraction `byte / 256` in base three, the one after the point
+    /// for a power of 1, the next for 3.
+    unsafe fn trits(b: Self::Bytes, power: u8) -> Self::Bytes;
+    /// `table[index]` of each lane, its first and its last four bytes apart. Lanes are below `N`.
+    unsafe fn entries_of_eight<const N: usize>(table: &[[i8; 8]; N], index: Self::Ints) -> [Self::Bytes; 2];
+    /// `table[index]` of each lane. Lanes are below `N`.
+    unsafe fn entries_of_four<const N: usize>(table: &[[i8; 4]; N], index: Self::Ints) -> Self::Bytes;
+    /// `64 + byte`, or `64 - byte` where bit `FIRST + i` of the lane in `signs` is set for its byte `i`; `FIRST` is 0
+    /// or 4, bytes are below 64.
+    unsafe fn signed<const FIRST: u32>(b: Self::Bytes, signs: Self::Ints) -> Self::Bytes;
+    /// Reads the same bits in another way: four bytes are a lane, the first its lowest.
+    unsafe fn as_ints(b: Self::Bytes) -> Self::Ints;
+    unsafe fn as_bytes(a: Self::Ints) -> Self::Bytes;
     /// `acc + Σ w · x` over the `w.len()` groups of four; reads `4 * w.len()` activations. No byte of `w` exceeds
     /// `max_code`.
     unsafe fn dot(acc: Self::Ints, w: &[Self::Bytes], x: *const i8, max_code: u8) -> Self::Ints;
 
-    /// Reads 16 u8 (or i8), widened.
+    /// Reads 16 u8 (or i8, or u16), widened.
     unsafe fn load_u8(p: *const u8) -> Self::Ints;
     unsafe fn load_i8(p: *const u8) -> Self::Ints;
+    unsafe fn load_u16(p: *const u8) -> Self::Ints;
     unsafe fn splat_i32(v: i32) -> Self::Ints;
     unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn xor(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn sub(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn max(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn shl(a: Self::Ints, n: u32) -> Self::Ints;

@@ -3,10 +3,12 @@
 //! A tile is a run of spans of 512 columns (the last may be shorter), read from end to end: first the side bytes
 //! (scales) of a span's GGUF blocks, of each unit by unit, the 16 rows' side by side; then its codes. These are, for
 //! each block of 32 columns, `LOW + HIGH` lines of 64 bytes: byte `4 * row + i` of a line is about element `i` of some
-//! groups of four. A plane of `bits` bits per code has `bits` lines; group `g` lies in line `g % bits` at shift
-//! `bits * (g / bits)`. In 512 columns the side bytes of every type are whole lines. No bit is added or lost.
+//! groups of four. A plane of `bits` bits per code has `bits` lines; group `g` lies in line `g % bits` at shift `bits *
+//! (g / bits)`. In 512 columns the side bytes of every type are whole lines. No bit is added or lost. A format that
+//! computes its codes (`codebooks`) has no planes: all its bytes are side bytes.
 
-use super::formats::{Format, Position, span_blocks, with_format};
+use super::by_type::with_format;
+use super::formats::{Format, Position, span_blocks};
 use super::kernels::side_bytes;
 use super::q8::BLOCK;
 use crate::quant::GgmlType;
@@ -34,11 +36,12 @@ struct Group {
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     block_bytes: usize,
+    block_elements: usize,
     low: usize,
     high: usize,
     flip: u32,
     adjacent: bool,
-    /// The groups of one GGUF block.
+    /// The groups of one GGUF block whose codes lie in planes.
     groups: Vec<Group>,
     side: &'static [(usize, usize, usize)],
 }
@@ -86,36 +89,39 @@ impl Layout {
                 high_shift: (high * (g / high.max(1))) as u32,
             }
         };
+        let groups = if low > 0 { F::TYPE.block_elements() / 4 } else { 0 };
         Self {
             block_bytes: F::TYPE.block_bytes(),
+            block_elements: F::TYPE.block_elements(),
             low,
             high,
             flip: if F::SIGNED { 0x8080_8080 } else { 0 },
             adjacent: F::HIGH_BITS_ADJACENT,
-            groups: (0..F::TYPE.block_elements() / 4).map(group).collect(),
+            groups: (0..groups).map(group).collect(),
             side: F::SIDE,
         }
     }
 
-    fn lines(&self) -> usize {
-        self.low + self.high
+    /// Bytes of the planes of a block of 32 columns.
+    fn planes(&self) -> usize {
+        (self.low + self.high) * LINE
     }
 
     /// Bytes of the codes and of the side bytes of a GGUF block's 16 rows.
     fn parts(&self) -> [usize; 2] {
-        [self.groups.len() / GROUPS * self.lines() * LINE, side_bytes(self.side) * TILE]
+        [self.block_elements / BLOCK * self.planes(), side_bytes(self.side) * TILE]
     }
 
     /// Bytes of a tile, a multiple of 64.
     pub(super) fn tile_bytes(&self, cols: usize) -> usize {
-        let blocks = cols / BLOCK * GROUPS / self.groups.len();
+        let blocks = cols / self.block_elements;
         self.places(blocks, blocks)[0].next_multiple_of(LINE)
     }
 
     /// Bytes at which the codes and the side bytes of GGUF block `index` of `blocks` begin.
     fn places(&self, index: usize, blocks: usize) -> [usize; 2] {
         let [codes, side] = self.parts();
-        let per_span = span_blocks(4 * self.groups.len());
+        let per_span = span_blocks(self.block_elements);
         let first = index - index % per_span;
         let span = first * (codes + side);
         let side_of_span = (per_span.min(blocks - first) * side).next_multiple_of(LINE);
@@ -124,11 +130,13 @@ impl Layout {
 
     /// Writes GGUF row `data` as row `row` of `tile`.
     pub(super) fn pack_row(&self, data: &[u8], row: usize, cols: usize, tile: &mut [u8]) {
-        let blocks = cols / BLOCK * GROUPS / self.groups.len();
+        let blocks = cols / self.block_elements;
         for (index, block) in data.chunks_exact(self.block_bytes).enumerate() {
             let [codes, side] = self.places(index, blocks);
-            let lines = tile[codes..].chunks_exact_mut(self.lines() * LINE);
-            for (groups, lines) in self.groups.chunks_exact(GROUPS).zip(lines) {
+            let mut planes = &mut tile[codes..];
+            for groups in self.groups.chunks_exact(GROUPS) {
+                let lines;
+                (lines, planes) = planes.split_at_mut(self.planes());
                 let mut words = [0u32; 8];
                 for group in groups {
                     let code = word(block, group.low.byte) >> group.low.shift & byte_mask(self.low) ^ self.flip;
@@ -164,10 +172,11 @@ impl Layout {
         index: usize,
         block: &'b mut [u8; MAX_BLOCK_BYTES],
     ) -> &'b [u8] {
-        let [codes, side] = self.places(index, cols / BLOCK * GROUPS / self.groups.len());
+        let [codes, side] = self.places(index, cols / self.block_elements);
         let block = &mut block[..self.block_bytes];
         block.fill(0);
-        for (groups, lines) in self.groups.chunks_exact(GROUPS).zip(tile[codes..].chunks_exact(self.lines() * LINE)) {
+        for (b, groups) in self.groups.chunks_exact(GROUPS).enumerate() {
+            let lines = &tile[codes + b * self.planes()..];
             for group in groups {
                 let code = word(lines, group.low_line * LINE + 4 * row) >> group.low_shift & byte_mask(self.low);
                 or_word(block, group.low.byte, (code ^ self.flip) << group.low.shift);

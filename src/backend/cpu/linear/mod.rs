@@ -3,10 +3,11 @@
 //! A vector lane is an output row: weights are permuted at load time into tiles of 16 rows, and every micro-kernel call
 //! multiplies one tile with a group of up to 16 activation rows. Each output is therefore accumulated by one lane, with
 //! `k` rising, whatever the number of rows: batch invariance is bitwise and needs no care elsewhere. Block formats meet
-//! activations quantised to 8 bits (`q8`); F32, F16 and BF16 weights meet them as they are, and so do the few types
-//! without a micro-kernel, whose rows are decoded (`rows`).
+//! activations quantised to 8 bits (`q8`); F32, F16 and BF16 weights meet them as they are.
 #![allow(unsafe_code)] // micro-kernels take raw pointers
 
+mod by_type;
+mod codebooks;
 mod formats;
 mod kernels;
 mod lanes;
@@ -14,7 +15,6 @@ mod layout;
 mod memory;
 mod part;
 mod q8;
-mod rows;
 mod scratch;
 
 #[cfg(test)]
@@ -23,13 +23,15 @@ mod tests;
 pub use memory::WeightMemory;
 pub use scratch::LinearScratch;
 
+use std::cell::RefCell;
+
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::split::Split;
 use crate::backend::{LinearPart, Progress};
 use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
-use kernels::TileArgs;
+use kernels::{Line, TileArgs};
 use layout::TILE;
 use memory::WeightBytes;
 use part::{Part, Storage};
@@ -41,6 +43,11 @@ const CHUNKS_PER_THREAD: usize = 8;
 
 /// Bytes between two reports of progress: some milliseconds of work.
 const REPORT_BYTES: usize = 4 << 20;
+
+thread_local! {
+    /// Codes that a tile's format computes, while several groups of rows are multiplied with them.
+    static CODES_OF_TILE: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Whether a product replaces the value that the output held or is added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +171,7 @@ impl PackedMatrix {
 
     /// `(tensor type, kernel name)` of each part, for `doctor`.
     pub fn kernels(&self) -> Vec<(GgmlType, &'static str)> {
-        self.parts.iter().map(|p| (p.ggml_type, p.kernel_name(self.isa))).collect()
+        self.parts.iter().map(|p| (p.ggml_type, self.isa.name())).collect()
     }
 
     /// Decodes one row (embedding lookup) into `out` (`cols()` values), exactly as `quant::dequantize` would.
@@ -262,9 +269,11 @@ impl PackedMatrix {
             let first_tile = chunk / group_chunks * tiles_per_chunk;
             let first_group = chunk % group_chunks * groups_per_chunk;
             let groups = first_group..num_groups.min(first_group + groups_per_chunk);
-            for tile in first_tile..self.num_tiles.min(first_tile + tiles_per_chunk) {
-                self.multiply_tile(tile, groups.clone(), inputs, outputs, scratch);
-            }
+            CODES_OF_TILE.with_borrow_mut(|lines| {
+                for tile in first_tile..self.num_tiles.min(first_tile + tiles_per_chunk) {
+                    self.multiply_tile(tile, groups.clone(), inputs, outputs, scratch, lines);
+                }
+            });
         });
     }
 
@@ -276,6 +285,7 @@ impl PackedMatrix {
         inputs: Inputs<'_>,
         outputs: Outputs<'_>,
         scratch: &LinearScratch,
+        lines: &mut Vec<Line>,
     ) {
         let Some((index, part)) = self.parts.iter().enumerate().find(|(_, p)| {
             let here = tile < p.num_tiles();
@@ -294,21 +304,12 @@ impl PackedMatrix {
         let (steps, kernels) = match &part.storage {
             Storage::Blocks(_, kernels) => (self.cols / BLOCK, kernels),
             Storage::Floats(_, kernels) => (self.cols, kernels),
-            Storage::Rows => {
-                let rows = groups.start * GROUP..inputs.rows.min(groups.end * GROUP);
-                for lane in 0..lanes {
-                    let weights = part.stored_row(memory, lane);
-                    let x = |row| inputs.row(head, row);
-                    rows::multiply_row(part.ggml_type, weights, rows.clone(), x, |row, sum| {
-                        let sum = bias.map_or(sum, |b| sum + b[lane]);
-                        let at = row * stride + first_out + lane;
-                        // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
-                        let out = unsafe { &mut out.part(at..at + 1)[0] };
-                        *out = if store == Store::Add { *out + sum } else { sum };
-                    });
-                }
-                return;
-            }
+        };
+        let codes = if groups.len() > 1 {
+            // SAFETY: `isa` is this machine's, and the tile is packed for these kernels.
+            unsafe { kernels.make_codes(memory, steps, lines) }
+        } else {
+            std::ptr::null()
         };
         for index in groups {
             let rows = GROUP.min(inputs.rows - index * GROUP);
@@ -320,6 +321,7 @@ impl PackedMatrix {
             };
             let args = TileArgs {
                 weights: memory.as_ptr(),
+                codes,
                 steps,
                 activations,
                 group,

@@ -2,7 +2,6 @@
 
 use super::kernels::{KernelSet, element_bytes, kernels};
 use super::layout::{Layout, MAX_BLOCK_BYTES, TILE};
-use super::rows::{LANES, decode};
 use crate::backend::cpu::simd::Isa;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -15,8 +14,6 @@ pub(super) enum Storage {
     Blocks(Layout, KernelSet),
     /// Elements column by column, 16 rows side by side.
     Floats(usize, KernelSet),
-    /// GGUF rows as they are.
-    Rows,
 }
 
 #[derive(Debug, Clone)]
@@ -52,12 +49,11 @@ impl Part {
         let storage = match (kernels(isa, ggml_type), Layout::of(ggml_type), element_bytes(ggml_type)) {
             (Some(kernels), Some(layout), _) => Storage::Blocks(layout, kernels),
             (Some(kernels), None, Some(bytes)) => Storage::Floats(bytes, kernels),
-            _ if quant::can_dequantize(ggml_type) && ggml_type.block_elements().is_multiple_of(LANES) => Storage::Rows,
-            _ => return Err(Error::internal(format!("matrix {name}: no decoder for {}", ggml_type.name()))),
+            _ => return Err(Error::internal(format!("matrix {name}: no kernel for {}", ggml_type.name()))),
         };
         let tile_bytes = match &storage {
             Storage::Blocks(layout, _) => layout.tile_bytes(cols),
-            Storage::Floats(..) | Storage::Rows => (TILE * row_bytes).next_multiple_of(64),
+            Storage::Floats(..) => (TILE * row_bytes).next_multiple_of(64),
         };
         Ok(Self { ggml_type, rows, cols, first_row, storage, tile_bytes, offset, bias: None })
     }
@@ -68,14 +64,6 @@ impl Part {
 
     pub(super) fn bytes(&self) -> usize {
         self.num_tiles() * self.tile_bytes
-    }
-
-    /// The kernel in use, for `doctor`.
-    pub(super) fn kernel_name(&self, isa: Isa) -> &'static str {
-        match self.storage {
-            Storage::Rows => "scalar-dequantise",
-            _ => isa.name(),
-        }
     }
 
     fn row_bytes(&self) -> usize {
@@ -97,14 +85,8 @@ impl Part {
                         column[row * bytes..][..*bytes].copy_from_slice(element);
                     }
                 }
-                Storage::Rows => tile[row * data.len()..][..data.len()].copy_from_slice(data),
             }
         }
-    }
-
-    /// GGUF row `row` of a tile of type `Storage::Rows`.
-    pub(super) fn stored_row<'t>(&self, tile: &'t [u8], row: usize) -> &'t [u8] {
-        &tile[row * self.row_bytes()..][..self.row_bytes()]
     }
 
     /// Decodes row `row` of `tile`.
@@ -121,7 +103,14 @@ impl Part {
                     decode(self.ggml_type, &column[row * bytes..][..*bytes], std::slice::from_mut(out));
                 }
             }
-            Storage::Rows => decode(self.ggml_type, self.stored_row(tile, row), out),
         }
+    }
+}
+
+/// Decodes one block. The sizes fit by construction and types without a kernel have been refused, so that an error
+/// would be ours; the values are then NaN rather than something plausible.
+fn decode(ggml_type: GgmlType, block: &[u8], out: &mut [f32]) {
+    if quant::dequantize(ggml_type, block, out).is_err() {
+        out.fill(f32::NAN);
     }
 }

@@ -88,6 +88,11 @@ impl Lanes for Avx2 {
         Pair(_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast()))
     }
     #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, b: Pair<__m256i>) {
+        _mm256_storeu_si256(p.cast(), b.0);
+        _mm256_storeu_si256(p.add(32).cast(), b.1);
+    }
+    #[inline(always)]
     unsafe fn bits(b: Pair<__m256i>, shift: u32, mask: u8) -> Pair<__m256i> {
         let mask = _mm256_set1_epi8(mask as i8);
         Pair(
@@ -109,11 +114,63 @@ impl Lanes for Avx2 {
         Pair(_mm256_shuffle_epi8(table, b.0), _mm256_shuffle_epi8(table, b.1))
     }
     #[inline(always)]
+    unsafe fn trits(b: Pair<__m256i>, power: u8) -> Pair<__m256i> {
+        // A byte in the upper half of 16 bits, as in `avx512`.
+        let power = _mm256_set1_epi16(i16::from(power));
+        let digit = |v| _mm256_mulhi_epu16(_mm256_mullo_epi16(v, power), _mm256_set1_epi16(3));
+        let digits = |b| {
+            let (even, odd) = (_mm256_slli_epi16::<8>(b), _mm256_and_si256(b, _mm256_set1_epi16(-256)));
+            _mm256_or_si256(digit(even), _mm256_slli_epi16::<8>(digit(odd)))
+        };
+        Pair(digits(b.0), digits(b.1))
+    }
+    #[inline(always)]
+    unsafe fn entries_of_eight<const N: usize>(table: &[[i8; 8]; N], index: Pair<__m256i>) -> [Pair<__m256i>; 2] {
+        let four = |index| _mm256_castsi256_ps(_mm256_i32gather_epi64::<8>(table.as_ptr().cast(), index));
+        let eight = |index| {
+            let (low, high) = (four(_mm256_castsi256_si128(index)), four(_mm256_extracti128_si256::<1>(index)));
+            // The halves of registers are shuffled apart, so that rows 4 and 5 come before 2 and 3.
+            let sorted = |v| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_castps_si256(v));
+            [
+                sorted(_mm256_shuffle_ps::<0b10_00_10_00>(low, high)),
+                sorted(_mm256_shuffle_ps::<0b11_01_11_01>(low, high)),
+            ]
+        };
+        let (low, high) = (eight(index.0), eight(index.1));
+        [Pair(low[0], high[0]), Pair(low[1], high[1])]
+    }
+    #[inline(always)]
+    unsafe fn entries_of_four<const N: usize>(table: &[[i8; 4]; N], index: Pair<__m256i>) -> Pair<__m256i> {
+        let table = table.as_ptr().cast();
+        Pair(_mm256_i32gather_epi32::<4>(table, index.0), _mm256_i32gather_epi32::<4>(table, index.1))
+    }
+    #[inline(always)]
+    unsafe fn signed<const FIRST: u32>(b: Pair<__m256i>, signs: Pair<__m256i>) -> Pair<__m256i> {
+        let lowest = _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
+        let bit = _mm256_set1_epi32(0x0804_0201 << FIRST);
+        let codes = |b, signs| {
+            let negative = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(signs, lowest), bit), bit);
+            // The second operand's sign is that of the result: -1 or 1.
+            let value = _mm256_sign_epi8(b, _mm256_or_si256(negative, _mm256_set1_epi8(1)));
+            _mm256_add_epi8(_mm256_set1_epi8(64), value)
+        };
+        Pair(codes(b.0, signs.0), codes(b.1, signs.1))
+    }
+    #[inline(always)]
+    unsafe fn as_ints(b: Pair<__m256i>) -> Pair<__m256i> {
+        b
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(a: Pair<__m256i>) -> Pair<__m256i> {
+        a
+    }
+    #[inline(always)]
     unsafe fn dot(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, max_code: u8) -> Pair<__m256i> {
         match max_code {
             0..=15 => Self::dot_narrow(acc, w, x, 8),
             16..=31 => Self::dot_narrow(acc, w, x, 4),
             32..=63 => Self::dot_narrow(acc, w, x, 2),
+            64..=127 => Self::dot_narrow(acc, w, x, 1),
             _ => Self::dot_wide(acc, w, x),
         }
     }
@@ -129,6 +186,11 @@ impl Lanes for Avx2 {
         Pair(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(v)))
     }
     #[inline(always)]
+    unsafe fn load_u16(p: *const u8) -> Pair<__m256i> {
+        let (low, high) = (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast()));
+        Pair(_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high))
+    }
+    #[inline(always)]
     unsafe fn splat_i32(v: i32) -> Pair<__m256i> {
         let v = _mm256_set1_epi32(v);
         Pair(v, v)
@@ -142,6 +204,10 @@ impl Lanes for Avx2 {
         both!(_mm256_or_si256, a, b)
     }
     #[inline(always)]
+    unsafe fn xor(a: Pair<__m256i>, b: Pair<__m256i>) -> Pair<__m256i> {
+        both!(_mm256_xor_si256, a, b)
+    }
+    #[inline(always)]
     unsafe fn sub(a: Pair<__m256i>, b: Pair<__m256i>) -> Pair<__m256i> {
         both!(_mm256_sub_epi32, a, b)
     }
@@ -151,11 +217,13 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn shl(a: Pair<__m256i>, n: u32) -> Pair<__m256i> {
-        Pair(shift!(_mm256_slli_epi32, a.0, n), shift!(_mm256_slli_epi32, a.1, n))
+        let n = _mm_cvtsi32_si128(n as i32);
+        Pair(_mm256_sll_epi32(a.0, n), _mm256_sll_epi32(a.1, n))
     }
     #[inline(always)]
     unsafe fn shr(a: Pair<__m256i>, n: u32) -> Pair<__m256i> {
-        Pair(shift!(_mm256_srli_epi32, a.0, n), shift!(_mm256_srli_epi32, a.1, n))
+        let n = _mm_cvtsi32_si128(n as i32);
+        Pair(_mm256_srl_epi32(a.0, n), _mm256_srl_epi32(a.1, n))
     }
     #[inline(always)]
     unsafe fn to_f32(a: Pair<__m256i>) -> Pair<__m256> {
@@ -199,11 +267,8 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> Pair<__m256> {
-        let (low, high) = (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast()));
-        Pair(
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(low))),
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(high))),
-        )
+        let bits = Self::load_u16(p);
+        Pair(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits.0)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits.1)))
     }
     #[inline(always)]
     unsafe fn splat_f32(v: f32) -> Pair<__m256> {

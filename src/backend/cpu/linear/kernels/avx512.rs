@@ -8,7 +8,7 @@ use super::super::lanes::{Lanes, unroll};
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx512;
 
-/// A shift by a count that is constant after inlining, through intrinsics whose count is an immediate.
+/// A shift by a count below 8 that is constant after inlining, through intrinsics whose count is an immediate.
 macro_rules! shift {
     ($op:ident, $b:expr, $n:expr) => {
         match $n {
@@ -19,9 +19,7 @@ macro_rules! shift {
             4 => $op::<4>($b),
             5 => $op::<5>($b),
             6 => $op::<6>($b),
-            7 => $op::<7>($b),
-            23 => $op::<23>($b),
-            _ => $op::<31>($b),
+            _ => $op::<7>($b),
         }
     };
 }
@@ -47,6 +45,10 @@ impl Lanes for Avx512 {
         _mm512_loadu_si512(p.cast())
     }
     #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, b: __m512i) {
+        _mm512_storeu_si512(p.cast(), b);
+    }
+    #[inline(always)]
     unsafe fn bits(b: __m512i, shift: u32, mask: u8) -> __m512i {
         // There is no shift of bytes: the mask removes what 16-bit lanes bring in from the neighbour.
         _mm512_and_si512(shift!(_mm512_srli_epi16, b, shift), _mm512_set1_epi8(mask as i8))
@@ -66,6 +68,42 @@ impl Lanes for Avx512 {
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), b)
     }
     #[inline(always)]
+    unsafe fn trits(b: __m512i, power: u8) -> __m512i {
+        // A byte in the upper half of 16 bits: the product's low half is that of bytes, and times 3 its upper half.
+        let power = _mm512_set1_epi16(i16::from(power));
+        let digit = |v| _mm512_mulhi_epu16(_mm512_mullo_epi16(v, power), _mm512_set1_epi16(3));
+        let (even, odd) = (_mm512_slli_epi16::<8>(b), _mm512_and_si512(b, _mm512_set1_epi16(-256)));
+        _mm512_or_si512(digit(even), _mm512_slli_epi16::<8>(digit(odd)))
+    }
+    #[inline(always)]
+    unsafe fn entries_of_eight<const N: usize>(table: &[[i8; 8]; N], index: __m512i) -> [__m512i; 2] {
+        let low = _mm512_i32gather_epi64::<8>(_mm512_castsi512_si256(index), table.as_ptr().cast());
+        let high = _mm512_i32gather_epi64::<8>(_mm512_extracti64x4_epi64::<1>(index), table.as_ptr().cast());
+        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+        [_mm512_permutex2var_epi32(low, even, high), _mm512_permutex2var_epi32(low, odd, high)]
+    }
+    #[inline(always)]
+    unsafe fn entries_of_four<const N: usize>(table: &[[i8; 4]; N], index: __m512i) -> __m512i {
+        _mm512_i32gather_epi32::<4>(index, table.as_ptr().cast())
+    }
+    #[inline(always)]
+    unsafe fn signed<const FIRST: u32>(b: __m512i, signs: __m512i) -> __m512i {
+        let lowest = _mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0);
+        let bit = _mm512_set1_epi32(0x0804_0201 << FIRST);
+        let negative = _mm512_test_epi8_mask(_mm512_shuffle_epi8(signs, lowest), bit);
+        let offset = _mm512_set1_epi8(64);
+        _mm512_mask_sub_epi8(_mm512_add_epi8(offset, b), negative, offset, b)
+    }
+    #[inline(always)]
+    unsafe fn as_ints(b: __m512i) -> __m512i {
+        b
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(a: __m512i) -> __m512i {
+        a
+    }
+    #[inline(always)]
     unsafe fn dot(mut acc: __m512i, w: &[__m512i], x: *const i8, _max_code: u8) -> __m512i {
         unroll!(g in 0..w.len(), {
             acc = _mm512_dpbusd_epi32(acc, w[g], _mm512_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned()));
@@ -82,6 +120,10 @@ impl Lanes for Avx512 {
         _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))
     }
     #[inline(always)]
+    unsafe fn load_u16(p: *const u8) -> __m512i {
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn splat_i32(v: i32) -> __m512i {
         _mm512_set1_epi32(v)
     }
@@ -94,6 +136,10 @@ impl Lanes for Avx512 {
         _mm512_or_si512(a, b)
     }
     #[inline(always)]
+    unsafe fn xor(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_xor_si512(a, b)
+    }
+    #[inline(always)]
     unsafe fn sub(a: __m512i, b: __m512i) -> __m512i {
         _mm512_sub_epi32(a, b)
     }
@@ -103,11 +149,11 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn shl(a: __m512i, n: u32) -> __m512i {
-        shift!(_mm512_slli_epi32, a, n)
+        _mm512_sll_epi32(a, _mm_cvtsi32_si128(n as i32))
     }
     #[inline(always)]
     unsafe fn shr(a: __m512i, n: u32) -> __m512i {
-        shift!(_mm512_srli_epi32, a, n)
+        _mm512_srl_epi32(a, _mm_cvtsi32_si128(n as i32))
     }
     #[inline(always)]
     unsafe fn to_f32(a: __m512i) -> __m512 {
@@ -144,7 +190,7 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> __m512 {
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(Self::load_u16(p)))
     }
     #[inline(always)]
     unsafe fn splat_f32(v: f32) -> __m512 {

@@ -9,33 +9,6 @@ use super::super::lanes::{Lanes, unroll};
 use super::super::q8::{BLOCK, Q8Block};
 use super::TileArgs;
 
-/// The 8 groups of four codes of 16 rows, as bytes; see `layout::Layout` for the planes.
-///
-/// # Safety
-/// The conditions of `Lanes` hold; `p` points to the planes of one block.
-#[inline(always)]
-unsafe fn codes<L: Lanes, F: Format>(p: *const u8) -> [L::Bytes; 8] {
-    // SAFETY: the caller's promise; a block has `LOW + HIGH` lines of 64 bytes.
-    unsafe {
-        let (low, high) = (F::LOW as usize, F::HIGH as usize);
-        let mut out = [L::load(p); 8];
-        unroll!(g in 0..8, {
-            out[g] = L::load(p.add(64 * (g % low)));
-            if low < 8 {
-                out[g] = L::bits(out[g], (low * (g / low)) as u32, (1 << low) - 1);
-            }
-            if high > 0 {
-                let line = L::load(p.add(64 * (low + g % high.max(1))));
-                out[g] = L::merge_bits(out[g], line, (high * (g / high.max(1))) as u32, (1 << high) - 1, F::LOW);
-            }
-            if let Some(table) = &F::TABLE {
-                out[g] = L::lookup(out[g], table);
-            }
-        });
-        out
-    }
-}
-
 /// `Σ code · x - offset · Σ x` over the groups `w`.
 ///
 /// # Safety
@@ -67,6 +40,47 @@ unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize) {
     });
 }
 
+/// Bytes of a block's codes, a line for each group of four.
+pub(in super::super) const CODES: usize = 8 * 64;
+
+/// Writes the codes of all blocks of a tile whose format computes them, for several groups of rows.
+///
+/// # Safety
+/// The conditions of `Lanes` hold; the tile has `steps` blocks of 32, and `out` room for their codes.
+#[inline(always)]
+pub(super) unsafe fn make_codes<L: Lanes, F: Format>(tile: *const u8, steps: usize, mut out: *mut u8) {
+    let blocks = F::TYPE.block_elements() / BLOCK;
+    for step in 0..steps {
+        // SAFETY: the caller's promise. There are no planes, so that side bytes lie end to end: a span's are whole
+        // lines.
+        unsafe {
+            let side = tile.add(step / blocks * 16 * side_bytes(F::SIDE));
+            let codes = F::codes::<L>(side, std::ptr::null(), step % blocks);
+            unroll!(g in 0..8, {
+                L::store_bytes(out.add(64 * g), codes[g]);
+            });
+            out = out.add(CODES);
+        }
+    }
+}
+
+/// The next codes of those that `make_codes` has written.
+///
+/// # Safety
+/// The conditions of `Lanes` hold; `made` points to a block's codes.
+#[inline(always)]
+unsafe fn made_codes<L: Lanes>(made: &mut *const u8) -> [L::Bytes; 8] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut out = [L::load(*made); 8];
+        unroll!(g in 0..8, {
+            out[g] = L::load(made.add(64 * g));
+        });
+        *made = made.add(CODES);
+        out
+    }
+}
+
 /// `R` rows of the group, from row `first`, times one tile.
 ///
 /// # Safety
@@ -77,7 +91,7 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
     unsafe {
         args.prefetch_out::<L, R>(first);
         let mut acc = [L::splat_f32(0.0); R];
-        let mut weights = args.weights;
+        let (mut weights, mut made) = (args.weights, args.codes);
         let mut x = args.activations.cast::<Q8Block>().add(first);
         let blocks = F::TYPE.block_elements() / BLOCK;
         let (code_stride, side_stride) = (64 * (F::LOW + F::HIGH) as usize, 16 * side_bytes(F::SIDE));
@@ -88,10 +102,20 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
             let mut side = weights;
             weights = weights.add((count * side_stride).next_multiple_of(64));
             for _ in 0..count {
-                prefetch::<L>(side, side_stride);
+                if F::LOW > 0 {
+                    prefetch::<L>(side, side_stride);
+                }
                 for b in 0..blocks {
-                    prefetch::<L>(weights, code_stride);
-                    let w = codes::<L, F>(weights);
+                    if F::LOW > 0 {
+                        prefetch::<L>(weights, code_stride);
+                    } else {
+                        prefetch::<L>(side.wrapping_add(b * side_stride / blocks), side_stride / blocks);
+                    }
+                    let w = if F::LOW > 0 || made.is_null() {
+                        F::codes::<L>(side, weights, b)
+                    } else {
+                        made_codes::<L>(&mut made)
+                    };
                     let s = F::scales::<L>(side, b);
                     unroll!(r in 0..R, {
                         let x = x.add(r);

@@ -11,10 +11,11 @@ mod float;
 mod quantize;
 mod scalar;
 
-pub(super) use block::side_bytes;
+pub(super) use block::{CODES, side_bytes};
 pub(super) use float::element_bytes;
 
-use super::formats::{Format, with_format};
+use super::by_type::with_format;
+use super::formats::Format;
 use super::lanes::Lanes;
 use super::q8::Q8Block;
 use crate::backend::cpu::simd::{Isa, Level};
@@ -27,6 +28,8 @@ pub(super) struct TileArgs {
     /// The tile: spans of side bytes and code planes (block formats, see `layout`), or its elements column by column
     /// (float formats).
     pub weights: *const u8,
+    /// The codes that `KernelSet::make_codes` has made of the tile, or null.
+    pub codes: *const u8,
     /// Blocks of 32 (block formats) or columns (float formats).
     pub steps: usize,
     /// `[step][group]` of `Q8Block` (block formats) or f32 (float formats).
@@ -91,9 +94,20 @@ impl TileArgs {
 /// The processor has the kernel's instruction set; the pointers of the arguments are valid as documented there.
 pub(super) type Kernel = unsafe fn(&TileArgs);
 
-/// The kernels of one format and instruction set, by size of the group.
+/// Computes the codes of a tile of so many blocks, `CODES` bytes for each.
+///
+/// # Safety
+/// The processor has the kernel's instruction set, and the pointers are valid for that.
+type MakeCodes = unsafe fn(*const u8, usize, *mut u8);
+
+/// The kernels of one format and instruction set.
 #[derive(Clone, Copy)]
-pub(super) struct KernelSet([Kernel; 6]);
+pub(super) struct KernelSet {
+    /// By size of the group.
+    multiply: [Kernel; 6],
+    /// `None` where codes lie in the tile.
+    make_codes: Option<MakeCodes>,
+}
 
 impl std::fmt::Debug for KernelSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -104,7 +118,7 @@ impl std::fmt::Debug for KernelSet {
 impl KernelSet {
     /// The kernel for a group of `group` rows, a result of `q8::padded_group`.
     pub(super) fn for_group(&self, group: usize) -> Kernel {
-        self.0[match group {
+        self.multiply[match group {
             0..=1 => 0,
             2 => 1,
             3..=4 => 2,
@@ -113,7 +127,25 @@ impl KernelSet {
             _ => 5,
         }]
     }
+
+    /// Returns what the kernels are to have as codes of a tile of `steps` blocks that is multiplied with several
+    /// groups: null where they take them from the tile.
+    ///
+    /// # Safety
+    /// The processor has the instruction set; the tile is of the kernels' format and has `steps` blocks.
+    pub(super) unsafe fn make_codes(&self, tile: &[u8], steps: usize, lines: &mut Vec<Line>) -> *const u8 {
+        let Some(make_codes) = self.make_codes else { return std::ptr::null() };
+        lines.resize((steps * CODES / size_of::<Line>()).max(lines.len()), Line([0; 64]));
+        // SAFETY: the caller's promise, and the lines have room for the codes.
+        unsafe { make_codes(tile.as_ptr(), steps, lines.as_mut_ptr().cast()) };
+        lines.as_ptr().cast()
+    }
 }
+
+/// A line of the processor's caches.
+#[derive(Clone)]
+#[repr(align(64))]
+pub(super) struct Line(#[expect(dead_code, reason = "kernels write and read it by its address")] [u8; 64]);
 
 /// Compiles the generic kernels for one instruction set.
 macro_rules! shells {
@@ -145,12 +177,24 @@ macro_rules! shells {
                 unsafe { quantize::row::<$lanes>(x, out, stride) }
             }
 
+            /// # Safety
+            /// See `MakeCodes`.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn make_codes<F: Format>(tile: *const u8, steps: usize, out: *mut u8) {
+                // SAFETY: as above.
+                unsafe { block::make_codes::<$lanes, F>(tile, steps, out) }
+            }
+
             pub(super) fn blocks<F: Format>() -> KernelSet {
-                KernelSet([block::<F, 1>, block::<F, 2>, block::<F, 4>, block::<F, 8>, block::<F, 12>, block::<F, 16>])
+                let multiply =
+                    [block::<F, 1>, block::<F, 2>, block::<F, 4>, block::<F, 8>, block::<F, 12>, block::<F, 16>];
+                KernelSet { multiply, make_codes: (F::LOW == 0).then_some(make_codes::<F>) }
             }
 
             pub(super) fn floats<E: Element>() -> KernelSet {
-                KernelSet([float::<E, 1>, float::<E, 2>, float::<E, 4>, float::<E, 8>, float::<E, 12>, float::<E, 16>])
+                let multiply =
+                    [float::<E, 1>, float::<E, 2>, float::<E, 4>, float::<E, 8>, float::<E, 12>, float::<E, 16>];
+                KernelSet { multiply, make_codes: None }
             }
         }
     };

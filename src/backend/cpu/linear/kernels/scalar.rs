@@ -33,6 +33,11 @@ impl Lanes for Scalar {
         unsafe { p.cast::<[u8; 64]>().read_unaligned() }
     }
     #[inline(always)]
+    unsafe fn store_bytes(p: *mut u8, b: [u8; 64]) {
+        // SAFETY: the caller vouches for 64 bytes.
+        unsafe { p.cast::<[u8; 64]>().write_unaligned(b) }
+    }
+    #[inline(always)]
     unsafe fn bits(b: [u8; 64], shift: u32, mask: u8) -> [u8; 64] {
         b.map(|v| (v >> shift) & mask)
     }
@@ -43,6 +48,50 @@ impl Lanes for Scalar {
     #[inline(always)]
     unsafe fn lookup(b: [u8; 64], table: &[u8; 16]) -> [u8; 64] {
         b.map(|v| table[usize::from(v & 15)])
+    }
+    #[inline(always)]
+    unsafe fn trits(b: [u8; 64], power: u8) -> [u8; 64] {
+        b.map(|v| ((u16::from(v.wrapping_mul(power)) * 3) >> 8) as u8)
+    }
+    #[inline(always)]
+    unsafe fn entries_of_eight<const N: usize>(table: &[[i8; 8]; N], index: [i32; 16]) -> [[u8; 64]; 2] {
+        [0, 4].map(|first| {
+            let mut out = [0; 64];
+            for (out, index) in out.chunks_exact_mut(4).zip(index) {
+                let entry = &table[index as usize][first..first + 4];
+                out.iter_mut().zip(entry).for_each(|(out, v)| *out = *v as u8);
+            }
+            out
+        })
+    }
+    #[inline(always)]
+    unsafe fn entries_of_four<const N: usize>(table: &[[i8; 4]; N], index: [i32; 16]) -> [u8; 64] {
+        let mut out = [0; 64];
+        for (out, index) in out.chunks_exact_mut(4).zip(index) {
+            out.iter_mut().zip(table[index as usize]).for_each(|(out, v)| *out = v as u8);
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn signed<const FIRST: u32>(b: [u8; 64], signs: [i32; 16]) -> [u8; 64] {
+        let mut out = b;
+        for (i, v) in out.iter_mut().enumerate() {
+            let negative = (signs[i / 4] >> (FIRST + i as u32 % 4)) & 1 == 1;
+            *v = if negative { 64 - *v } else { 64 + *v };
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn as_ints(b: [u8; 64]) -> [i32; 16] {
+        let mut out = [0; 16];
+        out.iter_mut().zip(b.as_chunks::<4>().0).for_each(|(out, v)| *out = i32::from_le_bytes(*v));
+        out
+    }
+    #[inline(always)]
+    unsafe fn as_bytes(a: [i32; 16]) -> [u8; 64] {
+        let mut out = [0; 64];
+        out.as_chunks_mut::<4>().0.iter_mut().zip(a).for_each(|(out, v)| *out = v.to_le_bytes());
+        out
     }
     #[inline(always)]
     unsafe fn dot(mut acc: [i32; 16], w: &[[u8; 64]], x: *const i8, _max_code: u8) -> [i32; 16] {
@@ -69,6 +118,11 @@ impl Lanes for Scalar {
         unsafe { p.cast::<[i8; 16]>().read_unaligned() }.map(i32::from)
     }
     #[inline(always)]
+    unsafe fn load_u16(p: *const u8) -> [i32; 16] {
+        // SAFETY: the caller vouches for 32 bytes.
+        unsafe { p.cast::<[u16; 16]>().read_unaligned() }.map(i32::from)
+    }
+    #[inline(always)]
     unsafe fn splat_i32(v: i32) -> [i32; 16] {
         [v; 16]
     }
@@ -81,8 +135,12 @@ impl Lanes for Scalar {
         map(a, b, |a, b| a | b)
     }
     #[inline(always)]
+    unsafe fn xor(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        map(a, b, |a, b| a ^ b)
+    }
+    #[inline(always)]
     unsafe fn sub(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
-        map(a, b, |a, b| a - b)
+        map(a, b, i32::wrapping_sub)
     }
     #[inline(always)]
     unsafe fn max(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {

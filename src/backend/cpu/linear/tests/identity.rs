@@ -78,9 +78,20 @@ fn adding_is_the_sum_of_output_and_product() {
 /// Several passes over the weights, and any number of threads, give the bits of one row at a time.
 #[test]
 fn passes_and_threads_do_not_change_bits() {
-    let (rows, cols, n) = (50, 96, 300);
-    let x = Random(6).values(n * cols);
-    for ggml_type in [GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::F16] {
+    let (rows, n) = (50, 300);
+    // The last four compute their codes, once for several groups of rows.
+    let types = [
+        GgmlType::Q4_1,
+        GgmlType::Q8_0,
+        GgmlType::F16,
+        GgmlType::IQ1_M,
+        GgmlType::IQ2_XXS,
+        GgmlType::IQ3_S,
+        GgmlType::TQ1_0,
+    ];
+    for ggml_type in types {
+        let cols = if ggml_type.block_elements() == 256 { 512 } else { 96 };
+        let x = Random(6).values(n * cols);
         let raw = matrix(ggml_type, rows, cols);
         let parts = [part(view(ggml_type, rows, cols, &raw))];
         let mut expected = Vec::new();
