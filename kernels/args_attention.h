@@ -22,9 +22,10 @@ struct RotationArgs {
 };
 
 // Rotates q and k in place, and stores K and V into the paged cache; rows of q alone have no KV heads here.
-// rope_store_{f16,f32,int8} (type of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)),
-// head_dim <= 512. The cache is [num_blocks][num_kv_heads][block_size][head_dim]; of int8 see kv_cache.h.
-constexpr u32 ROPE_STORE_HEADS = 8;
+// rope_store_{f16,f32,int8} (type of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / h)), where a block
+// has h = ROPE_STORE_THREADS / 32 heads, twice as many with head_dim <= ROPE_STORE_SHORT; head_dim <= 512. The cache is
+// [num_blocks][num_kv_heads][block_size][head_dim]; of int8 see kv_cache.h.
+constexpr u32 ROPE_STORE_THREADS = 256, ROPE_STORE_SHORT = 128;
 struct RopeStoreArgs {
   RotationArgs rotation;
   float* qkv;             // [rows][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads

@@ -1,4 +1,4 @@
-// A head of q, k or v in the registers of a group of 32 lanes: loads, RMSNorm, rotation, stores.
+// A head of q, k or v in the registers of a group of lanes: loads, RMSNorm, rotation, stores.
 #pragma once
 #include "args.h"
 #include "elementary.h"
@@ -68,19 +68,19 @@ struct TwoPairs {
   }
 };
 
-// A lane owns two pairs of every 64 of its group's head, which has up to SIZE elements.
-template <u32 SIZE> struct GroupHead {
-  static constexpr u32 TURNS = SIZE <= 256 ? 2 : SIZE / 128;
+// A lane of LANES owns two pairs of every 2 * LANES of its group's head, which has up to SIZE elements.
+template <u32 SIZE, u32 LANES = 32> struct GroupHead {
+  static constexpr u32 TURNS = SIZE <= 8 * LANES ? 2 : SIZE / (4 * LANES);
   PairLayout at, angle_at;
   TwoPairs pairs[TURNS], angles[TURNS];
   u32 first_pair;
 
-  MEM u32 pair(u32 turn) const { return first_pair + 64 * turn; }
+  MEM u32 pair(u32 turn) const { return first_pair + 2 * LANES * turn; }
 
   // Neither waits for what it asks for. `exists`: else there is no such head, and x is not read.
   MEM void load(const float* x, bool exists, u32 head_dim, u32 num_pairs, bool neox) {
     at = {head_dim, num_pairs, neox, head_dim % 4 == 0 && num_pairs % 2 == 0};
-    first_pair = 2 * (recomputed(tid_x()) & 31);
+    first_pair = 2 * (recomputed(tid_x()) & (LANES - 1));
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].load(at, x, exists ? pair(i) : head_dim);
   }
@@ -96,7 +96,7 @@ template <u32 SIZE> struct GroupHead {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].arrange(at, pair(i));
   }
-  // Returns what divides the head by its root mean square. All lanes of a wave call it, which may hold two groups.
+  // Returns what divides the head by its root mean square. All lanes of a wave call it, which may hold several groups.
   MEM float scale_of_norm(float eps) const {
     float squares = 0.f;
     #pragma unroll
@@ -104,7 +104,7 @@ template <u32 SIZE> struct GroupHead {
       const float u = pairs[i / 2].first[i % 2], v = pairs[i / 2].second[i % 2];
       squares = fma_(u, u, fma_(v, v, squares));
     }
-    for (int m = 16; m; m >>= 1) squares += shfl_xor(squares, m);
+    for (int m = LANES / 2; m; m >>= 1) squares += shfl_xor(squares, m);
     return fast_rsqrt(squares / (float)at.head_dim + eps);
   }
   // All lanes of a wave call it. With `weights` null this group's head stays as it is.
@@ -152,7 +152,7 @@ template <u32 SIZE> struct GroupHead {
     };
     #pragma unroll
     for (u32 i = 0; i < 2 * TURNS; i++) { see(pairs[i / 2].first[i % 2]); see(pairs[i / 2].second[i % 2]); }
-    for (int m = 16; m; m >>= 1) see(bits_f32(shfl_xor_u32(largest, m)));
+    for (int m = LANES / 2; m; m >>= 1) see(bits_f32(shfl_xor_u32(largest, m)));
     const float top = bits_f32(largest), levels = top > 0.f ? LEVELS / top : 0.f;
     #pragma unroll
     for (u32 i = 0; i < 2 * TURNS && rounds; i++) {
@@ -170,8 +170,8 @@ template <u32 SIZE> struct GroupHead {
 // Makes the q or k of row `row` from the projected values; V stays as it is, as does a head that is neither. All lanes
 // of a wave call it. PLAIN: without norms after RoPE and without a temperature, for a kernel of microseconds, in which
 // instructions that are not executed still lie between those that it waits for.
-template <bool PLAIN, u32 SIZE>
-DEV void apply(const RotationArgs& r, GroupHead<SIZE>& head, u32 row, bool is_q, bool is_k) {
+template <bool PLAIN, u32 SIZE, u32 LANES>
+DEV void apply(const RotationArgs& r, GroupHead<SIZE, LANES>& head, u32 row, bool is_q, bool is_k) {
   const bool norms = r.q_norm || r.k_norm, norms_last = !PLAIN && (r.flags & ROTATION_NORMS_LAST) != 0;
   const float* weights = is_q ? r.q_norm : is_k ? r.k_norm : nullptr;
   if (norms && !norms_last) head.normalize(weights, r.eps);

@@ -42,15 +42,15 @@ KERNEL(256, rope_angles, RopeAnglesArgs) {
 }
 
 // ------------------------------------------------------------------------------------------------ rotation and store
-// A group of 32 lanes owns one head of q, k or v.
-template <class T, u32 SIZE> DEV void rope_store_heads(const RopeStoreArgs& a) {
-  const u32 row = (u32)bid_x(), head = (u32)bid_y() * ROPE_STORE_HEADS + ((u32)tid_x() >> 5);
+// A group of LANES lanes owns one head of q, k or v.
+template <class T, u32 SIZE, u32 LANES> DEV void rope_store_heads(const RopeStoreArgs& a) {
+  const u32 row = (u32)bid_x(), head = ((u32)bid_y() * ROPE_STORE_THREADS + (u32)tid_x()) / LANES;
   const u32 num_heads = a.num_heads + 2 * a.num_kv_heads;
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
   float* x = a.qkv + ((u64)row * a.row_heads + head) * a.head_dim;
   const RotationArgs& r = a.rotation;
   const u32 slot = is_head && !is_q ? ld_step(r.slot_mapping + row) : NO_SLOT;
-  GroupHead<SIZE> mine;
+  GroupHead<SIZE, LANES> mine;
   mine.load(x, is_head, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
   mine.load_angles(r.angles + (u64)row * 2 * r.num_pairs, !is_v);
   loads_first();
@@ -70,16 +70,17 @@ template <class T, u32 SIZE> DEV void rope_store_heads(const RopeStoreArgs& a) {
   T* to = cache_head<T>(is_v ? a.v_cache : a.k_cache, block, kv_head, a.num_kv_heads, a.block_size, a.head_dim);
   mine.store(to + (u64)token * a.head_dim);
   if constexpr (HAS_SCALES<T>)
-    if (((u32)tid_x() & 31) == 0) scales_of(to, a.block_size, a.head_dim)[token] = scale;
+    if (((u32)tid_x() & (LANES - 1)) == 0) scales_of(to, a.block_size, a.head_dim)[token] = scale;
 }
 
 template <class T> DEV void rope_store(const RopeStoreArgs& a) {
-  if (a.head_dim <= 256) rope_store_heads<T, 256>(a);
-  else rope_store_heads<T, 512>(a);
+  if (a.head_dim <= ROPE_STORE_SHORT) rope_store_heads<T, ROPE_STORE_SHORT, 16>(a);
+  else if (a.head_dim <= 256) rope_store_heads<T, 256, 32>(a);
+  else rope_store_heads<T, 512, 32>(a);
 }
 
 #define ROPE_STORE(type, suffix)                                        \
-  KERNEL(32 * ROPE_STORE_HEADS, rope_store_##suffix, RopeStoreArgs) {   \
+  KERNEL(ROPE_STORE_THREADS, rope_store_##suffix, RopeStoreArgs) {   \
     pdl_launch(); pdl_wait();                                           \
     rope_store<type>(a);                                                \
   }

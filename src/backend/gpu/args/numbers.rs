@@ -107,8 +107,9 @@ constants! {
     ROTATION_NORM_V = 4;
     /// A slot that stores nothing: padding of a recorded step.
     NO_SLOT = u32::MAX;
-    /// Heads of a block of `rope_store`.
-    ROPE_STORE_HEADS = 8;
+    /// Threads of a block of `rope_store`: 32 for a head, or 16 for one of up to so many elements.
+    ROPE_STORE_THREADS = 256;
+    ROPE_STORE_SHORT = 128;
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
     ATTENTION_DECODE_MMA_THREADS = 256;

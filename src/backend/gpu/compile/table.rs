@@ -98,7 +98,7 @@ macro_rules! with_kernels {
             }
             "rope.hip" Always Plainly {
                 ROPE_ANGLES: RopeAnglesArgs, Once, One(256), "RoPE angles";
-                ROPE_STORE: RopeStoreArgs, Cache, One(32 * ROPE_STORE_HEADS), "RoPE and store in the KV cache";
+                ROPE_STORE: RopeStoreArgs, Cache, One(ROPE_STORE_THREADS), "RoPE and store in the KV cache";
             }
             "attention_decode.hip" Always OnMatrixUnits {
                 ATTENTION_DECODE: AttentionArgs, VectorHead, One(ATTENTION_THREADS), "attention, decode";

@@ -84,7 +84,7 @@ fn the_plan_has_every_file() {
 type Signature = (String, u32, String);
 
 /// The kernels of a unit as the C++ preprocessor finds them in the sources in `directory`, whose `gpu.h` makes a mark
-/// of each: `KERNEL_OF(32 * ROPE_STORE_HEADS; rope_store_f16; RopeStoreArgs)`. `None` without a compiler.
+/// of each: `KERNEL_OF(ROPE_STORE_THREADS; rope_store_f16; RopeStoreArgs)`. `None` without a compiler.
 fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Signature>> {
     let mut preprocess = std::process::Command::new("c++");
     preprocess.args(["-E", "-P", "-x", "c++"]).args(unit.defines()).arg(directory.join(unit.file));

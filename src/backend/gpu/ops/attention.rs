@@ -4,8 +4,9 @@ use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, LATENT_VALUES, ROPE_STORE_HEADS,
-    ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs, RotationArgs,
+    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, LATENT_VALUES, ROPE_STORE_SHORT,
+    ROPE_STORE_THREADS, ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs,
+    RotationArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
@@ -131,7 +132,9 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     if rows == 0 {
         return Ok(());
     }
-    let grid = [count(rows)?, count(layout.row_heads().div_ceil(ROPE_STORE_HEADS as usize))?, 1];
+    let threads_of_head = if layout.head_dim <= ROPE_STORE_SHORT as usize { 16 } else { 32 };
+    let heads_of_block = (ROPE_STORE_THREADS / threads_of_head) as usize;
+    let grid = [count(rows)?, count(layout.row_heads().div_ceil(heads_of_block))?, 1];
     let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the slots were checked against the cache.
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
