@@ -69,7 +69,7 @@ unsafe fn signed_eight<L: Lanes, const N: usize>(
     }
 }
 
-/// The same, of two entries of four elements.
+/// Codes of eight elements likewise, of two entries of four.
 ///
 /// # Safety
 /// The conditions of `Lanes` hold; the lanes of `indices` are below `N`.

@@ -43,8 +43,10 @@ pub(super) trait Lanes: Copy {
     /// Reads the same bits in another way: four bytes are a lane, the first its lowest.
     unsafe fn as_ints(b: Self::Bytes) -> Self::Ints;
     unsafe fn as_bytes(a: Self::Ints) -> Self::Bytes;
-    /// `acc + Σ w · x` over the `w.len()` groups of four; reads `4 * w.len()` activations. No byte of `w` exceeds
-    /// `max_code`.
+    /// `Σ (w - 128) · x` over the `w.len()` groups of four; reads `4 * w.len()` activations, of which `neg_sum` is `-Σ
+    /// x` and none is -128.
+    unsafe fn dot_bytes(w: &[Self::Bytes], x: *const i8, neg_sum: i32) -> Self::Ints;
+    /// `acc + Σ w · x` likewise. No byte of `w` exceeds `max_code`, which is below 128.
     unsafe fn dot(acc: Self::Ints, w: &[Self::Bytes], x: *const i8, max_code: u8) -> Self::Ints;
 
     /// Reads 16 u8 (or i8, or u16), widened.

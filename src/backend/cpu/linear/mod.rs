@@ -45,7 +45,7 @@ const CHUNKS_PER_THREAD: usize = 8;
 const REPORT_BYTES: usize = 4 << 20;
 
 thread_local! {
-    /// Codes that a tile's format computes, while several groups of rows are multiplied with them.
+    /// Codes of a tile, while several groups of rows are multiplied with them.
     static CODES_OF_TILE: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -13,7 +13,7 @@ pub(in super::super) struct Avx2;
 pub(in super::super) struct Pair<T>(T, T);
 
 impl Avx2 {
-    /// Products of bytes up to 63 (6 bits) with i8, pairs summed in i16, which `maddubs` would saturate beyond;
+    /// Products of bytes up to 127 with i8, pairs summed in i16, which `maddubs` would saturate beyond;
     /// as many groups are added in i16 as cannot overflow: `2 * 127 * max_code * groups < 2^15`.
     #[inline(always)]
     unsafe fn dot_narrow(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, groups: usize) -> Pair<__m256i> {
@@ -32,27 +32,6 @@ impl Avx2 {
                 acc.0 = _mm256_add_epi32(acc.0, _mm256_madd_epi16(sums.0, ones));
                 acc.1 = _mm256_add_epi32(acc.1, _mm256_madd_epi16(sums.1, ones));
             }
-        });
-        acc
-    }
-
-    /// Products of full bytes with i8: even and odd bytes widened to 16 bits, exact.
-    #[inline(always)]
-    unsafe fn dot_wide(mut acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8) -> Pair<__m256i> {
-        let low_byte = _mm256_set1_epi16(0xff);
-        unroll!(g in 0..w.len(), {
-            let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
-            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-            let odd = _mm256_srai_epi16::<8>(x);
-            let low = _mm256_add_epi32(
-                _mm256_madd_epi16(_mm256_and_si256(w[g].0, low_byte), even),
-                _mm256_madd_epi16(_mm256_srli_epi16::<8>(w[g].0), odd),
-            );
-            let high = _mm256_add_epi32(
-                _mm256_madd_epi16(_mm256_and_si256(w[g].1, low_byte), even),
-                _mm256_madd_epi16(_mm256_srli_epi16::<8>(w[g].1), odd),
-            );
-            acc = Pair(_mm256_add_epi32(acc.0, low), _mm256_add_epi32(acc.1, high));
         });
         acc
     }
@@ -165,13 +144,27 @@ impl Lanes for Avx2 {
         a
     }
     #[inline(always)]
+    unsafe fn dot_bytes(w: &[Pair<__m256i>], x: *const i8, _neg_sum: i32) -> Pair<__m256i> {
+        let (ones, flip, zero) = (_mm256_set1_epi16(1), _mm256_set1_epi8(-128), _mm256_setzero_si256());
+        let mut acc = Pair(zero, zero);
+        unroll!(g in 0..w.len(), {
+            let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
+            // A size of up to 128 times an x that has the weight's sign: two such products are within i16.
+            let products = |w| {
+                let w = _mm256_xor_si256(w, flip);
+                _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)), ones)
+            };
+            acc = Pair(_mm256_add_epi32(acc.0, products(w[g].0)), _mm256_add_epi32(acc.1, products(w[g].1)));
+        });
+        acc
+    }
+    #[inline(always)]
     unsafe fn dot(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, max_code: u8) -> Pair<__m256i> {
         match max_code {
             0..=15 => Self::dot_narrow(acc, w, x, 8),
             16..=31 => Self::dot_narrow(acc, w, x, 4),
             32..=63 => Self::dot_narrow(acc, w, x, 2),
-            64..=127 => Self::dot_narrow(acc, w, x, 1),
-            _ => Self::dot_wide(acc, w, x),
+            _ => Self::dot_narrow(acc, w, x, 1),
         }
     }
 

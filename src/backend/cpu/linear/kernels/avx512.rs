@@ -104,6 +104,10 @@ impl Lanes for Avx512 {
         a
     }
     #[inline(always)]
+    unsafe fn dot_bytes(w: &[__m512i], x: *const i8, neg_sum: i32) -> __m512i {
+        Self::dot(_mm512_set1_epi32(neg_sum << 7), w, x, u8::MAX)
+    }
+    #[inline(always)]
     unsafe fn dot(mut acc: __m512i, w: &[__m512i], x: *const i8, _max_code: u8) -> __m512i {
         unroll!(g in 0..w.len(), {
             acc = _mm512_dpbusd_epi32(acc, w[g], _mm512_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned()));

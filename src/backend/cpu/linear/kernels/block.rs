@@ -6,7 +6,7 @@
 
 use super::super::formats::{Format, span_blocks};
 use super::super::lanes::{Lanes, unroll};
-use super::super::q8::{BLOCK, Q8Block};
+use super::super::q8::{BLOCK, GROUP, Q8Block};
 use super::TileArgs;
 
 /// `Σ code · x - offset · Σ x` over the groups `w`.
@@ -15,8 +15,12 @@ use super::TileArgs;
 /// The conditions of `Lanes::dot` hold.
 #[inline(always)]
 unsafe fn dot<L: Lanes, F: Format>(w: &[L::Bytes], x: *const i8, neg_sum: i32) -> L::Floats {
+    const { assert!(F::MAX_CODE < 128 || matches!(F::OFFSET, Some(7))) };
     // SAFETY: the caller's promise.
     unsafe {
+        if F::MAX_CODE > 127 {
+            return L::to_f32(L::dot_bytes(w, x, neg_sum));
+        }
         let start = match F::OFFSET {
             Some(offset) => L::shl(L::splat_i32(neg_sum), offset),
             None => L::splat_i32(0),
@@ -43,25 +47,44 @@ unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize) {
 /// Bytes of a block's codes, a line for each group of four.
 pub(in super::super) const CODES: usize = 8 * 64;
 
-/// Writes the codes of all blocks of a tile whose format computes them, for several groups of rows.
+/// Whether codes are made once for several groups of rows: where they are computed, and where few rows share what is
+/// cut out of the planes.
+pub(super) const fn makes_codes<L: Lanes, F: Format>() -> bool {
+    F::LOW == 0 || (F::HIGH > 0 || F::TABLE.is_some()) && L::MAX_ROWS < GROUP
+}
+
+/// Writes the codes of all blocks of a tile, for several groups of rows.
 ///
 /// # Safety
 /// The conditions of `Lanes` hold; the tile has `steps` blocks of 32, and `out` room for their codes.
 #[inline(always)]
-pub(super) unsafe fn make_codes<L: Lanes, F: Format>(tile: *const u8, steps: usize, mut out: *mut u8) {
-    let blocks = F::TYPE.block_elements() / BLOCK;
-    for step in 0..steps {
-        // SAFETY: the caller's promise. There are no planes, so that side bytes lie end to end: a span's are whole
-        // lines.
+pub(super) unsafe fn make_codes<L: Lanes, F: Format>(mut tile: *const u8, steps: usize, mut out: *mut u8) {
+    let [blocks, code_stride, side_stride] = strides::<F>();
+    let mut left = steps / blocks;
+    while left > 0 {
+        let count = left.min(span_blocks(F::TYPE.block_elements()));
+        left -= count;
+        // SAFETY: the caller's promise; see `rows`.
         unsafe {
-            let side = tile.add(step / blocks * 16 * side_bytes(F::SIDE));
-            let codes = F::codes::<L>(side, std::ptr::null(), step % blocks);
-            unroll!(g in 0..8, {
-                L::store_bytes(out.add(64 * g), codes[g]);
-            });
-            out = out.add(CODES);
+            let mut side = tile;
+            tile = tile.add((count * side_stride).next_multiple_of(64));
+            for block in 0..count * blocks {
+                let codes = F::codes::<L>(side, tile, block % blocks);
+                unroll!(g in 0..8, {
+                    L::store_bytes(out.add(64 * g), codes[g]);
+                });
+                (tile, out) = (tile.add(code_stride), out.add(CODES));
+                if (block + 1) % blocks == 0 {
+                    side = side.add(side_stride);
+                }
+            }
         }
     }
+}
+
+/// Blocks of 32 in a GGUF block; bytes of a block's planes, and of a GGUF block's side bytes, of 16 rows.
+const fn strides<F: Format>() -> [usize; 3] {
+    [F::TYPE.block_elements() / BLOCK, 64 * (F::LOW + F::HIGH) as usize, 16 * side_bytes(F::SIDE)]
 }
 
 /// The next codes of those that `make_codes` has written.
@@ -93,8 +116,7 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
         let mut acc = [L::splat_f32(0.0); R];
         let (mut weights, mut made) = (args.weights, args.codes);
         let mut x = args.activations.cast::<Q8Block>().add(first);
-        let blocks = F::TYPE.block_elements() / BLOCK;
-        let (code_stride, side_stride) = (64 * (F::LOW + F::HIGH) as usize, 16 * side_bytes(F::SIDE));
+        let [blocks, code_stride, side_stride] = strides::<F>();
         let mut left = args.steps / blocks;
         while left > 0 {
             let count = left.min(span_blocks(F::TYPE.block_elements()));
@@ -111,7 +133,7 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
                     } else {
                         prefetch::<L>(side.wrapping_add(b * side_stride / blocks), side_stride / blocks);
                     }
-                    let w = if F::LOW > 0 || made.is_null() {
+                    let w = if !makes_codes::<L, F>() || made.is_null() {
                         F::codes::<L>(side, weights, b)
                     } else {
                         made_codes::<L>(&mut made)

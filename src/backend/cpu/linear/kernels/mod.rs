@@ -94,7 +94,7 @@ impl TileArgs {
 /// The processor has the kernel's instruction set; the pointers of the arguments are valid as documented there.
 pub(super) type Kernel = unsafe fn(&TileArgs);
 
-/// Computes the codes of a tile of so many blocks, `CODES` bytes for each.
+/// Makes the codes of a tile of so many blocks, `CODES` bytes for each.
 ///
 /// # Safety
 /// The processor has the kernel's instruction set, and the pointers are valid for that.
@@ -105,7 +105,7 @@ type MakeCodes = unsafe fn(*const u8, usize, *mut u8);
 pub(super) struct KernelSet {
     /// By size of the group.
     multiply: [Kernel; 6],
-    /// `None` where codes lie in the tile.
+    /// `None` where all groups of rows take codes from the tile.
     make_codes: Option<MakeCodes>,
 }
 
@@ -188,7 +188,7 @@ macro_rules! shells {
             pub(super) fn blocks<F: Format>() -> KernelSet {
                 let multiply =
                     [block::<F, 1>, block::<F, 2>, block::<F, 4>, block::<F, 8>, block::<F, 12>, block::<F, 16>];
-                KernelSet { multiply, make_codes: (F::LOW == 0).then_some(make_codes::<F>) }
+                KernelSet { multiply, make_codes: block::makes_codes::<$lanes, F>().then_some(make_codes::<F>) }
             }
 
             pub(super) fn floats<E: Element>() -> KernelSet {

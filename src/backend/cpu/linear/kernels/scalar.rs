@@ -94,6 +94,11 @@ impl Lanes for Scalar {
         out
     }
     #[inline(always)]
+    unsafe fn dot_bytes(w: &[[u8; 64]], x: *const i8, neg_sum: i32) -> [i32; 16] {
+        // SAFETY: the caller's promise. An i32 holds 32 products of any bytes.
+        unsafe { Self::dot([neg_sum << 7; 16], w, x, u8::MAX) }
+    }
+    #[inline(always)]
     unsafe fn dot(mut acc: [i32; 16], w: &[[u8; 64]], x: *const i8, _max_code: u8) -> [i32; 16] {
         for (g, w) in w.iter().enumerate() {
             // SAFETY: the caller vouches for 4 activations per group.

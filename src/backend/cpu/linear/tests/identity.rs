@@ -79,11 +79,12 @@ fn adding_is_the_sum_of_output_and_product() {
 #[test]
 fn passes_and_threads_do_not_change_bits() {
     let (rows, n) = (50, 300);
-    // The last four compute their codes, once for several groups of rows.
+    // The last four compute their codes, once for several groups of rows; AVX2 makes those of Q6_K once, too.
     let types = [
         GgmlType::Q4_1,
         GgmlType::Q8_0,
         GgmlType::F16,
+        GgmlType::Q6_K,
         GgmlType::IQ1_M,
         GgmlType::IQ2_XXS,
         GgmlType::IQ3_S,
