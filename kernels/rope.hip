@@ -79,10 +79,10 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   else rope_store_heads<T, 512, 32>(a);
 }
 
-#define ROPE_STORE(type, suffix)                                        \
+#define ROPE_STORE(type, suffix)                                     \
   KERNEL(ROPE_STORE_THREADS, rope_store_##suffix, RopeStoreArgs) {   \
-    pdl_launch(); pdl_wait();                                           \
-    rope_store<type>(a);                                                \
+    pdl_launch(); pdl_wait();                                        \
+    rope_store<type>(a);                                             \
   }
 ROPE_STORE(f16, f16)
 ROPE_STORE(float, f32)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times rocmforge and llama.cpp on GGUF files, turn about, and prints medians and ratios as a Markdown table.
+"""Times rocmforge and llama.cpp on the CPU, turn about, and prints medians and ratios as a Markdown table.
 
 Both measure the same rows: `ppN`, tokens per second of a prompt of N; `tg`, of decoding one sequence; `tgB`, summed
 over B sequences, each after 32 tokens of context; `tg @ dN`, behind N tokens. llama.cpp runs through the package

@@ -178,15 +178,15 @@ simple!(Q8_0 {
     fn low(_b: usize, g: usize) -> Position { Position { byte: 2 + 4 * g, shift: 0 } }
 } min: false);
 
-/// The non-linear 4-bit values of IQ4_NL and IQ4_XS, plus 128.
-const IQ4_TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
-
 simple!(TQ2_0 {
     const LOW: u32 = 2;
     const OFFSET: Option<u32> = Some(0);
     const SIDE: &'static [(usize, usize, usize)] = &[(64, 2, 1)];
     fn low(b: usize, g: usize) -> Position { pairs(0, b, g) }
 } min: false);
+
+/// The non-linear 4-bit values of IQ4_NL and IQ4_XS, plus 128.
+const IQ4_TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 simple!(IQ4_NL {
     const LOW: u32 = 4;

@@ -142,7 +142,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// A row of head `head`.
-    pub(super) fn row(self, head: usize, row: usize) -> &'a [f32] {
+    fn row(self, head: usize, row: usize) -> &'a [f32] {
         &self.x[row * self.stride + head * self.head_stride..][..self.cols]
     }
 }
