@@ -13,6 +13,7 @@ import pytest
 from rust_source import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
+import bench_load
 import kernel_report
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
@@ -167,6 +168,25 @@ def test_served_rows_are_those_of_bench_serve(tmp_path: Path, model: Path) -> No
         assert len(row) == len(headers)
         assert row[1].endswith("(100%)")
         assert all(float(cell.split()[0].replace(",", "")) > 0 for cell in row[1:-1])
+
+
+def test_a_load_is_one_table(
+    tmp_path: Path, long_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows behind short and long contexts and of served requests, each with a figure."""
+    shutil.copy(long_model, tmp_path / "tiny.q4_0.gguf")
+    rows = [
+        bench_load.Decode("", "tiny:q4_0", "8", "1"),
+        bench_load.Decode("int8 KV", "tiny:q4_0", batches="2", depth=40, options=bench_load.INT8),
+        bench_load.Served("", "tiny:q4_0", 2, "temperature 0.8, top-p, top-k"),
+    ]
+    monkeypatch.setattr(bench_load, "ROWS", rows)
+    monkeypatch.setattr(sys, "argv", ["bench_load.py", "--models", str(tmp_path), "--device", "cpu", "--rounds", "1"])
+    bench_load.main()
+    cells = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[4:]]
+    served = "served, 2 x 512/128, temperature 0.8, top-p, top-k"
+    assert [row for _, row, _ in cells] == ["pp8", "tg", "tg2 @ d40, int8 KV", served]
+    assert all(float(speed.replace(",", "")) > 0 for *_, speed in cells)
 
 
 def test_servers_are_compared(tmp_path: Path, model: Path) -> None:
