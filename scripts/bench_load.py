@@ -9,12 +9,11 @@ Each row is tokens per second, the median of the repetitions of one process.
 
 import argparse
 import datetime as dt
-import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_gpu import SETTINGS, model_file, run
+from bench_gpu import SETTINGS, measure, model_file, served
 
 DENSE, EXPERTS = "llama-3-8b:q4_k_m", "qwen3-30b-a3b:q4_k_m"
 FP8 = ("--compute-dtype", "fp8")
@@ -41,6 +40,7 @@ class Served:
     model: str
     requests: int
     settings: str
+    sequences: int = 256
     options: tuple[str, ...] = ()
 
 
@@ -54,30 +54,24 @@ ROWS: list[Decode | Served] = [
     Served("", DENSE, 512, "greedy"),
     Served("", DENSE, 512, "temperature 0.8, top-p, top-k"),
     Served("", DENSE, 512, "temperature 0.8, top-p, repetition"),
-    Served("fp8, int8 KV", DENSE, 512, "greedy", (*FP8, *INT8)),
+    Served("fp8, int8 KV", DENSE, 512, "greedy", options=(*FP8, *INT8)),
     Decode("", EXPERTS, "512,2048", "1,8,32,64"),
-    Served("128 at once", EXPERTS, 256, "greedy", ("--max-num-seqs", "128")),
+    Served("128 at once", EXPERTS, 256, "greedy", sequences=128),
 ]
 
 
 def decode(args: argparse.Namespace, row: Decode, path: Path) -> dict[str, float]:
     """The figures of one process, by their row."""
-    command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", args.device, "--json"]
-    command += ["--prompt", row.prompts, "--batch", row.batches, "--depth", str(row.depth), "--decode", "64"]
-    results = run(" ".join(command), [*command, "--reps", str(args.rounds), *row.options])["results"]
-    return {name: speeds["median"] for name, speeds in results.items()}
+    extra = ["--depth", str(row.depth), "--reps", str(args.rounds), *row.options]
+    rows = {"prompts": row.prompts, "batches": row.batches, "decode": 64}
+    return measure(argparse.Namespace(**vars(args), **rows, extra=extra), path)
 
 
-def served(args: argparse.Namespace, row: Served, path: Path) -> dict[str, float]:
-    """Output tokens per second, the median of the rounds behind one that warms up."""
-    command = [sys.executable, "-m", "rocmforge", "bench", "--serve", "--model", str(path), "--device", args.device]
-    command += ["--json", "--num-prompts", str(row.requests), "--num-warmups", str(row.requests), "--input-len", "512"]
-    command += ["--output-len", "128", "--request-rate", ",".join(["inf"] * args.rounds), *row.options]
-    for field, value in SETTINGS[row.settings].items():
-        command += [f"--{field.replace('_', '-')}", str(value)]
-    rows = run(" ".join(command), command)["rows"]
-    name = f"served, {row.requests} x 512/128, {row.settings}"
-    return {name: statistics.median(each["output_throughput"] for each in rows)}
+def serve(args: argparse.Namespace, row: Served, path: Path) -> dict[str, float]:
+    """Output tokens per second."""
+    load = argparse.Namespace(**vars(args), served=f"{row.requests}x512x128", extra=row.options)
+    speed, _ = served(load, path, str(row.sequences), SETTINGS[row.settings])
+    return {f"served, {row.requests} x 512/128, {row.settings}": speed}
 
 
 def main() -> None:
@@ -91,7 +85,7 @@ def main() -> None:
     print(f"{dt.date.today()}: {' '.join(sys.argv)}\n\n| model | row | tok/s |\n|---|---|---:|", flush=True)
     for row in ROWS:
         path = model_file(args.models, row.model)
-        figures = decode(args, row, path) if isinstance(row, Decode) else served(args, row, path)
+        figures = decode(args, row, path) if isinstance(row, Decode) else serve(args, row, path)
         for name, speed in figures.items():
             print(f"| {row.model} | {', '.join(filter(None, [name, row.what]))} | {speed:,.0f} |", flush=True)
 
