@@ -96,6 +96,20 @@ unsafe fn odd<L: Lanes>(scale: L::Floats, n: L::Ints) -> L::Floats {
     unsafe { L::mul(scale, L::to_f32(L::or(L::shl(n, 1), L::splat_i32(1)))) }
 }
 
+/// The scale of a block, from the upper four bits of a word whose others are signs; `unit` times the file's scale is
+/// the smallest.
+///
+/// # Safety
+/// The conditions of `Format::scales` hold; `words` points to the 16 rows' words.
+#[inline(always)]
+unsafe fn scale_of_words<L: Lanes>(d: L::Floats, unit: f32, words: *const u8) -> Scales<L> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scale = odd::<L>(L::mul(d, L::splat_f32(unit)), L::shr(L::as_ints(L::load(words)), 28));
+        Scales::new(scale, scale)
+    }
+}
+
 /// A scale for each half of block `b`, from a byte with a nibble for each.
 ///
 /// # Safety
@@ -144,12 +158,7 @@ computed!(IQ2_XXS {
     #[inline(always)]
     unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
         // SAFETY: the caller's promise.
-        unsafe {
-            let word = L::as_ints(L::load(side.add(HALVES + WORDS * (2 * b + 1))));
-            let d = L::mul(L::load_f16(side), L::splat_f32(0.125));
-            let scale = odd::<L>(d, L::shr(word, 28));
-            Scales::new(scale, scale)
-        }
+        unsafe { scale_of_words(L::load_f16(side), 0.125, side.add(HALVES + WORDS * (2 * b + 1))) }
     }
 } codes(L, side, b, i) {
     let indices = L::as_ints(L::load(side.add(HALVES + WORDS * 2 * b)));
@@ -201,12 +210,7 @@ computed!(IQ3_XXS {
     #[inline(always)]
     unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
         // SAFETY: the caller's promise.
-        unsafe {
-            let word = L::as_ints(L::load(side.add(HALVES + WORDS * (16 + b))));
-            let d = L::mul(L::load_f16(side), L::splat_f32(0.25));
-            let scale = odd::<L>(d, L::shr(word, 28));
-            Scales::new(scale, scale)
-        }
+        unsafe { scale_of_words(L::load_f16(side), 0.25, side.add(HALVES + WORDS * (16 + b))) }
     }
 } codes(L, side, b, i) {
     let indices = L::as_ints(L::load(side.add(HALVES + WORDS * (2 * b + i / 2))));

@@ -4,7 +4,7 @@
 //! `acc = fma(scale * x.scale, (float)(Σ code·x - offset·Σ x), acc)`, then, with minimums, `acc = fma(min, x.sum,
 //! acc)`. The sums of products are exact in i32 (at most 32 · 255 · 127).
 
-use super::super::formats::{Format, span_blocks};
+use super::super::formats::{Format, Q8_0, span_blocks};
 use super::super::lanes::{Lanes, unroll};
 use super::super::q8::{BLOCK, GROUP, Q8Block};
 use super::TileArgs;
@@ -53,7 +53,7 @@ pub(super) const fn makes_codes<L: Lanes, F: Format>() -> bool {
     F::LOW == 0 || (F::HIGH > 0 || F::TABLE.is_some()) && L::MAX_ROWS < GROUP
 }
 
-/// Writes the codes of all blocks of a tile, for several groups of rows.
+/// Writes the codes of all blocks of a tile, for several groups of rows, as Q8_0 has them in its planes.
 ///
 /// # Safety
 /// The conditions of `Lanes` hold; the tile has `steps` blocks of 32, and `out` room for their codes.
@@ -85,23 +85,6 @@ pub(super) unsafe fn make_codes<L: Lanes, F: Format>(mut tile: *const u8, steps:
 /// Blocks of 32 in a GGUF block; bytes of a block's planes, and of a GGUF block's side bytes, of 16 rows.
 const fn strides<F: Format>() -> [usize; 3] {
     [F::TYPE.block_elements() / BLOCK, 64 * (F::LOW + F::HIGH) as usize, 16 * side_bytes(F::SIDE)]
-}
-
-/// The next codes of those that `make_codes` has written.
-///
-/// # Safety
-/// The conditions of `Lanes` hold; `made` points to a block's codes.
-#[inline(always)]
-unsafe fn made_codes<L: Lanes>(made: &mut *const u8) -> [L::Bytes; 8] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut out = [L::load(*made); 8];
-        unroll!(g in 0..8, {
-            out[g] = L::load(made.add(64 * g));
-        });
-        *made = made.add(CODES);
-        out
-    }
 }
 
 /// `R` rows of the group, from row `first`, times one tile.
@@ -136,7 +119,9 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
                     let w = if !makes_codes::<L, F>() || made.is_null() {
                         F::codes::<L>(side, weights, b)
                     } else {
-                        made_codes::<L>(&mut made)
+                        let w = Q8_0::codes::<L>(side, made, b);
+                        made = made.add(CODES);
+                        w
                     };
                     let s = F::scales::<L>(side, b);
                     unroll!(r in 0..R, {
