@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 CONTEXT = 32
 # A prompt's last block is computed again, and its last token always.
 MOST_NOT_CACHED = 64
+# A system that gives this thread no time lets short sequences of a small model end before the next is submitted.
+MOST_ATTEMPTS = 5
 
 
 def bench(
@@ -265,7 +267,7 @@ def decode_speed(llm: LLM, num_sequences: int, steps: int, depth: int = CONTEXT)
     that no sequence decodes beside prompts.
 
     Raises:
-        InvalidRequestError: The KV cache has no room for all contexts.
+        InvalidRequestError: The KV cache has no room for all contexts, or sequences end before others begin.
     """
     params = SamplingParams(max_tokens=steps + 1, temperature=0.0, ignore_eos=True)
     prompts = [_prompt(depth)] * num_sequences
@@ -275,13 +277,16 @@ def decode_speed(llm: LLM, num_sequences: int, steps: int, depth: int = CONTEXT)
         prompts = [[*first, *_prompt(depth)][:depth] for first in own]
         once = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
         completed(llm.generate(prompts, once, progress=False))
-    outputs = completed(llm.generate(prompts, params, progress=False))
-    metrics = [output.metrics for output in outputs]
-    first = [m.arrival_time + (m.time_to_first_token or 0.0) for m in metrics]
-    last = [m.arrival_time + (m.total_time or 0.0) for m in metrics]
-    start, end = max(first), max(last)
-    missing = sum(depth - output.num_cached_tokens > MOST_NOT_CACHED for output in outputs)
-    if depth != CONTEXT and (missing or min(last) < start):
+    for _ in range(MOST_ATTEMPTS):
+        outputs = completed(llm.generate(prompts, params, progress=False))
+        metrics = [output.metrics for output in outputs]
+        first = [m.arrival_time + (m.time_to_first_token or 0.0) for m in metrics]
+        last = [m.arrival_time + (m.total_time or 0.0) for m in metrics]
+        start, end = max(first), max(last)
+        missing = sum(depth - output.num_cached_tokens > MOST_NOT_CACHED for output in outputs)
+        if missing or min(last) >= start:
+            break
+    if missing or min(last) < start:
         raise InvalidRequestError(
             f"the KV cache has no room for {num_sequences} contexts of {depth} tokens: {missing} were computed again, "
             "or not all decoded together; take fewer sequences (-b), shorter contexts (-d) or --kv-cache-dtype int8"
