@@ -41,10 +41,13 @@ enum NormKind : u32 {
 // Copies the step's numbers from the host's page-locked memory to the device's. copy_step, COPY_STEP_BLOCKS blocks
 constexpr u32 COPY_STEP_BLOCKS = 32, COPY_STEP_THREADS = 256;
 constexpr u32 COPY_STEP_LINE = 16, COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;      // words
+constexpr u32 CHOSEN_TOKEN = 1u << 31;      // mark of a token id whose lower bits say where in `chosen` the token is
 struct CopyStepArgs {
   const u64* from;        // as the device sees it; a line for each block, which begins with the count, then the words
   u64* out;               // [count]
+  const u32* chosen;      // tokens that the step before has chosen; that of a row with a NaN becomes 0
   u32 least;              // the count is this at least: so many are asked for without waiting for it
+  u32 token_ids;          // so many 32-bit halves, the first ones, are token ids
 };
 
 // A link of the chain that tests whether a repeated graph reads old numbers. It adds the step's number to what the link

@@ -2,6 +2,17 @@
 #include "gpu.h"
 #include "args.h"
 
+// A pair of words as the device is to have it, the i-th one: token ids that the host does not know yet are put in.
+DEV u64 with_chosen(const CopyStepArgs& a, u32 i, u64 pair) {
+  u32 half[2] = {(u32)pair, (u32)(pair >> 32)};
+  for (u32 k = 0; k < 2; k++) {
+    if (2 * i + k >= a.token_ids || !(half[k] & CHOSEN_TOKEN)) continue;
+    const u32 token = ld_step(a.chosen + (half[k] & ~CHOSEN_TOKEN));
+    half[k] = token == ~0u ? 0 : token;
+  }
+  return (u64)half[1] << 32 | half[0];
+}
+
 // The first kernel of every step. A copy by the driver, ahead of a graph, was seen to come too late for the graph's
 // kernels; one of their own number does not.
 KERNEL(COPY_STEP_THREADS, copy_step, CopyStepArgs) {
@@ -13,10 +24,10 @@ KERNEL(COPY_STEP_THREADS, copy_step, CopyStepArgs) {
   const u64 of_block = tid_x() == 0 ? ld_host(a.from + bid_x() * COPY_STEP_LINE) : 0;
   const u64* from = a.from + COPY_STEP_HEADER;
   u32 i = (u32)bid_x() * COPY_STEP_THREADS + (u32)tid_x();
-  for (; i < a.least; i += STRIDE) st_step(a.out + i, ld_host(from + i));
+  for (; i < a.least; i += STRIDE) st_step(a.out + i, with_chosen(a, i, ld_host(from + i)));
   if (tid_x() == 0) count = (u32)of_block;
   block_sync();
-  for (; i < count; i += STRIDE) st_step(a.out + i, ld_host(from + i));
+  for (; i < count; i += STRIDE) st_step(a.out + i, with_chosen(a, i, ld_host(from + i)));
 }
 
 KERNEL(LINK_THREADS, link_steps, LinkStepsArgs) {

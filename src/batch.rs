@@ -46,6 +46,9 @@ pub const NULL_BLOCK: u32 = u32::MAX;
 pub struct Batch {
     /// Input token ids, `[n]`, sequence after sequence.
     pub token_ids: Vec<u32>,
+    /// Tokens that are not in `token_ids` yet: an asynchronous device has chosen them, in the step before, and puts
+    /// them there.
+    pub chosen: Vec<ChosenToken>,
     /// Position of each token in its sequence, `[n]`.
     pub positions: Vec<u32>,
     /// Index of each sequence's first token in the flat arrays, `[s + 1]`: starts with 0 and ends with `n`.
@@ -62,6 +65,15 @@ pub struct Batch {
     pub logits_indices: Vec<u32>,
     /// Blocks to copy before anything is computed (copy-on-write of forked sequences).
     pub block_copies: Vec<BlockCopy>,
+}
+
+/// A token that the step before has chosen: of a row whose most likely token is all that was wanted (`Wanted::Argmax`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChosenToken {
+    /// Its index in `token_ids`.
+    pub index: u32,
+    /// Row of logits of the step before.
+    pub row: u32,
 }
 
 /// The paged cache's view of a batch for one KV group.

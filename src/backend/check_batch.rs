@@ -14,6 +14,7 @@ pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
         if ok { Ok(()) } else { Err(Error::internal(format!("batch of {n} tokens, {s} sequences: {what}"))) }
     };
     ensure(batch.positions.len() == n, "positions are not one per token")?;
+    ensure(batch.chosen.iter().all(|chosen| (chosen.index as usize) < n), "a chosen token that is not there")?;
     ensure(is_cumulative(&batch.cu_seqlens_q, s, n), "cu_seqlens_q does not cut the tokens into sequences")?;
     for seq in 0..s {
         let positions = &batch.positions[batch.tokens_of(seq)];

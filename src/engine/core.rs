@@ -1,6 +1,5 @@
 //! The engine's state and its step. Everything here runs on the engine thread, which owns it.
 
-use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -8,26 +7,23 @@ use super::delivery::{Delivery, Outbox};
 use super::executor::Executor;
 use super::ids::{RequestId, request_of};
 use super::output::FinishReason;
-use super::panics::{guarded, panic_message, panicked};
+use super::panics::{forward_panicked, guarded, panicked};
 use super::request::{Pick, Request};
 use super::shared::Shared;
-use super::speculation::{CATCH_UP_TOKENS, Speculator};
+use super::speculation::Speculator;
 use super::stats::Stats;
 use super::watch::StepEnd;
 use crate::batch::TO_GUESS;
 use crate::config::EngineConfig;
 use crate::model::RankHead;
 use crate::sampler::Sampler;
-use crate::scheduler::{Accepted, ScheduledSeq, Scheduler, SeqId, Step};
-use crate::selection::{Needs, Selection, Wanted, Wish};
+use crate::scheduler::{Accepted, Scheduler, SeqId, Step};
+use crate::selection::Selection;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
 /// Forced tokens for which a sequence sits out a step, where steps are scheduled ahead.
 const MIN_DRAFTS_AHEAD: usize = 3;
-
-/// Steps in a row that may panic before the executor is taken for broken.
-const MAX_PANICS: u32 = 3;
 
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
@@ -50,22 +46,24 @@ pub(super) struct Core {
     pub(super) cancelled: Vec<(Option<u64>, u64)>,
     /// Requests that were taken in since the counters were published.
     pub(super) num_taken: usize,
-    panics: u32,
+    pub(super) panics: u32,
     /// The time at which the results of a step were there, unless there was nothing to do since.
-    collected_at: Option<u64>,
+    pub(super) collected_at: Option<u64>,
 }
 
-/// A step that the executor computes: `Core::launch` makes it, `Core::collect` waits for it.
+/// A step that the executor computes: `launch` makes it, `Core::collect` waits for it.
 pub(super) struct Launched {
-    step: Step,
+    pub(super) step: Step,
     /// Whether the executor knows what is wanted of each row. It is told once all masks are there.
-    selected: bool,
+    pub(super) selected: bool,
+    /// Whether the device chooses all of its tokens, of rows that nothing else is wanted of.
+    pub(super) chooses: bool,
     /// The time from which on the engine worked on this step alone: the end of the one before.
-    since: Option<u64>,
+    pub(super) since: Option<u64>,
 }
 
 /// The tokens picked from a step's logits.
-struct Sampled {
+pub(super) struct Sampled {
     picks: Vec<Pick>,
     /// Requests that sample nothing and have all they wanted.
     complete: Vec<RequestId>,
@@ -139,6 +137,9 @@ impl Core {
         };
         let Some(running) = running else { return Ok(None) };
         let ahead = self.schedule_ahead(now)?;
+        if self.can_feed(&running, &ahead) {
+            return self.feed(running, ahead);
+        }
         let sampled = match self.collect(&running) {
             Ok(sampled) => sampled,
             Err(error) => {
@@ -214,81 +215,8 @@ impl Core {
             && self.scheduler.yields(ahead).is_some_and(|yields| self.shared.watch.expects(&yields))
     }
 
-    /// Hands a step to the executor, unless it is empty; the requests of one that fails there end.
-    fn launch(&mut self, mut step: Step) -> Result<Option<Launched>> {
-        if step.seqs.is_empty() {
-            return Ok(None);
-        }
-        let since = self.collected_at.take();
-        self.note_started(&step, self.shared.clock.now());
-        self.counters.engine_steps += 1;
-        self.publish();
-        let requests = step.seqs.iter().filter_map(|scheduled| {
-            let request = self.requests.get(&request_of(scheduled.id).0)?;
-            Some((request.id, request.deadline.and_then(|deadline| self.shared.clock.instant_of(deadline))))
-        });
-        self.shared.watch.begin(requests, || self.scheduler.yields(&step));
-        let (mut needs, mut selected) = (Needs::default(), true);
-        for scheduled in &step.seqs {
-            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                selected &= !request.prepare(scheduled);
-                let of_request = request.needs();
-                needs.logits |= of_request.logits;
-                needs.hidden |= of_request.hidden;
-            }
-        }
-        let drafted = self.draft(&mut step);
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let launched = drafted.and_then(|()| {
-            let launched = guarded(|| executor.launch(&step.batch, needs));
-            launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))
-        });
-        match launched.and_then(|()| if selected { self.select(&step) } else { Ok(()) }) {
-            Ok(()) => Ok(Some(Launched { step, selected, since })),
-            Err(error) => self.give_up(&step, error).map(|()| None),
-        }
-    }
-
-    /// Has the model guess those drafts of a step that are its own to guess, and a draft model compute what it lacks.
-    fn draft(&mut self, step: &mut Step) -> Result<()> {
-        let Some(speculator) = &self.speculator else { return Ok(()) };
-        let first = self.scheduler.plan_drafts(step, speculator.catching_up(), CATCH_UP_TOKENS);
-        if first.num_tokens() == 0 {
-            return Ok(());
-        }
-        let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_GUESS);
-        let gaps: Vec<ScheduledSeq> = step.seqs.iter().filter(|scheduled| is_gap(scheduled)).cloned().collect();
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let drafted = guarded(|| executor.draft(&mut step.batch, &first));
-        drafted.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
-        self.scheduler.note_drafts(step);
-        let behind_first = gaps.iter().map(|scheduled| scheduled.num_drafts() - 1).sum::<usize>();
-        self.counters.speculation.num_drafter_tokens += (first.num_tokens() + behind_first) as u64;
-        for scheduled in gaps {
-            let drafts = step.drafts(&scheduled);
-            self.counters.speculation.num_proposed_tokens += drafts.len() as u64;
-            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                request.guessed(scheduled.id, drafts);
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells the executor what is wanted of each row of the step that runs, once all masks are known.
-    fn select(&mut self, step: &Step) -> Result<()> {
-        for scheduled in &step.seqs {
-            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                request.settle(scheduled);
-            }
-        }
-        let wishes = want_logits(&self.requests, step, self.vocab_size);
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let selected = guarded(|| executor.select(&wishes));
-        selected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))
-    }
-
     /// Waits for the step's logits and samples from them.
-    fn collect(&mut self, Launched { step, selected, since }: &Launched) -> Result<Sampled> {
+    pub(super) fn collect(&mut self, Launched { step, selected, since, .. }: &Launched) -> Result<Sampled> {
         if !selected {
             self.select(step)?;
         }
@@ -336,7 +264,7 @@ impl Core {
 
     /// Gives the sequences of a step their tokens, and their next drafts; `ahead` is the step that was scheduled while
     /// it ran.
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         Launched { step, .. }: &Launched,
         sampled: Sampled,
@@ -390,7 +318,7 @@ impl Core {
     ///
     /// # Errors
     /// The error itself, if the engine cannot go on after it.
-    fn give_up(&mut self, step: &Step, error: Error) -> Result<()> {
+    pub(super) fn give_up(&mut self, step: &Step, error: Error) -> Result<()> {
         if matches!(error, Error::Interrupted) {
             self.shared.watch.end(StepEnd::Stopped);
             self.scheduler.withdraw(step)?;
@@ -433,17 +361,6 @@ impl Core {
     }
 }
 
-/// Lists, for each row of logits, what its sequence needs of it: by default the most likely token alone.
-fn want_logits<'a>(requests: &'a HashMap<RequestId, Request>, step: &Step, vocab_size: usize) -> Vec<Wish<'a>> {
-    let mut wishes = vec![Wanted::Argmax.into(); step.batch.logits_indices.len()];
-    for scheduled in &step.seqs {
-        if let Some(request) = requests.get(&request_of(scheduled.id).0) {
-            request.want_logits(scheduled, vocab_size, &mut wishes);
-        }
-    }
-    wishes
-}
-
 /// The tokens that are forced behind those picked for a sequence: the next step computes them with the last of these,
 /// and nothing has to be guessed.
 fn forced_behind<'a>(requests: &'a HashMap<RequestId, Request>, picks: &[Pick], ahead: &Step) -> &'a [u32] {
@@ -453,16 +370,6 @@ fn forced_behind<'a>(requests: &'a HashMap<RequestId, Request>, picks: &[Pick], 
     // of them but the first: with fewer it would lose time.
     let waits = !behind.is_empty() && ahead.seqs.iter().any(|scheduled| scheduled.id == picks[0].seq);
     if waits && behind.len() < MIN_DRAFTS_AHEAD { &[] } else { behind }
-}
-
-fn forward_panicked(panics: &mut u32, payload: &(dyn Any + Send)) -> Error {
-    *panics += 1;
-    let problem = format!("a panic in the forward pass: {}", panic_message(payload));
-    tracing::error!(panics_in_a_row = *panics, "{problem}");
-    if *panics < MAX_PANICS {
-        return Error::StepFailed { problem };
-    }
-    Error::EngineDead { reason: format!("{MAX_PANICS} steps in a row panicked; the last: {problem}") }
 }
 
 fn check_shape(logits: &Selection<'_>, rows: usize, vocab_size: usize) -> Result<()> {

@@ -6,8 +6,9 @@
 //!
 //! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
 //! and end; `request`, `sequence` and `pooling` are what lives as long as a request; `speculation` guesses tokens;
-//! `delivery` is the output thread; `shared` what all threads see, `watch` for whom a step is stopped half-way, and
-//! `records` what is remembered of finished requests. `ids`, `output`, `progress` and `panics` are below all of them.
+//! `launch` hands steps to the device, some before their tokens are known; `delivery` is the output thread; `shared`
+//! what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished
+//! requests. `ids`, `output`, `progress` and `panics` are below all of them.
 
 mod core;
 mod delivery;
@@ -17,6 +18,7 @@ pub mod handle;
 mod ids;
 mod kv_events;
 mod kv_pool;
+mod launch;
 mod lifecycle;
 mod load;
 mod maps;

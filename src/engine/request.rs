@@ -123,6 +123,14 @@ impl Request {
         Needs { logits: !hidden, hidden }
     }
 
+    /// Whether rules say which tokens its sequences may go on with.
+    pub(super) fn is_guided(&self) -> bool {
+        match &self.work {
+            Work::Generate(generation) => generation.sequences.iter().any(Sequence::is_guided),
+            Work::PromptLogits { .. } | Work::Pool(_) => false,
+        }
+    }
+
     /// The sequence that gets tokens in this step, if it does.
     fn sampled(&mut self, scheduled: &ScheduledSeq) -> Option<&mut Sequence> {
         match &mut self.work {

@@ -85,6 +85,10 @@ impl Sequence {
         ends(&self.rules, &self.sampler, token) || begins_form(self.guidance.as_ref(), token)
     }
 
+    pub(super) fn is_guided(&self) -> bool {
+        self.guidance.is_some()
+    }
+
     /// Has it computed what may come next, if that takes time.
     pub(super) fn prepare(&mut self) {
         self.guidance.iter_mut().for_each(Guidance::prepare);

@@ -35,11 +35,18 @@ pub struct Decoder<B: Backend> {
     models: Models<B>,
     limits: DecoderLimits,
     rank_head: Option<Arc<RankHead>>,
-    /// Rows of the step that was launched last, and what it computed of them.
-    num_rows: usize,
-    needs: Needs,
+    /// The step that was launched last, and the one of whose rows parts were selected last.
+    launched: Launched,
+    selected: Launched,
     /// Hidden states of these rows, as they came to the host.
     hidden: Vec<f32>,
+}
+
+/// Rows of a step, and what it computed of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Launched {
+    num_rows: usize,
+    needs: Needs,
 }
 
 /// The weights, pools and buffers that the ops of a step use.
@@ -94,8 +101,8 @@ impl<B: Backend> Decoder<B> {
             models: Models { main: Model { spec, weights, kv_layers, state_layers, first_angles: 0 }, draft, buffers },
             limits,
             rank_head: rank_head.map(Arc::new),
-            num_rows: 0,
-            needs: Needs::default(),
+            launched: Launched::default(),
+            selected: Launched::default(),
             hidden: Vec::new(),
         })
     }
@@ -120,7 +127,7 @@ impl<B: Backend> Decoder<B> {
     /// Errors of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of
     /// the step's tokens then hold anything, all others what they held.
     pub fn launch(&mut self, backend: &mut B, batch: &Batch, needs: Needs) -> Result<()> {
-        self.num_rows = 0;
+        self.launched = Launched::default();
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
         if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
             return Err(Error::internal(format!(
@@ -130,7 +137,7 @@ impl<B: Backend> Decoder<B> {
         }
         let models = &mut self.models;
         backend.step(batch, &mut |step: &mut B::Step<'_>| models.forward(step, needs.logits))?;
-        (self.num_rows, self.needs) = (rows, needs);
+        self.launched = Launched { num_rows: rows, needs };
         Ok(())
     }
 
@@ -139,13 +146,14 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// Errors of the backend.
     pub fn select(&mut self, backend: &mut B, wishes: &[Wish<'_>]) -> Result<()> {
-        let rows = self.num_rows;
+        let Launched { num_rows: rows, needs } = self.launched;
+        self.selected = self.launched;
         if rows != wishes.len() {
             return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
         }
         let Models { main, buffers, .. } = &self.models;
         match &buffers.logits {
-            Some(logits) if rows > 0 && self.needs.logits => backend.select(logits, main.spec.vocab_size, wishes),
+            Some(logits) if rows > 0 && needs.logits => backend.select(logits, main.spec.vocab_size, wishes),
             _ => Ok(()),
         }
     }
@@ -164,13 +172,13 @@ impl<B: Backend> Decoder<B> {
         backend.rehearse(ops)
     }
 
-    /// Waits for the step that was launched last.
+    /// Waits for the step of whose rows parts were selected last.
     pub fn collect<'a>(&'a mut self, backend: &'a mut B) -> Result<Selection<'a>> {
         let Models { main: Model { spec, weights, .. }, buffers: Buffers { last, work, logits, .. }, .. } =
             &mut self.models;
-        let rows = self.num_rows;
+        let Launched { num_rows: rows, needs } = self.selected;
         self.hidden.clear();
-        if rows > 0 && self.needs.hidden {
+        if rows > 0 && needs.hidden {
             let (x, out) = (&last.residual, &mut work.normed);
             let hidden = match &weights.output_norm {
                 Some(norm) => backend.normed_rows(NormRows { x, norm: norm.norm(), rows, out })?,
@@ -179,7 +187,7 @@ impl<B: Backend> Decoder<B> {
             self.hidden.extend_from_slice(hidden);
         }
         let selection = match logits {
-            Some(logits) if rows > 0 && self.needs.logits => backend.collect(logits, rows, spec.vocab_size)?,
+            Some(logits) if rows > 0 && needs.logits => backend.collect(logits, rows, spec.vocab_size)?,
             _ => Selection::without_logits(rows, spec.vocab_size),
         };
         Ok(selection.with_hidden(&self.hidden, spec.hidden_size))

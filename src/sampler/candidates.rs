@@ -95,6 +95,12 @@ impl Sampler {
                 return self.with_logprobs(token, unaltered, sequence);
             }
             Selected::Argmax { token: NO_TOKEN, .. } => return Err(not_a_number()),
+            // The largest of all is the token, however large: the row itself is not needed.
+            Selected::Argmax { token, logit, .. }
+                if *logit == f32::INFINITY && mask.is_none() && sequence.params().logprobs.is_none() =>
+            {
+                return Ok(Some(Picked { token: *token, logprobs: None }));
+            }
             Selected::Argmax { token, logit, log_sum_exp } => {
                 BestTokens { ids: from_ref(token), logits: from_ref(logit), log_sum_exp: *log_sum_exp, chosen: None }
             }

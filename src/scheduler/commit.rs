@@ -115,7 +115,7 @@ impl Scheduler {
         accepted: impl IntoIterator<Item = (SeqId, Accepted<'a>)>,
         now: u64,
     ) -> Result<()> {
-        if step.seqs.is_empty() {
+        if step.id == 0 {
             return Ok(());
         }
         if self.in_flight.front().is_none_or(|oldest| oldest.id != step.id) {
@@ -157,7 +157,7 @@ impl Scheduler {
     /// # Errors
     /// `Internal` for a step that is not the newest in flight (nothing is changed).
     pub fn discard(&mut self, step: &Step, now: u64) -> Result<()> {
-        if step.seqs.is_empty() {
+        if step.id == 0 {
             return Ok(());
         }
         self.take_newest(step)?;

@@ -122,6 +122,7 @@ pub(super) fn empty_batch(
     cu_seqlens_q.push(0);
     Batch {
         token_ids: Vec::with_capacity(num_tokens),
+        chosen: Vec::new(),
         positions: Vec::with_capacity(num_tokens),
         cu_seqlens_q,
         context_lens: Vec::with_capacity(num_seqs),

@@ -66,7 +66,7 @@ macro_rules! kernel_args {
 }
 
 kernel_args! {
-    CopyStepArgs { from: DevicePtr, out: DevicePtr, least: u32 }
+    CopyStepArgs { from: DevicePtr, out: DevicePtr, chosen: DevicePtr, least: u32, token_ids: u32 }
     LinkStepsArgs { step: DevicePtr, before: DevicePtr, out: DevicePtr }
     RepackArgs { raw: DevicePtr, out: DevicePtr, out_rows: u32, cols: u32 }
     EmbedArgs { table: DevicePtr, token_ids: DevicePtr, out: DevicePtr, rows: u32, cols: u32, scale: f32 }

@@ -9,7 +9,7 @@ use super::buckets::bucket;
 use super::checks::Check;
 use super::rehearsal::Wanted;
 use super::step::StepInputs;
-use super::{DeviceProperties, Function, Graph, Kernels, Stream, replay};
+use super::{DeviceProperties, DeviceSlice, Function, Graph, Kernels, Stream, replay};
 use crate::batch::Batch;
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
@@ -62,8 +62,8 @@ pub(super) struct Graphs {
     recorded: Vec<Recorded>,
     /// Index in `recorded` of the recording that serves a key.
     places: HashMap<Key, usize>,
-    /// The next step is to be recorded as this.
-    next: Option<Wanted>,
+    /// The next step is to be recorded as this, with the integers of this turn.
+    next: Option<(Wanted, usize)>,
     state: State,
     /// Steps that found no room.
     left_out: usize,
@@ -79,6 +79,8 @@ struct Recorded {
 struct Key {
     rows: usize,
     context_splits: u32,
+    /// Which of the host's buffers the step's integers are copied from.
+    turn: usize,
 }
 
 enum State {
@@ -121,9 +123,15 @@ impl Graphs {
         bucket(rows, self.most).unwrap_or(rows)
     }
 
-    /// Lets the next step be recorded: it is a batch of these rows, with the first of these splits.
-    pub(super) fn record(&mut self, wanted: Wanted) {
-        self.next = Some(wanted);
+    /// Lets the next step be recorded: it is a batch of these rows, with the first of these splits, and its integers
+    /// have this turn.
+    pub(super) fn record(&mut self, wanted: Wanted, turn: usize) {
+        self.next = Some((wanted, turn));
+    }
+
+    /// The turn of the next step, if that is to be recorded.
+    pub(super) fn next_turn(&self) -> Option<usize> {
+        self.next.as_ref().map(|(_, turn)| *turn)
     }
 
     /// Begins the step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where
@@ -137,15 +145,16 @@ impl Graphs {
         inputs: &mut StepInputs,
         stream: &Stream,
         copy_step: &Function,
+        chosen: DeviceSlice<'_>,
     ) -> Result<Plan> {
         let Some(rows) = bucket(batch.num_tokens(), self.most) else { return Ok(Plan::Run) };
-        if let Some(wanted) = self.next.take() {
+        if let Some((wanted, _)) = self.next.take() {
             stream.begin_capture()?;
             self.state = State::Recording(wanted);
-            inputs.queue_copy(stream, copy_step)?;
+            inputs.queue_copy(stream, copy_step, chosen)?;
             return Ok(Plan::Record { rows });
         }
-        let key = Key { rows, context_splits: inputs.shape().context_splits };
+        let key = Key { rows, context_splits: inputs.shape().context_splits, turn: inputs.turn() };
         let Some(&place) = self.places.get(&key) else { return Ok(Plan::Run) };
         self.recorded[place].checks.iter().try_for_each(|&check| inputs.check(batch, check))?;
         self.state = State::Replaying(place);
@@ -160,8 +169,8 @@ impl Graphs {
                 let recorded = Recorded { graph: stream.end_capture()?, checks: inputs.checked().to_vec() };
                 self.recorded.push(recorded);
                 let place = self.recorded.len() - 1;
-                let keys =
-                    wanted.context_splits.iter().map(|&splits| Key { rows: wanted.rows, context_splits: splits });
+                let (rows, turn) = (wanted.rows, inputs.turn());
+                let keys = wanted.context_splits.iter().map(|&context_splits| Key { rows, context_splits, turn });
                 self.places.extend(keys.map(|key| (key, place)));
                 Ok(())
             }

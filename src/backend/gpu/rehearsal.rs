@@ -40,7 +40,8 @@ pub(super) enum Rehearsal {
 }
 
 pub(super) struct Recording {
-    pub waiting: VecDeque<Wanted>,
+    /// Steps, each with the turn of its integers.
+    pub waiting: VecDeque<(Wanted, usize)>,
     pub begun: Instant,
     pub count: usize,
     /// Free memory when it began, and how much less there was after the last graph. Not a sum over graphs: others take

@@ -4,7 +4,7 @@
 
 use super::args::{LINK_BLOCKS, LinkStepsArgs};
 use super::kernel::{COPY_STEP, LINK_STEPS, ONCE};
-use super::step::{COPY_HEADER, counted, launch_copy};
+use super::step::{COPY_HEADER, TokenIds, counted, launch_copy};
 use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Function, Graph, HostBuffer, Kernels, MappedBuffer, Stream};
 use crate::{Error, Result};
 
@@ -85,7 +85,7 @@ fn queue(
     memory: DeviceSlice<'_>,
 ) -> Result<()> {
     // SAFETY: both sides have room for the pair of words, and live as long as the graph.
-    unsafe { launch_copy(stream, copy_step, from, memory, STEP_WORDS)? };
+    unsafe { launch_copy(stream, copy_step, from, memory, STEP_WORDS, TokenIds { count: 0, chosen: memory })? };
     let mut before = DevicePtr::NULL;
     for link in 0..LINKS {
         let out = links(memory)?.part((link * LINK_BYTES) as u64, LINK_BYTES as u64)?.ptr();

@@ -5,6 +5,8 @@ mod masks;
 mod results;
 mod rows;
 
+use std::ops::Range;
+
 use self::alter::Alterations;
 use self::masks::{Masks, NO_MASKS};
 use self::results::{Places, Top, TopPlaces, Widths, Words, read_drawn, read_ranks};
@@ -15,14 +17,22 @@ use super::compute::Compute;
 use super::kernel::{ARGMAX, DRAW, ONCE, RANK_TOKENS, TOP_K};
 use super::launcher::Launcher;
 use super::transfers::Transfers;
-use super::{Device, DeviceBuffer, DeviceSlice, Stream};
+use super::{Device, DeviceBuffer, DeviceSlice, Event, HostBuffer, Stream};
 use crate::backend::StepLimits;
+use crate::batch::Batch;
 use crate::selection::{BestTokens, DeviceRows, Draw, Drawn, MAX_TOP, Ranked, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// Memory and results of the selection kernels, and the results that came to the host last.
 pub(super) struct Results {
     device: DeviceBuffer,
+    /// Results as they came to the host.
+    host: HostBuffer,
+    /// Recorded behind the kernels of the last selection and the copy of their results. Once it has passed, the host's
+    /// buffer may be read, and all that the kernels were told may be written again.
+    arrived: Event,
+    /// Whether a step was begun after the last selection, which writes its own logits in the place of those.
+    overtaken: bool,
     alterations: Alterations,
     masks: Masks,
     max_rows: usize,
@@ -34,7 +44,6 @@ pub(super) struct Results {
     draws: RowArgs<DrawRow>,
     /// The rows of whose chosen token the rank is wanted.
     ranks: RowArgs<RankRow>,
-    /// The results as they came.
     words: Vec<u32>,
     tokens: Vec<u32>,
     /// Largest logit and log-sum-exp of each row.
@@ -74,6 +83,9 @@ impl Results {
         let max_rows = limits.logits_rows;
         Ok(Self {
             device: DeviceBuffer::new(device, result_bytes(max_rows))?,
+            host: HostBuffer::new(device, usize::try_from(result_bytes(max_rows)).map_err(Error::internal)?)?,
+            arrived: Event::new(device)?,
+            overtaken: false,
             alterations: Alterations::new(device, limits)?,
             masks: Masks::new(device, limits)?,
             max_rows,
@@ -91,6 +103,19 @@ impl Results {
             rows: Vec::new(),
             fetched: Vec::new(),
         })
+    }
+
+    /// Notes that a step begins; returns where the tokens are that were chosen of the rows of the step before, by row.
+    ///
+    /// # Errors
+    /// `Error::Internal` where the batch names a row of which something else was wanted.
+    pub(super) fn begin_step(&mut self, batch: &Batch) -> Result<DeviceSlice<'_>> {
+        let chooses = |row: u32| self.wanted.get(row as usize).is_some_and(|row| row.wanted == Wanted::Argmax);
+        if let Some(chosen) = batch.chosen.iter().find(|chosen| self.overtaken || !chooses(chosen.row)) {
+            return Err(Error::internal(format!("{chosen:?}, of a row whose token the device has not chosen")));
+        }
+        self.overtaken = true;
+        Ok(self.device.slice())
     }
 
     fn at(&self, word: usize) -> Result<DeviceSlice<'_>> {
@@ -181,12 +206,13 @@ impl Results {
         }
         let launcher = compute.launcher();
         let from = logits.read_f32("logits", num_rows, cols)?;
+        self.arrived.synchronize()?;
         self.note(wishes, cols)?;
+        self.overtaken = false;
         let places = self.places();
         let rows = LogitsRows { logits: from, num_rows, cols, masks: NO_MASKS };
         self.queue_top_k(launcher, &rows, &places.unaltered)?;
-        // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
-        // for.
+        // SAFETY: the rows' room was checked, and the selection before this one has run.
         let masks = unsafe {
             self.alterations.queue(launcher, from, cols)?;
             self.masks.queue(launcher.stream())?
@@ -197,7 +223,33 @@ impl Results {
         }
         self.queue_top_k(launcher, &rows, &places.top)?;
         self.queue_draw(launcher, &rows, &places)?;
-        self.queue_ranks(launcher, &rows, &places)
+        self.queue_ranks(launcher, &rows, &places)?;
+        let stream = launcher.stream();
+        let bytes = self.found(&places);
+        let found = self.device.slice().part(bytes.start as u64, bytes.len() as u64)?;
+        let host = &mut self.host.as_mut_slice()[bytes];
+        if !host.is_empty() {
+            // SAFETY: the buffers are the backend's. The host's is read, and the device's written again, behind
+            // `arrived`.
+            unsafe { stream.copy_to_host(host, found)? };
+        }
+        self.arrived.record(stream)
+    }
+
+    /// # Errors
+    /// `Error::Internal` where the rows are not those of the last selection any more.
+    fn check_rows(&self) -> Result<()> {
+        if self.overtaken {
+            Err(Error::internal("a row of logits behind which another step was begun"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Bytes of the results that a selection leaves.
+    fn found(&self, places: &Places) -> Range<usize> {
+        let first = if self.argmax { places.tokens } else { places.drawn };
+        4 * first..4 * places.end
     }
 
     fn queue_argmax(&self, compute: &Compute, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
@@ -247,7 +299,7 @@ impl Results {
         if self.draws.is_empty() {
             return Ok(());
         }
-        // SAFETY: the results of one selection are waited for before the next is asked for, so the last copy has run.
+        // SAFETY: the selection before this one has run, and its copy with it.
         let wishes = unsafe { self.draws.queue(launcher.stream())? };
         let &LogitsRows { logits, cols, masks, .. } = rows;
         let found = self.at(places.drawn)?.ptr();
@@ -290,13 +342,12 @@ impl Results {
         if num_rows != asked {
             return Err(Error::internal(format!("the selection of {num_rows} rows, {asked} were asked for")));
         }
+        self.arrived.synchronize()?;
         let places = self.places();
-        let first = if self.argmax { places.tokens } else { places.drawn };
-        let found = self.device.slice().part(4 * first as u64, 4 * (places.end - first) as u64)?;
+        let bytes = self.found(&places);
+        let first = bytes.start / 4;
         self.words.clear();
-        let read = transfers.read(stream, found, |bytes| {
-            self.words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
-        });
+        self.words.extend(self.host.as_slice()[bytes].as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
         let found = Words { first, words: &self.words };
         self.tokens.clear();
         self.tokens.extend(found.part(places.tokens, places.largest));
@@ -305,10 +356,10 @@ impl Results {
         self.unaltered.read(&found, &places.unaltered);
         read_drawn(found.part(places.drawn, places.top.log_sums), &mut self.drawn);
         read_ranks(found.part(places.ranks, places.end), &mut self.ranked);
-        read?;
 
         self.rows.clear();
         for row in (0..num_rows).filter(|&row| self.wanted[row].wanted == Wanted::Row) {
+            self.check_rows()?;
             transfers.read(stream, row_of(from, row, cols)?, |bytes| self.rows.extend(floats(bytes)))?;
         }
         let rows = Rows { results: self, stream, transfers, logits: from, cols };
@@ -362,6 +413,7 @@ impl DeviceRows for Rows<'_> {
         if wanted == Wanted::Row {
             return Ok(&results.rows[place..place + *cols]);
         }
+        results.check_rows()?;
         let fetched = &mut results.fetched;
         fetched.clear();
         transfers.read(stream, row_of(*logits, row, *cols)?, |bytes| fetched.extend(floats(bytes)))?;

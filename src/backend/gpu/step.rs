@@ -1,12 +1,12 @@
-//! The integers of a step: one page-locked buffer, which the step's first kernel copies to the device. A recorded step
-//! is padded to its size, so each of its arrays has the same place whenever it is repeated; the block tables, whose
-//! length differs, come last.
+//! The integers of a step: a page-locked buffer, which the step's first kernel copies to the device. Two buffers take
+//! turns, so that one is written while the step of the other runs. A recorded step is padded to its size, so each of
+//! its arrays has the same place whenever it is repeated; the block tables, whose length differs, come last.
 
 mod states;
 
 use std::ops::Range;
 
-use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
+use super::args::{CHOSEN_TOKEN, COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
 use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, Tuning};
@@ -52,6 +52,8 @@ const LINE: usize = 2 * COPY_STEP_LINE as usize;
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     token_ids: usize,
+    /// Token ids, with a recorded step's padding.
+    num_token_ids: usize,
     positions: usize,
     /// Slots of the first group; those of each next group begin `slots_of_group` words behind.
     slots: usize,
@@ -91,6 +93,7 @@ impl Layout {
         let block_start_of_group = attention_seqs.next_multiple_of(LINE);
         Self {
             token_ids: take(tokens),
+            num_token_ids: tokens,
             positions: take(tokens),
             slots: take(groups * slots_of_group),
             slots_of_group,
@@ -122,10 +125,9 @@ pub struct StepInputs {
     /// way, whatever its chunk.
     tuning: Tuning,
     device: DeviceBuffer,
-    host: MappedBuffer,
-    /// Recorded behind the copy that was queued last, or the graph that it is part of: once it has passed, the host's
-    /// buffer may be written again.
-    copied: Event,
+    turns: [Turn; TURNS],
+    /// The one of them that holds the step that was begun last.
+    turn: usize,
     shape: StepShape,
     /// Last position, sequence, and first row within the sequence of each item of prefill in the batch.
     tiles: Vec<(u32, u32, u32)>,
@@ -133,6 +135,16 @@ pub struct StepInputs {
     copies: Vec<Range<usize>>,
     /// Checks that the batch has passed.
     checked: Vec<Check>,
+}
+
+/// Steps whose integers the host holds: of one that runs, and of one that is queued behind it.
+pub(super) const TURNS: usize = 2;
+
+struct Turn {
+    host: MappedBuffer,
+    /// Recorded behind the copy that was queued last, or the graph that it is part of: once it has passed, the host's
+    /// buffer may be written again.
+    copied: Event,
 }
 
 /// Sizes of the step that was begun last.
@@ -170,19 +182,30 @@ pub(super) fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
     places
 }
 
+/// Token ids among a step's words, the first of them, and where those are that the step before has chosen.
+#[derive(Clone, Copy)]
+pub(super) struct TokenIds<'a> {
+    pub count: usize,
+    pub chosen: DeviceSlice<'a>,
+}
+
 /// Queues `copy_step`.
 ///
 /// # Safety
 /// `from` is a `MappedBuffer`: a header (`COPY_HEADER`), then the words. It does not change before the stream has
-/// passed the copy; `out` has room for all of them, and `least` is not above their number.
+/// passed the copy; `out` has room for all of them, and `least` is not above their number. Token ids that are marked
+/// (`CHOSEN_TOKEN`) name words of `chosen`, which hold tokens when the stream comes to the copy.
 pub(super) unsafe fn launch_copy(
     stream: &Stream,
     copy_step: &Function,
     from: DeviceSlice<'_>,
     out: DeviceSlice<'_>,
     least: usize,
+    token_ids: TokenIds<'_>,
 ) -> Result<()> {
-    let args = CopyStepArgs { from: from.ptr(), out: out.ptr(), least: count(least / 2)? };
+    let TokenIds { count: num_ids, chosen } = token_ids;
+    let (least, token_ids) = (count(least / 2)?, count(num_ids)?);
+    let args = CopyStepArgs { from: from.ptr(), out: out.ptr(), chosen: chosen.ptr(), least, token_ids };
     // SAFETY: the caller's promise.
     unsafe { stream.launch_apart(copy_step, [COPY_STEP_BLOCKS, 1, 1], &args) }
 }
@@ -191,14 +214,15 @@ impl StepInputs {
     pub fn new(device: &Device, limits: StepLimits, tuning: Tuning) -> Result<Self> {
         let layout = Layout::new(Sizes::largest(&limits, &tuning));
         let bytes = 4 * layout.end;
-        let host = MappedBuffer::new(device, COPY_HEADER + bytes)?;
+        let host = || MappedBuffer::new(device, COPY_HEADER + bytes);
+        let turn = || -> Result<Turn> { Ok(Turn { host: host()?, copied: Event::new(device)? }) };
         Ok(Self {
             limits,
             layout,
             tuning,
             device: DeviceBuffer::new(device, bytes as u64)?,
-            host,
-            copied: Event::new(device)?,
+            turns: [turn()?, turn()?],
+            turn: 0,
             shape: StepShape::default(),
             tiles: Vec::new(),
             copies: Vec::new(),
@@ -220,17 +244,21 @@ impl StepInputs {
         &self.limits
     }
 
+    pub fn turn(&self) -> usize {
+        self.turn
+    }
+
     /// The largest batch of single rows.
     pub fn most_decodes(&self) -> usize {
         self.limits.most_decodes()
     }
 
-    /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies. Behind a batch
-    /// of single rows lie `padded` in all, which do nothing.
+    /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies, to the buffer of
+    /// that turn, or of the next. Behind a batch of single rows lie `padded` in all, which do nothing.
     ///
     /// # Errors
     /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
-    pub fn begin(&mut self, batch: &Batch, padded: impl Fn(usize) -> usize) -> Result<()> {
+    pub fn begin(&mut self, batch: &Batch, turn: Option<usize>, padded: impl Fn(usize) -> usize) -> Result<()> {
         validate_batch(batch)?;
         let (tokens, seqs) = (batch.num_tokens(), batch.num_seqs());
         let groups = &batch.groups;
@@ -251,6 +279,9 @@ impl StepInputs {
                  entries, {copies} copies and {kept} states to keep; the limits are {limits:?}",
                 groups.len()
             )));
+        }
+        if let Some(token) = batch.token_ids.iter().find(|&&token| token & CHOSEN_TOKEN != 0) {
+            return Err(Error::internal(format!("token {token}, which is a mark")));
         }
         if let Some(copy) = batch.block_copies.iter().find(|copy| copy.group as usize >= groups.len()) {
             return Err(Error::internal(format!("{copy:?} in a batch of {} KV groups", groups.len())));
@@ -277,11 +308,16 @@ impl StepInputs {
             state_writes: limits.has_states().then(|| if pure_decode { states::of_single_rows(padded) } else { kept }),
             table_entries: entries,
         });
-        self.copied.synchronize()?;
+        self.turn = turn.unwrap_or(self.turn + 1) % TURNS;
+        let Turn { host, copied } = &mut self.turns[self.turn];
+        copied.synchronize()?;
         let at = &self.layout;
-        let mut words = Words(counted(self.host.as_mut_slice(), at.tables + entries));
+        let mut words = Words(counted(host.as_mut_slice(), at.tables + entries));
         let padding = |value: u32| std::iter::repeat_n(value, padded - tokens);
         words.put(at.token_ids, batch.token_ids.iter().copied().chain(padding(0)));
+        for chosen in &batch.chosen {
+            words.put(at.token_ids + chosen.index as usize, [CHOSEN_TOKEN | chosen.row]);
+        }
         words.put(at.positions, batch.positions.iter().copied().chain(padding(0)));
         for (i, group) in groups.iter().enumerate() {
             let slots = group.slot_mapping.iter().copied();
@@ -365,23 +401,27 @@ impl StepInputs {
         Ok(())
     }
 
-    /// Queues the copy of the step's numbers: whatever is queued after it finds them.
-    pub fn bring(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
-        self.queue_copy(stream, copy_step)?;
+    /// Queues the copy of the step's numbers: whatever is queued after it finds them. `chosen` are the tokens that the
+    /// step before has chosen, by their rows.
+    pub fn bring(&mut self, stream: &Stream, copy_step: &Function, chosen: DeviceSlice<'_>) -> Result<()> {
+        self.queue_copy(stream, copy_step, chosen)?;
         self.mark_copied(stream)
     }
 
     /// Queues the copy alone, as a recording holds it.
-    pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
+    pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function, chosen: DeviceSlice<'_>) -> Result<()> {
+        let Layout { num_token_ids, tables, .. } = self.layout;
+        let (from, token_ids) = (self.turns[self.turn].host.slice(), TokenIds { count: num_token_ids, chosen });
         // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
-        // device's is on this stream, before the copy or behind it.
-        unsafe { launch_copy(stream, copy_step, self.host.slice(), self.device.slice(), self.layout.tables) }
+        // device's is on this stream, before the copy or behind it. Token ids come first, and `begin` marked rows of
+        // the step before alone.
+        unsafe { launch_copy(stream, copy_step, from, self.device.slice(), tables, token_ids) }
     }
 
     /// Notes that the copy was queued on the stream, by itself or with a recording. After an error nothing tells when
     /// it has read the host's memory: the stream has to be waited for before the next step begins.
     pub fn mark_copied(&mut self, stream: &Stream) -> Result<()> {
-        self.copied.record(stream)
+        self.turns[self.turn].copied.record(stream)
     }
 
     /// Checks the batch, once per step: layers ask for the same.

@@ -2,9 +2,10 @@
 //! sequence back through its block table only: a wrong slot, a block reused too early or a copy left out changes the
 //! tokens or trips an assertion. Recurrent states are the tokens that went into them.
 
+mod rows;
 mod rules;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,12 +16,10 @@ use crate::backend::MemoryLedger;
 use crate::batch::{Batch, NO_STATE, TO_GUESS};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
-use crate::selection::{
-    Alteration, AlteredToken, BestTokens, DeviceRows, Drawn, NO_TOKEN, Needs, Penalties, Ranked, Selected, Selection,
-    TokenMask, Wanted, Wish,
-};
+use crate::selection::{Needs, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
+use rows::{Best, FakeRow, FakeRows, OwnWish};
 pub(super) use rules::{Rule, hashed, listed, repeating};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +58,8 @@ pub(super) struct Script {
     /// Tokens that were computed first for that, or to catch up.
     pub drafted: AtomicU64,
     pub steps: AtomicU64,
+    /// Steps that were launched before the one before them was collected.
+    pub fed: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
     /// Microseconds that each step takes besides, so that more rows take hardly more time.
@@ -140,49 +141,18 @@ pub(super) struct Fake {
     draft_slots: HashMap<u32, (u32, u32)>,
     /// The tokens before each state, by slot.
     states: HashMap<u32, Vec<u32>>,
-    /// Number of the step that was launched, the step, and what is wanted of its rows.
-    launched: Option<(u64, Batch, Option<Vec<OwnWish>>)>,
+    /// The steps that were launched: the number of each, the step, and what is wanted of its rows.
+    launched: VecDeque<(u64, Batch, Option<Vec<OwnWish>>)>,
     values: Vec<f32>,
-}
-
-/// A `Wish` that owns its parts: it outlives the launch, as on a device.
-#[derive(Clone)]
-struct OwnWish {
-    wanted: Wanted,
-    tokens: Vec<AlteredToken>,
-    penalties: Option<Penalties>,
-    mask: Option<TokenMask>,
-    unaltered: usize,
-}
-
-impl OwnWish {
-    fn of(wish: &Wish<'_>) -> Self {
-        let tokens = wish.alteration.map_or(&[][..], |alteration| alteration.tokens).to_vec();
-        let penalties = wish.alteration.map(|alteration| alteration.penalties);
-        let (mask, unaltered) = (wish.mask.cloned(), wish.unaltered as usize);
-        Self { wanted: wish.wanted, tokens, penalties, mask, unaltered }
-    }
-
-    /// The row after its alteration and under its mask.
-    fn altered(&self, row: &[f32]) -> Vec<f32> {
-        let mut altered = row.to_vec();
-        if let Some(penalties) = self.penalties {
-            Alteration { tokens: &self.tokens, penalties }.apply(&mut altered);
-        }
-        for (token, logit) in (0..).zip(&mut altered) {
-            if self.mask.as_ref().is_some_and(|mask| !mask.allows(token)) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        altered
-    }
+    /// The tokens that the last step chose, where that was all that was wanted of its rows.
+    chosen: Option<Vec<u32>>,
 }
 
 impl Fake {
     pub(super) fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize, draft_lags: bool) -> Self {
         let (slots, draft_slots, states) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (launched, values) = (None, Vec::new());
-        Self { script, rule, vocab_size, block_size, draft_lags, slots, draft_slots, states, launched, values }
+        let (launched, values, chosen) = (VecDeque::new(), Vec::new(), None);
+        Self { script, rule, vocab_size, block_size, draft_lags, slots, draft_slots, states, launched, values, chosen }
     }
 
     fn copy_blocks(&mut self, batch: &Batch) {
@@ -291,7 +261,7 @@ impl Executor for Fake {
     /// Guesses the best token, but for those that are to be wrong: the one after it. A model that lags has what it was
     /// given alone, and that has to be the model's.
     fn draft(&mut self, batch: &mut Batch, first: &Batch) -> Result<()> {
-        assert!(self.launched.is_none(), "guesses for a step while another one is under way");
+        assert!(self.launched.is_empty(), "guesses for a step while another one is under way");
         let call = self.script.drafts.fetch_add(1, Ordering::SeqCst);
         if self.script.fail_every.load(Ordering::SeqCst) > 0 {
             self.fault(call)?;
@@ -348,18 +318,26 @@ impl Executor for Fake {
     }
 
     fn launch(&mut self, batch: &Batch, _needs: Needs) -> Result<()> {
-        assert!(self.launched.is_none(), "a step was launched before the last one was collected");
+        match self.launched.back() {
+            None => assert!(batch.chosen.is_empty(), "tokens that no step chooses"),
+            Some((_, _, wishes)) => {
+                assert_eq!(self.launched.len(), 1, "a third step was launched before the first one was collected");
+                let wishes = wishes.as_ref().expect("rows that were selected before the next step was launched");
+                assert!(wishes.iter().all(OwnWish::is_argmax), "a row that would be overwritten before it is read");
+                self.script.fed.fetch_add(1, Ordering::SeqCst);
+            }
+        }
         let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
         // Every other step fails when it is launched, the rest when it is waited for.
         if step % 2 == 1 {
             self.fault(step)?;
         }
-        self.launched = Some((step, batch.clone(), None));
+        self.launched.push_back((step, batch.clone(), None));
         Ok(())
     }
 
     fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
-        let (_, batch, selected) = self.launched.as_mut().expect("a step that was launched");
+        let (_, batch, selected) = self.launched.back_mut().expect("a step that was launched");
         assert_eq!(wishes.len(), batch.logits_indices.len());
         assert!(selected.is_none(), "the rows of a step were selected twice");
         *selected = Some(wishes.iter().map(OwnWish::of).collect());
@@ -367,12 +345,22 @@ impl Executor for Fake {
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {
-        let (step, batch, wishes) = self.launched.take().expect("a step that was launched");
+        let (step, mut batch, wishes) = self.launched.pop_front().expect("a step that was launched");
         let wishes = wishes.expect("rows that were selected");
+        // A step that was launched behind one that fails is lost with it.
+        let behind = std::mem::take(&mut self.launched);
+        for chosen in &batch.chosen {
+            let tokens = self.chosen.as_ref().expect("tokens that the step before chose");
+            batch.token_ids[chosen.index as usize] = tokens[chosen.row as usize];
+        }
         self.compute(step, &batch)?;
+        let best = |row: &[f32]| Best::new(row, 1).ids[0];
+        let chooses = wishes.iter().all(OwnWish::is_argmax);
+        self.chosen = chooses.then(|| self.values.chunks(self.vocab_size).map(best).collect());
         if self.script.fault_of(step) == Some(Fault::WrongShape) {
             return Ok(Selection::of_rows(&[1.0], self.vocab_size));
         }
+        self.launched = behind;
         if !self.script.selects.load(Ordering::SeqCst) {
             let rows = Selection::of_rows(&self.values, self.vocab_size);
             return Ok(rows.with_hidden(&self.values, self.vocab_size));
@@ -403,93 +391,6 @@ impl Executor for Fake {
 
     fn describe(&self) -> String {
         "fake device".into()
-    }
-}
-
-/// A row on a device, with what was selected of it.
-struct FakeRow<'a> {
-    row: &'a [f32],
-    wanted: Wanted,
-    altered: Best,
-    /// The best token before the row was altered, if that was asked for.
-    unaltered: Option<Best>,
-    drawn: Option<Drawn>,
-}
-
-/// The tokens of a row in order.
-struct Best {
-    ids: Vec<u32>,
-    logits: Vec<f32>,
-    log_sum_exp: f32,
-}
-
-impl Best {
-    /// The `k` best.
-    fn new(row: &[f32], k: usize) -> Self {
-        let mut ids: Vec<u32> = (0..row.len() as u32).collect();
-        ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
-        ids.truncate(k);
-        let logits = ids.iter().map(|&id| row[id as usize]).collect();
-        let max = f64::from(row[ids[0] as usize]);
-        let log_sum_exp = (max + row.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()) as f32;
-        Self { ids, logits, log_sum_exp }
-    }
-
-    fn top(&self) -> Selected<'_> {
-        Selected::Top { ids: &self.ids, logits: &self.logits, log_sum_exp: self.log_sum_exp }
-    }
-}
-
-impl<'a> FakeRow<'a> {
-    fn new(row: &'a [f32], wish: &OwnWish) -> Self {
-        let (wanted, altered) = (wish.wanted, wish.altered(row));
-        let k = if let Wanted::Top { k } = wanted { k as usize } else { 1 };
-        let unaltered = (wish.unaltered > 0).then(|| Best::new(row, wish.unaltered));
-        let drawn = if let Wanted::Draw(draw) = wanted { Some(draw.of_row(&altered)) } else { None };
-        Self { row, wanted, altered: Best::new(&altered, k), unaltered, drawn }
-    }
-}
-
-struct FakeRows<'a> {
-    rows: Vec<FakeRow<'a>>,
-    script: &'a Script,
-}
-
-impl DeviceRows for FakeRows<'_> {
-    fn row(&self, row: usize) -> Selected<'_> {
-        let FakeRow { row, wanted, altered, drawn, .. } = &self.rows[row];
-        match *wanted {
-            Wanted::Argmax => {
-                let (logit, log_sum_exp) = (altered.logits[0], altered.log_sum_exp);
-                Selected::Argmax {
-                    token: if log_sum_exp.is_nan() { NO_TOKEN } else { altered.ids[0] },
-                    logit,
-                    log_sum_exp,
-                }
-            }
-            Wanted::Top { .. } => altered.top(),
-            Wanted::Draw(_) => Selected::Drawn(drawn.expect("a token was drawn")),
-            Wanted::Row => Selected::Row(row),
-            Wanted::Hidden => Selected::Nothing,
-        }
-    }
-
-    fn unaltered(&self, row: usize) -> Option<BestTokens<'_>> {
-        let FakeRow { row, wanted, altered, unaltered, drawn } = &self.rows[row];
-        let token = if *wanted == Wanted::Argmax { Some(altered.ids[0]) } else { drawn.map(|drawn| drawn.token.token) };
-        let rank_of = |token| Best::new(row, row.len()).ids.iter().position(|&id| id == token);
-        let chosen = token.and_then(|token| Some((token, rank_of(token)? as u32 + 1)));
-        let chosen = chosen.map(|(token, rank)| Ranked { logit: row[token as usize], rank });
-        let Best { ids, logits, log_sum_exp } = unaltered.as_ref()?;
-        Some(BestTokens { ids, logits, log_sum_exp: *log_sum_exp, chosen })
-    }
-
-    fn fetch(&mut self, row: usize) -> Result<&[f32]> {
-        match *self.script.fetch_fault.lock() {
-            None => Ok(self.rows[row].row),
-            Some(Fault::Dead) => Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
-            Some(fault) => Err(Error::Device { device: "fake".into(), problem: format!("scripted {fault:?}") }),
-        }
     }
 }
 

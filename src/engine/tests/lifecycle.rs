@@ -71,7 +71,8 @@ fn counters_after_three_requests() {
     let stats = rig.engine.stats();
     assert_eq!((stats.num_finished_length, stats.num_finished_stop), (2, 1));
     assert_eq!((stats.prompt_tokens, stats.generated_tokens), (6, 9));
-    assert_eq!(stats.engine_steps, 9);
+    // The step behind a token that is chosen on the device is launched before it is known that the token ends.
+    assert_eq!(stats.engine_steps, 10);
     assert_eq!(stats.finished_records, 3);
 }
 

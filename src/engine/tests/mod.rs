@@ -10,6 +10,7 @@ mod drafter;
 mod ends;
 mod failures;
 mod fake;
+mod feed;
 mod forks;
 mod handle;
 mod int8;

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Buffers, Decoder, Drafter, Model, Models, Ropes, no_logits};
+use super::{Buffers, Decoder, Drafter, Launched, Model, Models, Ropes, no_logits};
 use crate::backend::{Backend, Ops};
 use crate::batch::{Batch, GroupTables, StateTables, TO_GUESS};
 use crate::selection::{Selected, Selection, Wanted, Wish};
@@ -72,7 +72,7 @@ impl<B: Backend> Decoder<B> {
             return Err(Error::internal(format!("{tokens} tokens for {rows} guesses; the limits are {limits:?}")));
         }
         // Whatever the last step computed is lost.
-        self.num_rows = 0;
+        self.launched = Launched::default();
         let models = &mut self.models;
         backend.step_apart(batch, &mut |step: &mut B::Step<'_>| models.guess(step, begins))?;
         let Models { main, draft, buffers } = &self.models;
@@ -145,6 +145,7 @@ fn part_of(batch: &Batch, gaps: &[Gap], place: usize) -> Batch {
     };
     Batch {
         token_ids: rows().map(|row| batch.token_ids[row]).collect(),
+        chosen: Vec::new(),
         positions: rows().map(|row| batch.positions[row]).collect(),
         cu_seqlens_q: (0..=num_rows).collect(),
         context_lens: rows().map(|row| batch.positions[row] + 1).collect(),

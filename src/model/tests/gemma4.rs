@@ -87,6 +87,7 @@ pub(super) fn check_steps_without_logits<L: Loader>(loader: impl Fn() -> L, boun
             let mut batch = model.batch(&[(&tokens[..cut], 0)]);
             batch.logits_indices.clear();
             model.decoder.launch(&mut model.backend, &batch, Needs { logits: true, hidden: false }).unwrap();
+            model.decoder.select(&mut model.backend, &[]).unwrap();
             model.decoder.collect(&mut model.backend).unwrap();
             let (error, _) = distance(&model.logits(&tokens, cut), &expected[cut * vocab..]);
             assert!(error < bound, "{name}, {cut} tokens before: {error:.2e}");

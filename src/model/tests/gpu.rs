@@ -362,11 +362,11 @@ fn check_decode_calls(device: &Opened, faults: &devices::Faults, name: &str) {
             Call::LaunchGraph => 10,
             // A step copies its two rows of logits, each on its own.
             Call::CopyToHost => 20,
-            // A step records and awaits the pinned buffer's event, and awaits the stream for each of its two rows.
-            Call::Record => 10,
-            Call::Synchronize => 30,
+            // Events of its numbers and of its selection: it awaits the second twice, and the stream for each row.
+            Call::Record => 20,
+            Call::Synchronize => 50,
             // One before each of the others.
-            Call::MakeCurrent => 70,
+            Call::MakeCurrent => 100,
             _ => 0,
         };
         assert_eq!(after - before, expected, "{call:?}");

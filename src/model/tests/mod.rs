@@ -7,6 +7,7 @@ mod experts;
 mod gemma4;
 mod gpu;
 mod gpu_encoders;
+mod gpu_feed;
 mod gpu_fp8;
 mod hidden;
 mod instruction_sets;

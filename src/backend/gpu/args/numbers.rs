@@ -41,6 +41,8 @@ constants! {
     /// Words of 64 bits.
     COPY_STEP_LINE = 16;
     COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;
+    /// Marks a token id whose lower bits say where among the chosen tokens the token is.
+    CHOSEN_TOKEN = 1 << 31;
     /// Blocks of a link of the test of recorded steps. They read what another one has stored.
     LINK_BLOCKS = 4;
     LINK_THREADS = 64;

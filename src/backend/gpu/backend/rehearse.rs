@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::GpuBackend;
 use crate::backend::StepOps;
 use crate::backend::gpu::rehearsal::{Contexts, GRAPH_BYTES, Recording, Rehearsal, batch, room, wanted};
+use crate::backend::gpu::step::TURNS;
 use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
 
@@ -44,7 +45,7 @@ impl GpuBackend {
                 let each = (recording.taken / recording.count.max(1) as u64).max(GRAPH_BYTES);
                 let room = room(self.inputs.most_decodes());
                 let next = recording.waiting.front().filter(|_| recording.taken + each <= room).cloned();
-                let Some(next) = next else {
+                let Some((next, turn)) = next else {
                     self.end_rehearsal();
                     return Ok(None);
                 };
@@ -53,7 +54,7 @@ impl GpuBackend {
                     (recording.warmed, recording.refused_before) = (next.rows, None);
                 } else {
                     recording.refused_before = Some(refused);
-                    self.graphs.record(next);
+                    self.graphs.record(next, turn);
                 }
                 Ok(Some(batch))
             }
@@ -74,7 +75,10 @@ impl GpuBackend {
                 let most_rows = self.inputs.most_decodes();
                 let waiting = wanted(most_rows, longest, &self.attention_shapes, tuning, multiprocessors);
                 self.rehearsal = Rehearsal::Recording(Recording {
-                    waiting: waiting.into(),
+                    waiting: waiting
+                        .into_iter()
+                        .flat_map(|step| (0..TURNS).map(move |turn| (step.clone(), turn)))
+                        .collect(),
                     begun: Instant::now(),
                     count: 0,
                     free: self.device.free_memory()?,

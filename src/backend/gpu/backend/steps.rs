@@ -25,19 +25,20 @@ impl GpuBackend {
     /// `is_rehearsed`: whether the ops are those of recorded steps.
     fn run_step_of(&mut self, batch: &Batch, is_rehearsed: bool, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.device.check()?;
-        let Self { graphs, compute, inputs, attention_shapes, transfers, .. } = self;
+        let Self { graphs, compute, inputs, attention_shapes, results, transfers, .. } = self;
         graphs.abandon(compute.launcher().stream());
         transfers.settle(compute.launcher().stream())?;
         transfers.begin();
-        inputs.begin(batch, |rows| graphs.padded(rows))?;
+        inputs.begin(batch, graphs.next_turn(), |rows| graphs.padded(rows))?;
+        let chosen = results.begin_step(batch)?;
         let (stream, copy_step) = (compute.launcher().stream(), compute.launcher().function(COPY_STEP, ONCE)?);
         let plan = match inputs.shape().pure_decode && is_rehearsed {
-            true => graphs.begin(batch, inputs, stream, copy_step)?,
+            true => graphs.begin(batch, inputs, stream, copy_step, chosen)?,
             false => Plan::Run,
         };
         let (tokens, logits, recorded) = match plan {
             Plan::Run => {
-                inputs.bring(stream, copy_step)?;
+                inputs.bring(stream, copy_step, chosen)?;
                 (batch.num_tokens(), batch.logits_indices.len(), None)
             }
             Plan::Record { rows } => (rows, rows, Some(rows)),
@@ -92,7 +93,10 @@ impl Backend for GpuBackend {
 
     fn select(&mut self, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
         self.transfers.begin();
-        self.results.select(&self.compute, logits, cols, wishes)
+        self.results.select(&self.compute, logits, cols, wishes)?;
+        // An event marks the end of all that uses page-locked memory.
+        self.transfers.settled();
+        Ok(())
     }
 
     fn collect<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use crate::backend::gpu::args::{CopyStepArgs, RopeStoreArgs, RotationArgs, constants, layouts};
+use crate::backend::gpu::args::{EmbedArgs, RopeStoreArgs, RotationArgs, constants, layouts};
 use crate::backend::gpu::tuning::{ALL, LEAST_PREFILL_ROWS};
 use crate::backend::gpu::{DevicePtr, KernelArgs};
 use crate::config::Platform;
@@ -76,10 +76,11 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
 /// stand-in takes words of them for addresses.
 #[test]
 fn what_lies_between_the_numbers_is_zero() {
-    let mut bytes = [0; size_of::<CopyStepArgs>()];
-    CopyStepArgs { from: DevicePtr::of_bits(0x0102_0304_0506_0708), out: DevicePtr::of_bits(u64::MAX), least: 9 }
-        .store(&mut bytes);
-    let expected = [&0x0102_0304_0506_0708u64.to_ne_bytes()[..], &[0xff; 8], &9u32.to_ne_bytes(), &[0; 4]];
+    let mut bytes = [0; size_of::<EmbedArgs>()];
+    let [table, ones] = [0x0102_0304_0506_0708, u64::MAX].map(DevicePtr::of_bits);
+    EmbedArgs { table, token_ids: ones, out: ones, rows: 9, cols: 8, scale: 1.0 }.store(&mut bytes);
+    let numbers = [9u32.to_ne_bytes(), 8u32.to_ne_bytes(), 1f32.to_ne_bytes(), [0; 4]].concat();
+    let expected = [&0x0102_0304_0506_0708u64.to_ne_bytes()[..], &[0xff; 16], &numbers];
     assert_eq!(bytes, *expected.concat());
 
     // Nested structs have padding in the middle too.
