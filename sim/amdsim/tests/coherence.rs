@@ -97,9 +97,11 @@ const COLS: usize = 4;
 const LINKS: usize = 4;
 const COPY_BLOCKS: usize = 32;
 const LINE: usize = 32;
+/// `CHOSEN_TOKEN` of args.h: the mark of a number that the device has.
+const CHOSEN: u32 = 1 << 31;
 
 /// Steps of a graph that is repeated, as a device that leaves the scalar cache alone runs them: the numbers come by
-/// `copy_step`, then other kernels read them.
+/// `copy_step`, the first one of each from where the step before is to have left it, then other kernels read them.
 fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
     let mut memory = Arena::default();
     let mut scalar = ScalarCache::default();
@@ -110,6 +112,7 @@ fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
     let mut words = [[2, 0]; COPY_BLOCKS].map(|count| [&count[..], &[0; LINE - 2]].concat()).concat();
     words.resize(words.len() + 4, 0);
     let (host, device) = (memory.upload(&words), memory.zeros::<u32>(4));
+    let chosen = memory.zeros::<u32>(2);
     let links = [memory.zeros::<u32>(2 * LINKS), memory.zeros::<u32>(2 * LINKS)];
     let mut launch = |memory: &mut Arena, kernel, grid, block, args| {
         let case = Case { object, kernel, grid: [grid, 1, 1], block, args, order: Order::Up };
@@ -117,8 +120,11 @@ fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
     };
     let mut run = |indices: &[u32; ROWS]| {
         words[COPY_BLOCKS * LINE..][..ROWS].copy_from_slice(indices);
+        words[COPY_BLOCKS * LINE] = CHOSEN | 1;
         memory.replace(host, &words);
-        launch(&mut memory, "copy_step", COPY_BLOCKS as u32, 256, Args::default().with(host).with(device).with(1u64));
+        memory.replace(chosen, &[0, indices[0]]);
+        let args = Args::default().with(host).with(device).with(chosen).with(1u32).with(ROWS as u32);
+        launch(&mut memory, "copy_step", COPY_BLOCKS as u32, 256, args);
         let args = Args::default().with(x).with(device).with(out);
         let args = args.with(ROWS as u32).with(COLS as u32).with(0u64);
         launch(&mut memory, "gather_rows", ROWS as u32, 256, args);

@@ -107,12 +107,15 @@ fn ahead(model: &mut Model<GpuBackend>, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     all
 }
 
-fn check_feed(device: Option<Opened>) {
+/// A dense model, one whose layers carry states, and one with experts.
+const NAMES: [&str; 3] = ["quant_models/Q4_0.gguf", "arch/qwen35.gguf", "arch/qwen3moe.gguf"];
+
+fn check_feed(device: Option<Opened>, names: &[&str], counts: &[usize]) {
     let Some(device) = device else { return };
-    for name in ["quant_models/Q4_0.gguf", "arch/qwen35.gguf", "arch/qwen3moe.gguf"] {
+    for name in names {
         for graphs in [true, false] {
             let mut model = load(&device, graphs, name);
-            for count in [1, 2, 5, 8] {
+            for &count in counts {
                 let prompts = prompts(count);
                 let expected = one_by_one(&mut model, &prompts);
                 assert_eq!(ahead(&mut model, &prompts), expected, "{name}, {count} sequences, recorded: {graphs}");
@@ -151,15 +154,23 @@ fn check_refusals(model: &mut Model<GpuBackend>) {
 
 #[test]
 fn steps_begin_with_tokens_that_the_device_chose() {
-    check_feed(devices::open(CPU_TARGETS[0]));
+    check_feed(devices::open(CPU_TARGETS[0]), &NAMES, &[1, 2, 5, 8]);
 }
 
 #[test]
 fn steps_begin_with_tokens_that_a_wave64_device_chose() {
-    check_feed(devices::open(CPU_TARGETS[3]));
+    check_feed(devices::open(CPU_TARGETS[3]), &NAMES, &[1, 2, 5, 8]);
+}
+
+/// In AMD machine code, of both waves.
+#[test]
+fn steps_begin_with_tokens_that_amd_code_chose() {
+    for target in ["gfx1100", "gfx942"] {
+        check_feed(devices::open(target), &NAMES[..1], &[3]);
+    }
 }
 
 #[test]
 fn steps_begin_with_tokens_that_this_machines_gpu_chose() {
-    check_feed(devices::open_real());
+    check_feed(devices::open_real(), &NAMES, &[1, 2, 5, 8]);
 }
