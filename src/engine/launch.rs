@@ -92,15 +92,18 @@ impl Core {
     }
 
     /// Tells the executor what is wanted of each row of the step that was launched last, once all masks are known.
-    /// Whether it is no more than the most likely token of each.
+    /// Whether it is no more than the most likely token of each, whatever the row turns out to hold.
     pub(super) fn select(&mut self, step: &Step) -> Result<bool> {
+        let mut chooses = true;
         for scheduled in &step.seqs {
             if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
                 request.settle(scheduled);
+                // An infinite logit leaves its logarithm to the whole row.
+                chooses &= !request.wants_logprobs();
             }
         }
         let wishes = want_logits(&self.requests, step, self.vocab_size);
-        let chooses = wishes.iter().all(|wish| *wish == Wanted::Argmax.into());
+        chooses &= wishes.iter().all(|wish| *wish == Wanted::Argmax.into());
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let selected = guarded(|| executor.select(&wishes));
         selected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;

@@ -123,6 +123,11 @@ impl Request {
         Needs { logits: !hidden, hidden }
     }
 
+    /// Whether log-probabilities of its tokens are wanted.
+    pub(super) fn wants_logprobs(&self) -> bool {
+        matches!(&self.work, Work::Generate(generation) if generation.params.logprobs.is_some())
+    }
+
     /// Whether rules say which tokens its sequences may go on with.
     pub(super) fn is_guided(&self) -> bool {
         match &self.work {

@@ -223,13 +223,15 @@ fn candidates_decide_under_a_mask() {
     assert_eq!(compare_under(&device, &params, Some(&end), 10), 5);
 }
 
-/// Infinities are left to the row; a vocabulary that fits needs no row at all.
+/// Infinities are left to the row, but for the largest logit's token; a vocabulary that fits needs no row at all.
 #[test]
 fn edges() {
     let mut row = logits(1000, 3);
     row[40] = f32::INFINITY;
     row[60] = f32::INFINITY;
-    assert_eq!(compare(&Device::new(row), &SamplingParams::default(), 10), 0);
+    let infinite = Device::new(row);
+    assert_eq!(compare(&infinite, &SamplingParams::default(), 10), 0);
+    assert_eq!(compare(&infinite, &SamplingParams { temperature: 0.0, ..Default::default() }, 10), 10);
     let mut row = logits(1000, 3);
     row[7] = f32::NEG_INFINITY;
     assert_eq!(compare(&Device::new(row), &SamplingParams { top_p: 0.5, ..Default::default() }, 20), 20);
