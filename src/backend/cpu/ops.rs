@@ -39,6 +39,9 @@ impl Backend for CpuBackend {
 
     fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
         validate_batch(batch)?;
+        if let Some(chosen) = batch.chosen.first() {
+            return Err(Error::internal(format!("{chosen:?}, of a backend that leaves no choice on the device")));
+        }
         let mut step = CpuStep { cpu: self, batch };
         ops(&mut step)?;
         step.check_interrupt()

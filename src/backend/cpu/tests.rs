@@ -9,7 +9,7 @@ use crate::backend::conformance::{
 use crate::backend::{
     Attention, Backend, CopyBlocks, GatherRows, KvLayerSpec, Loader, Norm, NormRows, Ops, QkvLayout, Scoring,
 };
-use crate::batch::{Batch, BlockCopy, GroupKind, NULL_BLOCK};
+use crate::batch::{Batch, BlockCopy, ChosenToken, GroupKind, NULL_BLOCK};
 use crate::config::KvCacheDtype;
 
 fn loader(rows: usize) -> CpuLoader {
@@ -242,13 +242,14 @@ fn bad_tables_are_errors_not_panics() {
 fn inconsistent_batches_are_refused() {
     let (mut rig, piece) = rig(Isa::detect(), 20);
     let good = batch_of(&[piece], 16, GroupKind::Full);
-    let mut bad = vec![good.clone(); 6];
+    let mut bad = vec![good.clone(); 7];
     bad[0].positions.pop();
     bad[1].cu_seqlens_q[1] = 19;
     bad[2].positions[5] = 3;
     bad[3].context_lens[0] = 19;
     bad[4].groups[0].slot_mapping.pop();
     bad[5].logits_indices.push(20);
+    bad[6].chosen.push(ChosenToken { index: 0, row: 0 });
     let mut step = |batch| rig.backend.step(batch, &mut |_: &mut CpuStep<'_>| Ok(()));
     step(&good).unwrap();
     for bad in &bad {
