@@ -26,7 +26,7 @@ impl Core {
         }
         let since = self.collected_at.take();
         match self.begin(&mut step) {
-            Ok(true) => self.settle(Launched { step, selected: false, chooses: false, since }),
+            Ok(true) => self.settle(step, since),
             Ok(false) => Ok(Some(Launched { step, selected: false, chooses: false, since })),
             Err(error) => self.give_up(&step, error).map(|()| None),
         }
@@ -59,10 +59,10 @@ impl Core {
     }
 
     /// Tells the executor what is wanted of the step's rows; the requests of one that fails there end.
-    fn settle(&mut self, launched: Launched) -> Result<Option<Launched>> {
-        match self.select(&launched.step) {
-            Ok(chooses) => Ok(Some(Launched { selected: true, chooses, ..launched })),
-            Err(error) => self.give_up(&launched.step, error).map(|()| None),
+    fn settle(&mut self, step: Step, since: Option<u64>) -> Result<Option<Launched>> {
+        match self.select(&step) {
+            Ok(chooses) => Ok(Some(Launched { step, selected: true, chooses, since })),
+            Err(error) => self.give_up(&step, error).map(|()| None),
         }
     }
 
@@ -142,7 +142,7 @@ impl Core {
         self.note_freed();
         ahead.seqs.retain(|scheduled| self.scheduler.info(scheduled.id).is_some());
         match begun {
-            Ok(_) => self.settle(Launched { step: ahead, selected: false, chooses: false, since: None }),
+            Ok(_) => self.settle(ahead, None),
             Err(error) => self.give_up(&ahead, error).map(|()| None),
         }
     }

@@ -44,6 +44,7 @@ pub(super) struct Results {
     draws: RowArgs<DrawRow>,
     /// The rows of whose chosen token the rank is wanted.
     ranks: RowArgs<RankRow>,
+    /// The results as they came, in words.
     words: Vec<u32>,
     tokens: Vec<u32>,
     /// Largest logit and log-sum-exp of each row.

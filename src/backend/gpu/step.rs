@@ -183,7 +183,6 @@ pub(super) fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
 }
 
 /// Token ids among a step's words, the first of them, and where those are that the step before has chosen.
-#[derive(Clone, Copy)]
 pub(super) struct TokenIds<'a> {
     pub count: usize,
     pub chosen: DeviceSlice<'a>,
