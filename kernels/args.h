@@ -425,6 +425,7 @@ struct DrawRow {
   double uniform;         // the share of their weights at which the token is found, in 0 .. 1
   float per_logit;        // a token weighs exp((logit - largest) * per_logit)
   float min_p;            // a token is in play if it weighs as much
+  u32 top_k;              // of these, the best so many are; 0: all
   u32 row;
 };
 struct Drawn;             // draw.h

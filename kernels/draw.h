@@ -4,7 +4,8 @@
 // token first, reach a random share of their sum; top_p is a cut of the same kind before. Weights are whole numbers of
 // 2^-DRAW_FRACTION_BITS here, so a sum is the same in any order, and which of two threads adds first leaves no trace.
 // They are summed up by bucket, an interval of logits; the tokens of the one bucket in which the sum reaches the share
-// are then compared with each other, all pairs of them.
+// are then compared with each other, all pairs of them. top_k is a cut of the same kind in front of these two, at which
+// every token counts as one.
 //
 // The host makes sure of the token with the same weights in double precision, so a weight has the host's bits.
 #pragma once
@@ -19,7 +20,7 @@ struct Cut {
 };
 struct Drawn {
   float largest;          // NaN if the row holds one
-  u64 total;              // the sum of all weights
+  u64 total;              // the sum of all weights; 0 if the token at which top_k cuts was not found
   Cut last_kept;          // by top_p, where that is below 1
   Cut drawn;
 };
@@ -46,9 +47,6 @@ DEV float exp_nonpositive(float x) {
   const u32 exponent = (f32_bits(shifted) - f32_bits(ROUND) + 127) << 23;
   return x > SMALLEST ? mul_rn(p, bits_f32(exponent)) : 0.f;
 }
-
-// A weight of 0 .. 1 in units of 2^-DRAW_FRACTION_BITS, rounded down.
-DEV u64 whole_weight(float weight) { return (u64)(weight * WEIGHT_ONE); }
 
 // The largest and the smallest finite logit of a row. Where there is none the smallest is +infinity.
 struct Extremes {
@@ -89,6 +87,8 @@ struct Scale {
   float largest, range;     // tokens further below the largest logit than `range` weigh nothing
   float per_logit, min_p;
   float buckets_per_logit;  // finite
+  u64 least = 0;            // tokens of smaller keys are out of play
+  u64 most = ~0ull;         // that a token adds to a sum: 1 counts tokens
 
   MEM Scale(const Extremes& e, const DrawRow& wish) : largest(e.largest), per_logit(wish.per_logit), min_p(wish.min_p) {
     const float lightest = (DRAW_FRACTION_BITS * 0.693147181f + 0.1f) / per_logit, all = largest - e.smallest;
@@ -96,12 +96,14 @@ struct Scale {
     const float fine = (float)BUCKETS / range;
     buckets_per_logit = fine < 3e38f ? fine : 3e38f;
   }
-  // 0 for a token out of play.
-  MEM float weight(float logit) const {
+  // A token's part of a sum; 0 for one out of play.
+  MEM u64 part(float logit, u32 id) const {
     const float below = largest - logit;
-    if (!(below <= range)) return 0.f;
+    if (!(below <= range)) return 0;
     const float w = exp_nonpositive(mul_rn(-below, per_logit));
-    return w >= min_p && w * WEIGHT_ONE >= 1.f ? w : 0.f;
+    if (!(w >= min_p) || token_key(logit, id) < least) return 0;
+    const u64 whole = (u64)(w * WEIGHT_ONE);     // in units of 2^-DRAW_FRACTION_BITS, rounded down
+    return whole < most ? whole : most;
   }
   // A better token is never in a later bucket: every operation is monotonic, with its rounding.
   MEM u32 bucket(float logit) const {
@@ -110,7 +112,7 @@ struct Scale {
   }
 };
 
-// Adds each token's weight to its bucket: that of bucket i is sums[i + 1], and sums[0] is 0.
+// Adds each token's part to its bucket: that of bucket i is sums[i + 1], and sums[0] is 0.
 DEV void fill_buckets(const Share& row, const Scale& scale, u64* sums) {
   for (u32 i = (u32)tid_x(); i <= BUCKETS; i += THREADS) sums[i] = 0;
   block_sync();
@@ -119,15 +121,16 @@ DEV void fill_buckets(const Share& row, const Scale& scale, u64* sums) {
     load_chunk(row, start, v);
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i++) {
-      const float weight = scale.weight(v[i]);
-      if (weight > 0.f) lds_add_u64(sums + 1 + scale.bucket(v[i]), whole_weight(weight));
+      const u64 part = scale.part(v[i], token_id(start, i));
+      if (part > 0) lds_add_u64(sums + 1 + scale.bucket(v[i]), part);
     }
   }
   block_sync();
 }
 
-// Replaces the sum of each bucket by that of it and all before: sums[i] is then that of the buckets before i.
-DEV void run_sums(u64* sums) {
+// Replaces the sum of each bucket by that of it and all before: sums[i] is then that of the buckets before i. Returns
+// that of all.
+DEV u64 run_sums(u64* sums) {
   SHARED u64 waves[WAVES];
   const u32 t = (u32)tid_x(), lane = (u32)lane_id(), wave = t / WARP;
   const u64 first = sums[2 * t + 1], both = first + sums[2 * t + 2];
@@ -139,10 +142,15 @@ DEV void run_sums(u64* sums) {
   }
   if (lane == WARP - 1) waves[wave] = up_to;
   block_sync();
-  for (u32 i = 0; i < wave; i++) up_to += waves[i];
+  u64 all = 0;
+  for (u32 i = 0; i < WAVES; i++) {
+    if (i == wave) up_to += all;
+    all += waves[i];
+  }
   sums[2 * t + 1] = up_to - both + first;
   sums[2 * t + 2] = up_to;
   block_sync();
+  return all;
 }
 
 // The part of a sum that is reached first at the token looked for.
@@ -154,8 +162,7 @@ DEV u64 part_of(u64 sum, double share) {
 // Finds the token at which the running sum reaches `part`, and returns the sum with it. Where its bucket holds more
 // tokens than there are threads it finds none, and returns 0.
 DEV u64 find_cut(const Share& row, const Scale& scale, const u64* sums, u64 part, Cut& cut) {
-  SHARED u64 keys[THREADS], reached;
-  SHARED float weights[THREADS];
+  SHARED u64 keys[THREADS], parts[THREADS], reached;
   SHARED u32 reached_in, count;
   SHARED Cut at_part;
   const u32 t = (u32)tid_x();
@@ -171,17 +178,17 @@ DEV u64 find_cut(const Share& row, const Scale& scale, const u64* sums, u64 part
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i++) {
       if (scale.bucket(v[i]) != bucket) continue;
-      const float weight = scale.weight(v[i]);
-      if (weight == 0.f) continue;
+      const u64 part = scale.part(v[i], token_id(start, i));
+      if (part == 0) continue;
       const u32 at = atomic_add_u32(&count, 1);
-      if (at < THREADS) { keys[at] = token_key(v[i], token_id(start, i)); weights[at] = weight; }
+      if (at < THREADS) { keys[at] = token_key(v[i], token_id(start, i)); parts[at] = part; }
     }
   }
   block_sync();
   if (count <= THREADS && t < count) {
     u64 before = sums[bucket];
-    for (u32 i = 0; i < count; i++) before += keys[i] > keys[t] ? whole_weight(weights[i]) : 0;
-    const u64 with = before + whole_weight(weights[t]);
+    for (u32 i = 0; i < count; i++) before += keys[i] > keys[t] ? parts[i] : 0;
+    const u64 with = before + parts[t];
     if (before < part && part <= with) {
       at_part = Cut{key_id(keys[t]), key_logit(keys[t]), before};
       reached = with;
@@ -189,7 +196,7 @@ DEV u64 find_cut(const Share& row, const Scale& scale, const u64* sums, u64 part
   }
   block_sync();
   const u64 with = reached;
-  if (t == 0) cut = at_part;             // one thread alone writes to memory, so its stores come in their order
+  cut = at_part;
   block_sync();                          // all have read it before it is reset
   return with;
 }
@@ -200,15 +207,32 @@ DEV void draw_token(const Share& row, const DrawRow& wish, Drawn& found) {
   const Extremes e = extremes_of(row);
   if (first) {
     found.largest = e.nan ? F32_NAN : e.largest;
+    found.total = 0;
     found.last_kept = found.drawn = NO_CUT;
   }
   // An infinite logit has no difference to the others: the host knows what to do.
   if (e.nan || !is_finite(e.largest)) return;
-  const Scale scale(e, wish);
-  fill_buckets(row, scale, sums);
-  run_sums(sums);
-  u64 kept = sums[BUCKETS];
-  if (first) found.total = kept;
-  if (wish.top_p < 1.0) kept = find_cut(row, scale, sums, part_of(kept, wish.top_p), found.last_kept);
-  if (kept > 0) find_cut(row, scale, sums, part_of(kept, wish.uniform), found.drawn);
+  Scale scale(e, wish);
+  // One after the other, in a loop, so that their code exists once and leaves registers for it.
+  enum { TOP_K, TOP_P, DRAW };
+  u64 kept = 0;
+  for (u32 cut_by = wish.top_k > 0 ? TOP_K : TOP_P; cut_by <= DRAW; cut_by++) {
+    scale.most = cut_by == TOP_K ? 1 : ~0ull;
+    if (cut_by != DRAW) {
+      fill_buckets(row, scale, sums);
+      kept = run_sums(sums);
+      if (first && cut_by == TOP_P) found.total = kept;
+    }
+    if (cut_by == TOP_K ? kept <= wish.top_k : cut_by == TOP_P && wish.top_p >= 1.0) continue;
+    const u64 part = cut_by == TOP_K ? wish.top_k : part_of(kept, cut_by == TOP_P ? wish.top_p : wish.uniform);
+    Cut cut;
+    kept = find_cut(row, scale, sums, part, cut);
+    if (kept == 0) return;
+    if (cut_by == TOP_K) {
+      scale.least = token_key(cut.logit, cut.token);
+    } else if (first) {
+      // One thread alone writes to memory, so its stores come in their order.
+      (cut_by == TOP_P ? found.last_kept : found.drawn) = cut;
+    }
+  }
 }

@@ -29,7 +29,7 @@ pub enum Wanted {
     Top { k: u32 },
     /// A random token.
     Draw(Draw),
-    /// The whole row: the logits of a prompt, and more candidates than a device sorts.
+    /// The whole row: the logits of a prompt.
     Row,
     /// The hidden state of the row's token after the output norm, and none of its logits.
     Hidden,

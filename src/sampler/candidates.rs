@@ -1,16 +1,20 @@
 //! Sampling from what a device selected of a row: always the token that the whole row would give.
 //!
 //! The best few tokens decide where no others are in play, since what follows is computed from the same numbers in the
-//! same order as from a row: the draw among them is the same to the last bit. Where all tokens are in play the device
-//! draws, and `drawn` makes sure of it. Where neither can tell, the row has to be read.
+//! same order as from a row: the draw among them is the same to the last bit. Where more are in play the device draws,
+//! and `drawn` makes sure of it. Where neither can tell, the row has to be read.
 
 use std::slice::from_ref;
 
 use super::math::per_logit;
 use super::select::{key, key_id};
 use super::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs, failed, impossible};
+use crate::config::MAX_LOGPROBS;
 use crate::selection::{BestTokens, Draw, MAX_TOP, NO_TOKEN, Ranked, Selected, TokenMask, Wanted, Wish};
 use crate::{Error, Result};
+
+// Log-probabilities never need more than a device brings.
+const _: () = assert!(MAX_LOGPROBS <= MAX_TOP);
 
 /// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,9 +30,6 @@ impl SequenceSampler {
     pub fn wish<'a>(&'a self, vocab_size: usize, ahead: usize, mask: Option<&'a TokenMask>) -> Wish<'a> {
         let own = !self.alters_logits() && mask.is_none();
         let wanted = self.wanted(vocab_size, ahead, own);
-        if wanted == Wanted::Row {
-            return wanted.into();
-        }
         let unaltered = match (self.params().logprobs, wanted) {
             (None, _) => 0,
             (Some(_), Wanted::Argmax) if own => 0,
@@ -50,21 +51,19 @@ impl SequenceSampler {
         let candidates = match (p.temperature == 0.0, p.top_k) {
             (true, _) if logprobs == 0 => return Wanted::Argmax,
             (true, _) => logprobs,
-            (false, 0) => return Wanted::Draw(self.draw(ahead)),
-            (false, top_k) => top_k.min(vocab_size),
+            (false, 1..=MAX_TOP) => p.top_k,
+            (false, _) => return Wanted::Draw(self.draw(ahead)),
         };
-        if candidates > MAX_TOP {
-            return Wanted::Row;
-        }
         Wanted::Top { k: candidates.max(logprobs).min(vocab_size) as u32 }
     }
 
-    /// How a token is drawn of all, `ahead` tokens behind the next one.
+    /// How a token is drawn on a device, `ahead` tokens behind the next one.
     pub(super) fn draw(&self, ahead: usize) -> Draw {
         let p = self.params();
         Draw {
             per_logit: per_logit(p.temperature),
             min_p: p.min_p,
+            top_k: u32::try_from(p.top_k).unwrap_or(u32::MAX),
             top_p: f64::from(p.top_p),
             uniform: self.uniform(ahead),
         }

@@ -11,13 +11,16 @@ use super::NO_TOKEN;
 pub const FRACTION_BITS: u32 = 42;
 
 /// How a token is drawn of a row. A token weighs `exp((logit - largest) * per_logit)`. Those that weigh less than
-/// `min_p` are out of play, then the best that reach `top_p` of all weights are kept. The token drawn is the one of
-/// these at which the weights, added up best token first (logit descending, id ascending), reach a random share.
+/// `min_p` are out of play, and all but the best `top_k`; then the best that reach `top_p` of all weights are kept. The
+/// token drawn is the one of these at which the weights, added up best token first (logit descending, id ascending),
+/// reach a random share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
     /// The inverse of the temperature, finite.
     pub per_logit: f32,
     pub min_p: f32,
+    /// 0 keeps all tokens.
+    pub top_k: u32,
     /// 1 keeps all tokens.
     pub top_p: f64,
     /// The random share, in 0 .. 1.
@@ -44,7 +47,8 @@ impl Cut {
 pub struct Drawn {
     /// The largest logit; NaN if the row holds one.
     pub largest: f32,
-    /// The sum of the weights of all tokens in play, like `Cut::before`.
+    /// The sum of the weights of all tokens in play, like `Cut::before`; 0 where the device did not find the last one
+    /// that `top_k` keeps.
     pub total: u64,
     /// The last token that `top_p` keeps, where that is below 1.
     pub last_kept: Cut,
@@ -72,6 +76,9 @@ impl Draw {
         let mut tokens: Vec<(u32, f32, u64)> = in_play.map(|(id, logit, weight)| (id, logit, whole(weight))).collect();
         // Adding zero makes -0.0 and 0.0 the same. The sort keeps the order of equals.
         tokens.sort_by(|a, b| (b.1 + 0.0).total_cmp(&(a.1 + 0.0)));
+        if self.top_k > 0 {
+            tokens.truncate(self.top_k as usize);
+        }
         let total = tokens.iter().map(|token| token.2).sum();
         let cut_at = |part: u64| {
             let mut before = 0;

@@ -31,14 +31,17 @@ const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |_, i| if i < 100 { i as f32 } else { f32::NEG_INFINITY },
 ];
 
-/// Draws of all tokens, of those that weigh enough, of a nucleus, and of nearly equal ones; at the first token, at the
-/// last and between.
-const DRAWS: [Draw; 5] = [
-    Draw { per_logit: 1.25, min_p: 0.0, top_p: 1.0, uniform: 0.37 },
-    Draw { per_logit: 1.0, min_p: 0.0, top_p: 0.9, uniform: 0.999 },
-    Draw { per_logit: 0.5, min_p: 0.05, top_p: 0.5, uniform: 0.0 },
-    Draw { per_logit: 0.05, min_p: 0.0, top_p: 0.95, uniform: 0.8 },
-    Draw { per_logit: 0.01, min_p: 0.3, top_p: 1.0, uniform: 0.6 },
+/// Draws of all tokens, of those that weigh enough, of a nucleus, of nearly equal ones, and of so many of the best; at
+/// the first token, at the last and between.
+const DRAWS: [Draw; 8] = [
+    Draw { per_logit: 1.25, min_p: 0.0, top_k: 0, top_p: 1.0, uniform: 0.37 },
+    Draw { per_logit: 1.0, min_p: 0.0, top_k: 0, top_p: 0.9, uniform: 0.999 },
+    Draw { per_logit: 0.5, min_p: 0.05, top_k: 0, top_p: 0.5, uniform: 0.0 },
+    Draw { per_logit: 0.05, min_p: 0.0, top_k: 0, top_p: 0.95, uniform: 0.8 },
+    Draw { per_logit: 0.01, min_p: 0.3, top_k: 0, top_p: 1.0, uniform: 0.6 },
+    Draw { per_logit: 0.05, min_p: 0.0, top_k: 300, top_p: 1.0, uniform: 0.999 },
+    Draw { per_logit: 0.01, min_p: 0.3, top_k: 1000, top_p: 0.9, uniform: 0.6 },
+    Draw { per_logit: 0.01, min_p: 0.0, top_k: 30_000, top_p: 0.999, uniform: 0.9999 },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -65,6 +68,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             [Wanted::Row, top(u32::MAX)],
             [draws[2], draws[3]],
             [draws[3], draws[4]],
+            [draws[5], draws[6]],
+            [draws[7], draws[5]],
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
             let wishes: Vec<Wish<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
@@ -76,7 +81,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
                 tally.same(&format!("{what}: the whole row"), selection.whole_row(row)?, logits);
             }
         }
-        let wishes = [[Wanted::Argmax; 2], [top(u32::MAX), top(7)], [draws[0], draws[1]], [Wanted::Argmax, top(256)]];
+        let wishes = [[Wanted::Argmax; 2], [top(u32::MAX), top(7)], [draws[0], draws[1]], [draws[6], top(256)]];
         // A simulator is slow: of the largest vocabulary a mixture is enough.
         for wishes in wishes.into_iter().skip(if cols > 100_000 { 2 } else { 0 }) {
             // The last selection has left its rows altered.
@@ -345,14 +350,21 @@ fn verdict_of_draw(got: Drawn, draw: Draw, logits: &[f32]) -> std::result::Resul
     }
     let finite = || logits.iter().copied().filter(|logit| logit.is_finite());
     let near = (got.largest - finite().fold(f32::INFINITY, f32::min)) / 1024.0;
-    let is_crowded = |cut: Cut| finite().filter(|logit| (logit - cut.logit).abs() <= near).count() > 1024;
-    let is_right = |got: Cut, expected: Cut| got == expected || (got == Cut::NONE && is_crowded(expected));
+    let is_crowded = |at: f32| finite().filter(|logit| (logit - at).abs() <= near).count() > 1024;
+    let kept = order(logits).into_iter().map(|(_, logit)| logit).take(match draw.top_k {
+        0 => usize::MAX,
+        top_k => top_k as usize,
+    });
+    if got.total == 0 && draw.top_k > 0 && kept.clone().next_back().is_some_and(is_crowded) {
+        return Ok(0.0);
+    }
+    let is_right = |got: Cut, expected: Cut| got == expected || (got == Cut::NONE && is_crowded(expected.logit));
     let gave_up = got.last_kept != expected.last_kept && got.token == Cut::NONE;
     let is_token_right = gave_up || is_right(got.token, expected.token);
     if got.total != expected.total || !is_right(got.last_kept, expected.last_kept) || !is_token_right {
         return Err(format!("{got:?}, not {expected:?}"));
     }
-    let weights = finite().map(|x| (f64::from(x - got.largest) * f64::from(draw.per_logit)).exp());
+    let weights = kept.map(|x| (f64::from(x - got.largest) * f64::from(draw.per_logit)).exp());
     let total: f64 = weights.filter(|&weight| weight >= f64::from(draw.min_p)).sum();
     let share = (got.total as f64 / (1u64 << FRACTION_BITS) as f64 / total - 1.0).abs() / 1e-5;
     if share <= 1.0 { Ok(share) } else { Err(format!("the sum of all weights is {}, not {total}", got.total)) }

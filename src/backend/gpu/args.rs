@@ -357,7 +357,7 @@ kernel_args! {
         logits: DevicePtr, ids: DevicePtr, values: DevicePtr, log_sums: DevicePtr,
         masks: MaskArgs, rows: u32, cols: u32, k: u32,
     }
-    DrawRow { top_p: f64, uniform: f64, per_logit: f32, min_p: f32, row: u32 }
+    DrawRow { top_p: f64, uniform: f64, per_logit: f32, min_p: f32, top_k: u32, row: u32 }
     DrawArgs { logits: DevicePtr, rows: DevicePtr, found: DevicePtr, masks: MaskArgs, cols: u32 }
     RankRow { row: u32, token_at: u32, first: u32, count: u32 }
     RankArgs {

@@ -142,8 +142,8 @@ impl Results {
             let of_row = if wanted == Wanted::Row { 0 } else { (wish.unaltered as usize).min(MAX_TOP).min(cols) };
             let place = match wanted {
                 Wanted::Row => whole,
-                Wanted::Draw(Draw { top_p, uniform, per_logit, min_p }) => {
-                    self.draws.add(DrawRow { top_p, uniform, per_logit, min_p, row })
+                Wanted::Draw(Draw { top_p, uniform, per_logit, min_p, top_k }) => {
+                    self.draws.add(DrawRow { top_p, uniform, per_logit, min_p, top_k, row })
                 }
                 Wanted::Argmax | Wanted::Top { .. } | Wanted::Hidden => 0,
             };

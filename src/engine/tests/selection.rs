@@ -72,6 +72,7 @@ fn no_row_is_read_that_is_not_needed() {
         greedy(30),
         SamplingParams { logprobs: Some(20), ..greedy(30) },
         SamplingParams { top_k: 40, top_p: 0.8, n: 2, ..Default::default() },
+        SamplingParams { top_k: 300, top_p: 0.9, logprobs: Some(1), ..Default::default() },
         SamplingParams { min_p: 0.6, temperature: 1.5, ..Default::default() },
         SamplingParams { temperature: 1.5, logprobs: Some(0), ..Default::default() },
         SamplingParams { top_p: 0.95, repetition_penalty: 1.1, ..Default::default() },

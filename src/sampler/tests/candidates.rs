@@ -124,6 +124,9 @@ fn candidates_decide_as_the_row_does() {
         (SamplingParams { top_k: 1, ..warm.clone() }, 100),
         (SamplingParams { top_k: 50, logprobs: Some(5), ..Default::default() }, 100),
         (SamplingParams { top_k: MAX_TOP, temperature: 3.0, ..Default::default() }, 100),
+        (SamplingParams { top_k: MAX_TOP + 1, temperature: 3.0, ..Default::default() }, 100),
+        (SamplingParams { top_k: 1000, temperature: 20.0, top_p: 0.9, min_p: 0.5, ..Default::default() }, 100),
+        (SamplingParams { top_k: 100_000, temperature: 20.0, logprobs: Some(2), ..Default::default() }, 100),
         (SamplingParams { top_k: 3, logprobs: Some(20), ..warm.clone() }, 100),
         (SamplingParams { top_k: 40, top_p: 0.9, min_p: 0.02, ..warm.clone() }, 100),
         (SamplingParams { min_p: 0.05, ..warm.clone() }, 100),
@@ -260,18 +263,19 @@ fn what_is_wanted() {
     assert_eq!(wanted(SamplingParams { logprobs: Some(4), ..greedy }), top(4));
     assert_eq!(wanted(SamplingParams { top_k: 4, logprobs: Some(9), ..Default::default() }), top(9));
     let drawn = |params| match wanted(params) {
-        Wanted::Draw(Draw { per_logit, min_p, top_p, .. }) => (per_logit, min_p, top_p),
+        Wanted::Draw(Draw { per_logit, min_p, top_k, top_p, .. }) => (per_logit, min_p, top_k, top_p),
         other => panic!("{other:?}"),
     };
-    assert_eq!(drawn(SamplingParams::default()), (1.0, 0.0, 1.0));
-    assert_eq!(drawn(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), (0.5, 0.1, 1.0));
-    assert_eq!(drawn(SamplingParams { top_p: 0.5, temperature: 1e-40, ..Default::default() }), (f32::MAX, 0.0, 0.5));
+    assert_eq!(drawn(SamplingParams::default()), (1.0, 0.0, 0, 1.0));
+    assert_eq!(drawn(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), (0.5, 0.1, 0, 1.0));
+    let cold = SamplingParams { top_p: 0.5, temperature: 1e-40, top_k: MAX_TOP + 1, ..Default::default() };
+    assert_eq!(drawn(cold), (f32::MAX, 0.0, MAX_TOP as u32 + 1, 0.5));
     // The random number of a token further on is the one that the token has when it is the next.
     let mut sequence = sequence(SamplingParams::default(), 0);
     let ahead = sequence.wish(1000, 2, None).wanted;
     [5, 6].into_iter().for_each(|token| sequence.accept(token));
     assert_eq!(sequence.wish(1000, 0, None).wanted, ahead);
-    assert_eq!(wanted(SamplingParams { top_k: MAX_TOP + 1, ..Default::default() }), Wanted::Row);
+    assert_eq!(wanted(SamplingParams { top_k: MAX_TOP, ..Default::default() }), top(MAX_TOP as u32));
 }
 
 /// A device is told of an alteration as long as there is one, and of the tokens that it concerns now.
@@ -307,9 +311,6 @@ fn what_alters_a_row() {
     assert_eq!(listed(&both), Some(vec![(8, least, 0), (9, least, 0)]));
     both.accept(1);
     assert_eq!(listed(&both), Some(vec![(8, 0.0, 0), (9, 2.5, 0)]));
-    // The host alters a row that it gets whole.
-    let whole = new(SamplingParams { top_k: MAX_TOP + 1, repetition_penalty: 1.1, ..Default::default() });
-    assert_eq!(whole.wish(1000, 0, None), Wanted::Row.into());
 }
 
 /// A selection that cannot decide is not an error; one that a row could not give is.
