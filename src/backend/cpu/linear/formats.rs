@@ -58,29 +58,45 @@ pub(super) trait Format {
     fn high(_b: usize, _g: usize) -> Position {
         Position::default()
     }
-    /// The 8 groups of four codes of 16 rows, as bytes, of block `b`; see `layout::Layout` for the planes.
+    /// A group of four codes of 16 rows, as bytes, as far as they are in the low plane: the one at `line` of those that
+    /// lie at the same shift. See `layout::Layout` for the planes.
+    ///
+    /// # Safety
+    /// The conditions of `Lanes` hold; the block whose planes these are has `LOW + HIGH` lines of 64 bytes.
+    #[inline(always)]
+    unsafe fn low_codes<L: Lanes>(planes: *const u8, part: usize, line: usize) -> L::Bytes {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let codes = L::load(planes.add(64 * line));
+            let codes = match Self::LOW {
+                8 => codes,
+                low => L::bits(codes, low * part as u32, (1 << low) - 1),
+            };
+            match &Self::TABLE {
+                Some(table) => L::lookup(codes, table),
+                None => codes,
+            }
+        }
+    }
+
+    /// The 8 groups of block `b`.
     ///
     /// # Safety
     /// The conditions of `Lanes` hold; `side` points to the 16 rows' side bytes of one GGUF block, `planes` to the
     /// planes of block `b`.
     #[inline(always)]
     unsafe fn codes<L: Lanes>(_side: *const u8, planes: *const u8, _b: usize) -> [L::Bytes; 8] {
-        // SAFETY: the caller's promise; a block has `LOW + HIGH` lines of 64 bytes.
+        const { assert!(Self::HIGH == 0 || Self::TABLE.is_none()) };
+        // SAFETY: the caller's promise.
         unsafe {
             let (low, high) = (Self::LOW as usize, Self::HIGH as usize);
             let mut out = [L::load(planes); 8];
             unroll!(g in 0..8, {
-                out[g] = L::load(planes.add(64 * (g % low)));
-                if low < 8 {
-                    out[g] = L::bits(out[g], (low * (g / low)) as u32, (1 << low) - 1);
-                }
+                out[g] = Self::low_codes::<L>(planes, g / low, g % low);
                 if high > 0 {
                     let line = L::load(planes.add(64 * (low + g % high.max(1))));
                     let shift = (high * (g / high.max(1))) as u32;
                     out[g] = L::merge_bits(out[g], line, shift, (1 << high) - 1, Self::LOW);
-                }
-                if let Some(table) = &Self::TABLE {
-                    out[g] = L::lookup(out[g], table);
                 }
             });
             out

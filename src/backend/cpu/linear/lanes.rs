@@ -15,6 +15,9 @@ pub(super) trait Lanes: Copy {
     type Floats: Copy;
     /// Activation rows that one pass keeps in registers.
     const MAX_ROWS: usize;
+    /// Whether registers hold the codes of a block, which rows are then multiplied with one after the other. Elsewhere
+    /// each group of codes is cut out when its turn comes, and multiplied with all rows before the next.
+    const HOLDS_BLOCK: bool;
 
     /// Asks for the cache line at any address, valid or not, into the first-level cache.
     unsafe fn prefetch(p: *const u8);
@@ -43,11 +46,20 @@ pub(super) trait Lanes: Copy {
     /// Reads the same bits in another way: four bytes are a lane, the first its lowest.
     unsafe fn as_ints(b: Self::Bytes) -> Self::Ints;
     unsafe fn as_bytes(a: Self::Ints) -> Self::Bytes;
-    /// `Σ (w - 128) · x` over the `w.len()` groups of four; reads `4 * w.len()` activations, of which `neg_sum` is `-Σ
-    /// x` and none is -128.
-    unsafe fn dot_bytes(w: &[Self::Bytes], x: *const i8, neg_sum: i32) -> Self::Ints;
+    /// `Σ (w - 128) · x` over the groups of `w`, for each of `N` rows; reads four activations of each for every group,
+    /// of which `neg_sums` is `-Σ x` and none is -128.
+    unsafe fn dot_bytes<W: Groups<Self>, const N: usize>(
+        w: &W,
+        x: [*const i8; N],
+        neg_sums: [i32; N],
+    ) -> [Self::Ints; N];
     /// `acc + Σ w · x` likewise. No byte of `w` exceeds `max_code`, which is below 128.
-    unsafe fn dot(acc: Self::Ints, w: &[Self::Bytes], x: *const i8, max_code: u8) -> Self::Ints;
+    unsafe fn dot<W: Groups<Self>, const N: usize>(
+        acc: [Self::Ints; N],
+        w: &W,
+        x: [*const i8; N],
+        max_code: u8,
+    ) -> [Self::Ints; N];
 
     /// Reads 16 u8 (or i8, or u16), widened.
     unsafe fn load_u8(p: *const u8) -> Self::Ints;
@@ -84,6 +96,18 @@ pub(super) trait Lanes: Copy {
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Writes 16 f32.
     unsafe fn store(p: *mut f32, a: Self::Floats);
+}
+
+/// The groups of four codes of 16 rows of a block, or of half of one: `PARTS * LINES`, 8 or 4.
+pub(super) trait Groups<L: Lanes> {
+    const PARTS: usize;
+    /// Groups of a part. They are cut out by the same instructions, so that a loop over them may be one of the program.
+    const LINES: usize;
+    const COUNT: usize = Self::PARTS * Self::LINES;
+
+    /// # Safety
+    /// The conditions of `Lanes` hold; `part` is below `PARTS` and a constant, `line` is below `LINES`.
+    unsafe fn group(&self, part: usize, line: usize) -> L::Bytes;
 }
 
 /// Repeats `$body` for `$i` in `0..$n`, `$n <= 16` a constant: unrolled in the source, because arrays of registers

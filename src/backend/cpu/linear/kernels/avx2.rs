@@ -2,8 +2,9 @@
 #![allow(unsafe_op_in_unsafe_fn)] // each function is an intrinsic or two under the contract of `Lanes`
 
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
-use super::super::lanes::{Lanes, unroll};
+use super::super::lanes::{Groups, Lanes, unroll};
 use super::avx512::shift;
 
 #[derive(Clone, Copy)]
@@ -13,28 +14,80 @@ pub(in super::super) struct Avx2;
 pub(in super::super) struct Pair<T>(T, T);
 
 impl Avx2 {
+    /// A number of rounds that the compiler does not know, where several rows are multiplied. It would undo the loop,
+    /// go through all groups of one row after the other, and keep the codes in memory in between.
+    #[inline(always)]
+    fn rounds<const N: usize>(n: usize) -> usize {
+        if N > 1 { black_box(n) } else { n }
+    }
+
     /// Products of bytes up to 127 with i8, pairs summed in i16, which `maddubs` would saturate beyond;
     /// as many groups are added in i16 as cannot overflow: `2 * 127 * max_code * groups < 2^15`.
     #[inline(always)]
-    unsafe fn dot_narrow(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, groups: usize) -> Pair<__m256i> {
-        let ones = _mm256_set1_epi16(1);
-        let zero = _mm256_setzero_si256();
-        let (mut acc, mut sums) = (acc, Pair(zero, zero));
-        unroll!(g in 0..w.len(), {
-            let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
-            let (low, high) = (_mm256_maddubs_epi16(w[g].0, x), _mm256_maddubs_epi16(w[g].1, x));
-            sums = if g.is_multiple_of(groups) {
-                Pair(low, high)
-            } else {
-                Pair(_mm256_add_epi16(sums.0, low), _mm256_add_epi16(sums.1, high))
-            };
-            if (g + 1).is_multiple_of(groups) || g + 1 == w.len() {
-                acc.0 = _mm256_add_epi32(acc.0, _mm256_madd_epi16(sums.0, ones));
-                acc.1 = _mm256_add_epi32(acc.1, _mm256_madd_epi16(sums.1, ones));
+    unsafe fn dot_narrow<W: Groups<Self>, const N: usize>(
+        mut acc: [Pair<__m256i>; N],
+        w: &W,
+        x: [*const i8; N],
+        groups: usize,
+    ) -> [Pair<__m256i>; N] {
+        let none = [Pair(_mm256_setzero_si256(), _mm256_setzero_si256()); N];
+        if W::LINES > groups {
+            for first in (0..Self::rounds::<N>(W::LINES)).step_by(groups) {
+                let mut sums = none;
+                for line in first..first + if groups > 2 { Self::rounds::<N>(groups) } else { groups } {
+                    sums = Self::add_narrow(sums, w.group(0, line), x, line);
+                }
+                acc = Self::widen(acc, sums);
+            }
+            return acc;
+        }
+        let mut sums = none;
+        unroll!(part in 0..W::PARTS, {
+            if (W::LINES * part).is_multiple_of(groups) {
+                sums = none;
+            }
+            for line in 0..Self::rounds::<N>(W::LINES) {
+                sums = Self::add_narrow(sums, w.group(part, line), x, W::LINES * part + line);
+            }
+            if (W::LINES * (part + 1)).is_multiple_of(groups) || part + 1 == W::PARTS {
+                acc = Self::widen(acc, sums);
             }
         });
         acc
     }
+
+    /// Adds the products of group `g` of all rows.
+    #[inline(always)]
+    unsafe fn add_narrow<const N: usize>(
+        mut sums: [Pair<__m256i>; N],
+        w: Pair<__m256i>,
+        x: [*const i8; N],
+        g: usize,
+    ) -> [Pair<__m256i>; N] {
+        unroll!(r in 0..N, {
+            let x = group_of(x[r], g);
+            sums[r].0 = _mm256_add_epi16(sums[r].0, _mm256_maddubs_epi16(w.0, x));
+            sums[r].1 = _mm256_add_epi16(sums[r].1, _mm256_maddubs_epi16(w.1, x));
+        });
+        sums
+    }
+
+    /// Adds sums in i16 to those in i32.
+    #[inline(always)]
+    unsafe fn widen<const N: usize>(mut acc: [Pair<__m256i>; N], sums: [Pair<__m256i>; N]) -> [Pair<__m256i>; N] {
+        let ones = _mm256_set1_epi16(1);
+        unroll!(r in 0..N, {
+            acc[r].0 = _mm256_add_epi32(acc[r].0, _mm256_madd_epi16(sums[r].0, ones));
+            acc[r].1 = _mm256_add_epi32(acc[r].1, _mm256_madd_epi16(sums[r].1, ones));
+        });
+        acc
+    }
+}
+
+/// Four activations, for all lanes.
+#[inline(always)]
+unsafe fn group_of(x: *const i8, g: usize) -> __m256i {
+    _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned())
 }
 
 /// Applies an intrinsic to both halves.
@@ -53,6 +106,7 @@ impl Lanes for Avx2 {
     type Floats = Pair<__m256>;
     // 8 accumulators of 16 registers; the weights come from the first-level cache.
     const MAX_ROWS: usize = 4;
+    const HOLDS_BLOCK: bool = false;
 
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
@@ -144,22 +198,37 @@ impl Lanes for Avx2 {
         a
     }
     #[inline(always)]
-    unsafe fn dot_bytes(w: &[Pair<__m256i>], x: *const i8, _neg_sum: i32) -> Pair<__m256i> {
+    unsafe fn dot_bytes<W: Groups<Self>, const N: usize>(
+        w: &W,
+        x: [*const i8; N],
+        _neg_sums: [i32; N],
+    ) -> [Pair<__m256i>; N] {
         let (ones, flip, zero) = (_mm256_set1_epi16(1), _mm256_set1_epi8(-128), _mm256_setzero_si256());
-        let mut acc = Pair(zero, zero);
-        unroll!(g in 0..w.len(), {
-            let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
-            // A size of up to 128 times an x that has the weight's sign: two such products are within i16.
-            let products = |w| {
-                let w = _mm256_xor_si256(w, flip);
-                _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)), ones)
-            };
-            acc = Pair(_mm256_add_epi32(acc.0, products(w[g].0)), _mm256_add_epi32(acc.1, products(w[g].1)));
+        let mut acc = [Pair(zero, zero); N];
+        unroll!(part in 0..W::PARTS, {
+            for line in 0..Self::rounds::<N>(W::LINES) {
+                let w = w.group(part, line);
+                let w = Pair(_mm256_xor_si256(w.0, flip), _mm256_xor_si256(w.1, flip));
+                let size = both!(_mm256_abs_epi8, w);
+                unroll!(r in 0..N, {
+                    let x = group_of(x[r], W::LINES * part + line);
+                    // A size of up to 128 times an x that has the weight's sign: two such products are within i16.
+                    let products =
+                        |w, size| _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(x, w)), ones);
+                    acc[r].0 = _mm256_add_epi32(acc[r].0, products(w.0, size.0));
+                    acc[r].1 = _mm256_add_epi32(acc[r].1, products(w.1, size.1));
+                });
+            }
         });
         acc
     }
     #[inline(always)]
-    unsafe fn dot(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, max_code: u8) -> Pair<__m256i> {
+    unsafe fn dot<W: Groups<Self>, const N: usize>(
+        acc: [Pair<__m256i>; N],
+        w: &W,
+        x: [*const i8; N],
+        max_code: u8,
+    ) -> [Pair<__m256i>; N] {
         match max_code {
             0..=15 => Self::dot_narrow(acc, w, x, 8),
             16..=31 => Self::dot_narrow(acc, w, x, 4),

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::lanes::{Lanes, unroll};
+use super::super::lanes::{Groups, Lanes, unroll};
 
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx512;
@@ -31,6 +31,7 @@ impl Lanes for Avx512 {
     type Floats = __m512;
     // 16 accumulators, 8 registers of weights, scales and temporaries: 32 registers.
     const MAX_ROWS: usize = 16;
+    const HOLDS_BLOCK: bool = true;
 
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
@@ -104,13 +105,28 @@ impl Lanes for Avx512 {
         a
     }
     #[inline(always)]
-    unsafe fn dot_bytes(w: &[__m512i], x: *const i8, neg_sum: i32) -> __m512i {
-        Self::dot(_mm512_set1_epi32(neg_sum << 7), w, x, u8::MAX)
+    unsafe fn dot_bytes<W: Groups<Self>, const N: usize>(w: &W, x: [*const i8; N], neg_sums: [i32; N]) -> [__m512i; N] {
+        let mut acc = [_mm512_setzero_si512(); N];
+        unroll!(r in 0..N, {
+            acc[r] = _mm512_set1_epi32(neg_sums[r] << 7);
+        });
+        Self::dot(acc, w, x, u8::MAX)
     }
     #[inline(always)]
-    unsafe fn dot(mut acc: __m512i, w: &[__m512i], x: *const i8, _max_code: u8) -> __m512i {
-        unroll!(g in 0..w.len(), {
-            acc = _mm512_dpbusd_epi32(acc, w[g], _mm512_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned()));
+    unsafe fn dot<W: Groups<Self>, const N: usize>(
+        mut acc: [__m512i; N],
+        w: &W,
+        x: [*const i8; N],
+        _max_code: u8,
+    ) -> [__m512i; N] {
+        unroll!(r in 0..N, {
+            unroll!(part in 0..W::PARTS, {
+                for line in 0..W::LINES {
+                    let at = x[r].add(4 * (W::LINES * part + line));
+                    let x = _mm512_set1_epi32(at.cast::<i32>().read_unaligned());
+                    acc[r] = _mm512_dpbusd_epi32(acc[r], w.group(part, line), x);
+                }
+            });
         });
         acc
     }

@@ -4,28 +4,115 @@
 //! `acc = fma(scale * x.scale, (float)(Σ code·x - offset·Σ x), acc)`, then, with minimums, `acc = fma(min, x.sum,
 //! acc)`. The sums of products are exact in i32 (at most 32 · 255 · 127).
 
-use super::super::formats::{Format, Q8_0, span_blocks};
-use super::super::lanes::{Lanes, unroll};
+use std::marker::PhantomData;
+
+use super::super::formats::{Format, Q8_0, Scales, span_blocks};
+use super::super::lanes::{Groups, Lanes, unroll};
 use super::super::q8::{BLOCK, GROUP, Q8Block};
 use super::TileArgs;
 
-/// `Σ code · x - offset · Σ x` over the groups `w`.
+/// The groups of a block that were cut out before.
+struct Held<'a, L: Lanes>(&'a [L::Bytes; 8]);
+
+impl<L: Lanes> Groups<L> for Held<'_, L> {
+    const PARTS: usize = 8;
+    const LINES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn group(&self, part: usize, _line: usize) -> L::Bytes {
+        self.0[part]
+    }
+}
+
+/// The groups of a block of format `F`, which has no high plane, in its planes.
+struct Planes<F>(*const u8, PhantomData<F>);
+
+impl<L: Lanes, F: Format> Groups<L> for Planes<F> {
+    const PARTS: usize = 8 / <Self as Groups<L>>::LINES;
+    // Formats that compute their codes have no planes, and no use for this.
+    const LINES: usize = if F::LOW > 0 { F::LOW as usize } else { 1 };
+
+    #[inline(always)]
+    unsafe fn group(&self, part: usize, line: usize) -> L::Bytes {
+        // SAFETY: the caller's promise, and that of whoever gave the pointer.
+        unsafe { F::low_codes::<L>(self.0, part, line) }
+    }
+}
+
+/// Half `H` of the groups of a block.
+struct Half<'a, W, const H: usize>(&'a W);
+
+impl<L: Lanes, W: Groups<L>, const H: usize> Groups<L> for Half<'_, W, H> {
+    const PARTS: usize = W::PARTS.div_ceil(2);
+    const LINES: usize = 4 / Self::PARTS;
+
+    #[inline(always)]
+    unsafe fn group(&self, part: usize, line: usize) -> L::Bytes {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if W::PARTS == 1 { self.0.group(0, 4 * H + line) } else { self.0.group(Self::PARTS * H + part, line) }
+        }
+    }
+}
+
+/// Adds to the accumulators of `N` rows their products with the codes `w` of a block of 32, or of half `h` of one; `x`
+/// points to the rows' blocks.
 ///
 /// # Safety
 /// The conditions of `Lanes::dot` hold.
 #[inline(always)]
-unsafe fn dot<L: Lanes, F: Format>(w: &[L::Bytes], x: *const i8, neg_sum: i32) -> L::Floats {
+unsafe fn add_products<L: Lanes, F: Format, W: Groups<L>, const N: usize>(
+    mut acc: [L::Floats; N],
+    w: &W,
+    s: &Scales<L>,
+    h: usize,
+    x: *const Q8Block,
+) -> [L::Floats; N] {
     const { assert!(F::MAX_CODE < 128 || matches!(F::OFFSET, Some(7))) };
     // SAFETY: the caller's promise.
     unsafe {
-        if F::MAX_CODE > 127 {
-            return L::to_f32(L::dot_bytes(w, x, neg_sum));
+        let (mut quants, mut neg_sums) = ([std::ptr::null(); N], [0; N]);
+        let mut start = [L::splat_i32(0); N];
+        unroll!(r in 0..N, {
+            let x = x.add(r);
+            quants[r] = (&raw const (*x).quants).cast::<i8>().add(16 * h);
+            neg_sums[r] = if F::SCALES == 1 { (*x).neg_quant_sum } else { (*x).neg_quant_half_sums[h] };
+            if let Some(offset) = F::OFFSET {
+                start[r] = L::shl(L::splat_i32(neg_sums[r]), offset);
+            }
+        });
+        let sums =
+            if F::MAX_CODE > 127 { L::dot_bytes(w, quants, neg_sums) } else { L::dot(start, w, quants, F::MAX_CODE) };
+        unroll!(r in 0..N, {
+            let x = x.add(r);
+            acc[r] = L::fma(L::mul(s.scale[h], L::splat_f32((*x).scale)), L::to_f32(sums[r]), acc[r]);
+            if F::MIN {
+                let sum = if F::SCALES == 1 { (*x).sum } else { (*x).half_sums[h] };
+                acc[r] = L::fma(s.min[h], L::splat_f32(sum), acc[r]);
+            }
+        });
+    }
+    acc
+}
+
+/// Adds the products of `N` rows with a whole block.
+///
+/// # Safety
+/// See `add_products`.
+#[inline(always)]
+unsafe fn add_block<L: Lanes, F: Format, W: Groups<L>, const N: usize>(
+    acc: [L::Floats; N],
+    w: &W,
+    s: &Scales<L>,
+    x: *const Q8Block,
+) -> [L::Floats; N] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if F::SCALES == 1 {
+            return add_products::<L, F, W, N>(acc, w, s, 0, x);
         }
-        let start = match F::OFFSET {
-            Some(offset) => L::shl(L::splat_i32(neg_sum), offset),
-            None => L::splat_i32(0),
-        };
-        L::to_f32(L::dot(start, w, x, F::MAX_CODE))
+        let acc = add_products::<L, F, _, N>(acc, &Half::<W, 0>(w), s, 0, x);
+        add_products::<L, F, _, N>(acc, &Half::<W, 1>(w), s, 1, x)
     }
 }
 
@@ -116,34 +203,21 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
                     } else {
                         prefetch::<L>(side.wrapping_add(b * side_stride / blocks), side_stride / blocks);
                     }
-                    let w = if !makes_codes::<L, F>() || made.is_null() {
-                        F::codes::<L>(side, weights, b)
-                    } else {
-                        let w = Q8_0::codes::<L>(side, made, b);
-                        made = made.add(CODES);
-                        w
-                    };
                     let s = F::scales::<L>(side, b);
-                    unroll!(r in 0..R, {
-                        let x = x.add(r);
-                        let quants = (&raw const (*x).quants).cast::<i8>();
-                        if F::SCALES == 1 {
-                            let sum = dot::<L, F>(&w, quants, (*x).neg_quant_sum);
-                            acc[r] = L::fma(L::mul(s.scale[0], L::splat_f32((*x).scale)), sum, acc[r]);
-                            if F::MIN {
-                                acc[r] = L::fma(s.min[0], L::splat_f32((*x).sum), acc[r]);
-                            }
-                        } else {
-                            unroll!(h in 0..2, {
-                                let half = [w[4 * h], w[4 * h + 1], w[4 * h + 2], w[4 * h + 3]];
-                                let sum = dot::<L, F>(&half, quants.add(16 * h), (*x).neg_quant_half_sums[h]);
-                                acc[r] = L::fma(L::mul(s.scale[h], L::splat_f32((*x).scale)), sum, acc[r]);
-                                if F::MIN {
-                                    acc[r] = L::fma(s.min[h], L::splat_f32((*x).half_sums[h]), acc[r]);
-                                }
-                            });
-                        }
-                    });
+                    let is_made = makes_codes::<L, F>() && !made.is_null();
+                    if !L::HOLDS_BLOCK && is_made {
+                        acc = add_block::<L, F, _, R>(acc, &Planes(made, PhantomData::<Q8_0>), &s, x);
+                    } else if !L::HOLDS_BLOCK && F::LOW > 0 && F::HIGH == 0 {
+                        acc = add_block::<L, F, _, R>(acc, &Planes(weights, PhantomData::<F>), &s, x);
+                    } else {
+                        let w = if is_made { Q8_0::codes::<L>(side, made, b) } else { F::codes::<L>(side, weights, b) };
+                        unroll!(r in 0..R, {
+                            [acc[r]] = add_block::<L, F, _, 1>([acc[r]], &Held(&w), &s, x.add(r));
+                        });
+                    }
+                    if is_made {
+                        made = made.add(CODES);
+                    }
                     weights = weights.add(code_stride);
                     x = x.add(args.group);
                 }

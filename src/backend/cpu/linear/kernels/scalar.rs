@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Groups, Lanes};
 
 #[derive(Clone, Copy)]
 pub(in super::super) struct Scalar;
@@ -22,6 +22,7 @@ impl Lanes for Scalar {
     type Ints = [i32; 16];
     type Floats = [f32; 16];
     const MAX_ROWS: usize = 4;
+    const HOLDS_BLOCK: bool = true;
 
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
@@ -94,18 +95,30 @@ impl Lanes for Scalar {
         out
     }
     #[inline(always)]
-    unsafe fn dot_bytes(w: &[[u8; 64]], x: *const i8, neg_sum: i32) -> [i32; 16] {
+    unsafe fn dot_bytes<W: Groups<Self>, const N: usize>(
+        w: &W,
+        x: [*const i8; N],
+        neg_sums: [i32; N],
+    ) -> [[i32; 16]; N] {
         // SAFETY: the caller's promise. An i32 holds 32 products of any bytes.
-        unsafe { Self::dot([neg_sum << 7; 16], w, x, u8::MAX) }
+        unsafe { Self::dot(neg_sums.map(|neg_sum| [neg_sum << 7; 16]), w, x, u8::MAX) }
     }
     #[inline(always)]
-    unsafe fn dot(mut acc: [i32; 16], w: &[[u8; 64]], x: *const i8, _max_code: u8) -> [i32; 16] {
-        for (g, w) in w.iter().enumerate() {
-            // SAFETY: the caller vouches for 4 activations per group.
-            let x = unsafe { x.add(4 * g).cast::<[i8; 4]>().read_unaligned() };
-            for (lane, acc) in acc.iter_mut().enumerate() {
-                for (i, x) in x.iter().enumerate() {
-                    *acc += i32::from(w[4 * lane + i]) * i32::from(*x);
+    unsafe fn dot<W: Groups<Self>, const N: usize>(
+        mut acc: [[i32; 16]; N],
+        w: &W,
+        x: [*const i8; N],
+        _max_code: u8,
+    ) -> [[i32; 16]; N] {
+        for (acc, x) in acc.iter_mut().zip(x) {
+            for g in 0..W::COUNT {
+                // SAFETY: the caller vouches for the groups and for 4 activations of each.
+                let (w, x) =
+                    unsafe { (w.group(g / W::LINES, g % W::LINES), x.add(4 * g).cast::<[i8; 4]>().read_unaligned()) };
+                for (lane, acc) in acc.iter_mut().enumerate() {
+                    for (i, x) in x.iter().enumerate() {
+                        *acc += i32::from(w[4 * lane + i]) * i32::from(*x);
+                    }
                 }
             }
         }
