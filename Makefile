@@ -95,8 +95,8 @@ test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property 
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
 
-test-kernels: gpu-tools stand-in ## kernels on more simulated devices, five AMD targets among them, and without each of their barriers
-	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, other orders of waves and of memory, barriers left out'
+test-kernels: gpu-tools stand-in ## kernels on more simulated devices, six AMD targets among them, and without each of their barriers
+	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, gfx1201, other orders of waves and of memory, barriers left out'
 	@cargo test --quiet --locked --lib -- gpu::tests::deep
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas

@@ -1,6 +1,6 @@
 //! The conformance cases on more simulated devices than at every commit.
 
-use crate::backend::gpu::tests::conformance::{check, check_machine_code, check_order};
+use crate::backend::gpu::tests::conformance::{check, check_invariance, check_machine_code, check_order};
 use crate::backend::gpu::tests::devices::{self, AMD_TARGETS, CPU_TARGETS, KIN_TARGETS, WEAK_TARGETS};
 
 #[test]
@@ -14,6 +14,11 @@ fn cpu_wave64_up() {
 }
 
 #[test]
+fn invariance_on_the_cpu() {
+    check_invariance(devices::open(CPU_TARGETS[1]));
+}
+
+#[test]
 fn gfx90a() {
     check_machine_code(AMD_TARGETS[2]);
 }
@@ -21,6 +26,11 @@ fn gfx90a() {
 #[test]
 fn gfx1030() {
     check_machine_code(AMD_TARGETS[3]);
+}
+
+#[test]
+fn gfx1201() {
+    check_machine_code(AMD_TARGETS[4]);
 }
 
 /// Products of bf16 in two halves, and accumulators in registers of their own.
