@@ -233,7 +233,9 @@ def test_callers_that_leave_or_come_too_late(long_model, assert_nothing_left):
         asyncio.run(run(engine))
         assert_nothing_left(engine)
         stats = engine.stats()
-        assert (stats.num_finished["stop"], stats.num_finished["error"]) == (1, 0)
+        # On a GPU one of the prompts half-way may be through before it is cancelled.
+        assert stats.num_finished["stop"] == 1 or (ON_GPU and stats.num_finished["stop"] > 1)
+        assert stats.num_finished["error"] == 0
         assert stats.num_finished["timeout"] > 0
 
 
