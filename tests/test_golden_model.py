@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from conftest import ON_GPU
 from rocmforge import LLM, SamplingParams, Tokenizer
 from tiny_models import ARCHITECTURES
 
 # Two engines may part ways only where the two best tokens are closer than this (log-probability).
 GAP = 0.3
+# Logits that are nearer to each other than this may change places. The matrix units of a GPU round what they multiply
+# to 16 bits, for which the golden data's notes give 0.1 as bound, and say that the least of 200 faults moves 0.7.
+TIE = 0.1 if ON_GPU else 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +112,5 @@ def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz,
     with LLM(tiny_model(f"arch/{name}"), max_model_len=128, kv_cache_dtype="f32", num_threads=2) as llm:
         got = llm.generate(golden["tokens"][:16], params, progress=False)[0].outputs[0].token_ids
         assert_nothing_left(llm)
-    certain = int(np.argmax(golden["greedy_gap"] < 1e-3)) or 24
-    assert certain > 12
-    assert got[:certain] == golden["greedy"][:certain].tolist()
+    differing = np.flatnonzero(np.array(got) != golden["greedy"])
+    assert not differing.size or golden["greedy_gap"][differing[0]] < TIE
