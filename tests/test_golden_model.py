@@ -112,5 +112,6 @@ def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz,
     with LLM(tiny_model(f"arch/{name}"), max_model_len=128, kv_cache_dtype="f32", num_threads=2) as llm:
         got = llm.generate(golden["tokens"][:16], params, progress=False)[0].outputs[0].token_ids
         assert_nothing_left(llm)
+    assert (golden["greedy_gap"][:13] >= 1e-3).all()
     differing = np.flatnonzero(np.array(got) != golden["greedy"])
     assert not differing.size or golden["greedy_gap"][differing[0]] < TIE
