@@ -56,6 +56,7 @@ fn run() -> Result<(), String> {
     let embedded = match &compiler {
         Some(clang) => {
             let cache = cache_directory(&root, &out)?;
+            let _compiling = objects::lock(&cache)?;
             let objects = objects::compile(clang, &sources, &targets, &cache)?;
             let packed = embed::pack(&objects, &cache)?;
             let used = objects.iter().map(|object| &*object.path).chain(packed.iter().map(|packed| &*packed.path));

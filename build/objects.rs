@@ -20,6 +20,15 @@ pub(crate) struct Object {
     pub(crate) path: PathBuf,
 }
 
+/// Waits until no other build compiles, and keeps others from it until the file is dropped. Clippy and the build of the
+/// wheel begin at the same time and need the same objects: each would compile all of them.
+pub(crate) fn lock(directory: &Path) -> Result<fs::File, String> {
+    let path = directory.with_file_name("lock");
+    let file = fs::File::create(&path).map_err(|e| format!("creating {}: {e}", path.display()))?;
+    file.lock().map_err(|e| format!("locking {}: {e}", path.display()))?;
+    Ok(file)
+}
+
 /// Compiles what is not there yet; the result is ordered by target, then by unit as in the plan.
 pub(crate) fn compile(
     clang: &Clang,
