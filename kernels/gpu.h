@@ -65,7 +65,8 @@ typedef u16 f16;                       // storage of a half: half headers differ
 #if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
     defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1011__) || \
     defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || \
-    defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
+    defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__) || \
+    defined(__gfx10_3_generic__)
   #define HAS_SDOT4 1                  // v_dot4_i32_i8
   #define HAS_FDOT2 1                  // v_dot2_f32_f16
 #elif defined(__GFX11__) || defined(__GFX12__)

@@ -83,7 +83,7 @@ DEVICES = (
     Device("MI300X", "gfx942", CDNA3, "cdna3", 304, 2100, 5300, 64 * 1024),
     Device("MI350X", "gfx950", CDNA4, "cdna4", 256, 2200, 8000, 160 * 1024),
     Device("RX 7900 XTX", "gfx1100", RDNA3, "rdna3", 48, 2500, 960, 128 * 1024),
-    Device("RX 9070 XT", "gfx1201", RDNA4, "rdna4", 32, 2970, 640, 128 * 1024),
+    Device("RX 9070 XT", "gfx12-generic", RDNA4, "rdna4", 32, 2970, 640, 128 * 1024),
     Device("Strix Halo", "gfx1151", RDNA3, "apu", 20, 2900, 256, 128 * 1024),
 )
 

@@ -25,9 +25,9 @@ import kernel_table
 ROOT = Path(__file__).resolve().parent.parent
 LISTS = (ROOT / "target/kernels/release.tsv", ROOT / "target/kernels/debug.tsv")
 HOT = ("gemv_", "matmul_", "attention_")
-# The widest matrix kernel on the generic targets of GFX9, which have no matrix units: only for devices without code of
+# The widest matrix kernel on the generic target of GFX9, which has no matrix units: only for devices without code of
 # their own, where it is slow anyhow.
-KNOWN_SPILLS = re.compile(r"matmul_\w+_n64 gfx9-(4-)?generic")
+KNOWN_SPILLS = re.compile(r"matmul_\w+_n64 gfx9-generic")
 MAX_LDS = 64 * 1024
 # First version that knows every target, as in build/clang.rs.
 READELF = ("llvm-readelf-22", "llvm-readelf-23", "llvm-readelf-24", "llvm-readelf")
@@ -35,7 +35,7 @@ READELF = ("llvm-readelf-22", "llvm-readelf-23", "llvm-readelf-24", "llvm-readel
 # Vector registers of a SIMD (per lane, wave32 where the family has it), allocation unit, waves at most (LLVM's
 # AMDGPUBaseInfo). The first pattern that matches a target counts.
 REGISTER_FILES = (
-    (r"gfx90a|gfx94|gfx950|gfx9-4", 512, 8, 8),
+    (r"gfx90a|gfx94|gfx950", 512, 8, 8),
     (r"gfx9", 256, 4, 10),
     (r"gfx10", 1024, 16, 16),
     (r"gfx1100|gfx1101|gfx1151|gfx12", 1536, 24, 16),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the targets of this machine's AMD GPUs, for ROCMFORGE_HIP_TARGETS: "none" where there is no such GPU, an empty
-line where a full build is needed.
+"""Prints the targets that serve this machine's AMD GPUs, for ROCMFORGE_HIP_TARGETS: "none" where there is no such GPU,
+an empty line where a full build is needed.
 
 Usage: local_targets.py [TOPOLOGY WSL]
   TOPOLOGY  by default /sys/class/kfd/kfd/topology/nodes, where AMD's driver says what there is
@@ -31,20 +31,23 @@ def local_targets(topology: Path) -> list[str]:
     return sorted(found)
 
 
-def built_targets() -> list[str]:
-    """Targets that build.rs takes."""
-    table = re.search(r"const EXACT_TARGETS:.*?\];", (ROOT / "build.rs").read_text(), re.DOTALL)
-    return re.findall(r'"(gfx\w+)"', table[0]) if table is not None else []
+def built_targets() -> dict[str, str]:
+    """By GPU, the target that serves it: its own where build.rs has it, else its family's."""
+    plan = (ROOT / "src/backend/gpu/compile/plan.rs").read_text()
+    families = re.findall(r'^    \("(gfx[\w-]+)", &\[(.*)\]\),$', plan, re.MULTILINE)
+    served = {gpu: family for family, gpus in families for gpu in re.findall(r'"(\w+)"', gpus)}
+    exact = re.search(r"const EXACT_TARGETS:.*?\];", (ROOT / "build.rs").read_text(), re.DOTALL)
+    return served | {gpu: gpu for gpu in re.findall(r'"(gfx\w+)"', exact[0] if exact else "")}
 
 
 def main() -> None:
     topology, wsl = map(Path, sys.argv[1:3]) if len(sys.argv) > 2 else (TOPOLOGY, WSL)
-    targets = local_targets(topology)
-    if not targets:
+    gpus, served = local_targets(topology), built_targets()
+    if not gpus:
         print("" if wsl.exists() else "none")
     else:
-        # Another GPU may be served by its family's code, which a full build has.
-        print(",".join(targets) if set(targets) <= set(built_targets()) else "")
+        # Others compile when they run, or are newer than this list.
+        print(",".join(sorted({served[gpu] for gpu in gpus})) if set(gpus) <= set(served) else "")
 
 
 if __name__ == "__main__":

@@ -157,9 +157,8 @@ impl Unit {
 }
 
 /// Targets that run on several GPUs, with those GPUs (LLVM, "AMDGPU Usage", table of generic processors).
-pub(crate) const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
+pub(crate) const GENERIC_TARGETS: [(&str, &[&str]); 4] = [
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
-    ("gfx9-4-generic", &["gfx940", "gfx941", "gfx942", "gfx950"]),
     ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"]),
     ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]),
     ("gfx12-generic", &["gfx1200", "gfx1201"]),
