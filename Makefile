@@ -59,11 +59,11 @@ stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
 
-test-rust: gpu-tools stand-in ## Rust tests, AMD machine code among them; compiles every target first
-	$(SAY) 'Rust tests: compiling every target, benches too'
-	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz --no-run --all-targets
+test-rust: gpu-tools stand-in ## Rust tests, AMD machine code among them
+	$(SAY) 'Rust tests: compiling'
+	@cargo test --quiet --locked --lib --no-run
 	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
-	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz -- --skip gpu::tests::deep
+	@cargo test --quiet --locked --lib -- --skip ::deep::
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
@@ -96,8 +96,8 @@ test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property 
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
 
 test-kernels: gpu-tools stand-in ## kernels on more simulated devices, six AMD targets among them, and without each of their barriers
-	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, gfx1201, other orders of waves and of memory, barriers left out'
-	@cargo test --quiet --locked --lib -- gpu::tests::deep
+	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, gfx1201, the other size of a wave, other orders, barriers left out'
+	@cargo test --quiet --locked --lib -- ::deep::
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'

@@ -19,6 +19,8 @@ pub mod config;
 pub mod diagnose;
 pub mod engine;
 pub mod error;
+#[cfg(test)]
+mod fuzz_tests;
 pub mod gguf;
 pub mod grammar;
 pub mod interrupt;
@@ -37,5 +39,9 @@ pub mod tokenizer;
 
 #[cfg(feature = "python")]
 mod python;
+
+// The checks of `fuzz_tests` name the engine as its users do.
+#[cfg(test)]
+extern crate self as rocmforge;
 
 pub use error::{Error, Result};

@@ -34,8 +34,11 @@ def run_script(name: str, *arguments: Path | str, ci: bool = False) -> subproces
         ([0, 110000], "gfx1100"),
         ([90010, 90010, 0], "gfx90a"),
         ([90402, 90500], "gfx942,gfx950"),
-        # Its code is that of its family, which only a full build has.
-        ([110003], ""),
+        # Their code is that of their families.
+        ([100301, 120001], "gfx10-3-generic,gfx12-generic"),
+        ([110000, 110003], "gfx11-generic,gfx1100"),
+        # Newer than the lists.
+        ([110000, 130000], ""),
         ([0], "none"),
         ([], "none"),
     ],
@@ -382,7 +385,7 @@ def test_each_fuzz_target_has_its_parts() -> None:
     (listed,) = re.findall(r"^targets=\((.*)\)$", (ROOT / "scripts" / "fuzz.sh").read_text(), re.MULTILINE)
     assert set(listed.split()) == targets
     assert set(re.findall(r'^name = "(\w+)"$', (fuzz / "Cargo.toml").read_text(), re.MULTILINE)) == targets
-    assert set(re.findall(r'replay\("(\w+)"', (fuzz / "tests" / "replay.rs").read_text())) == targets
+    assert set(re.findall(r'replay\("(\w+)"', (ROOT / "src" / "fuzz_tests.rs").read_text())) == targets
     assert {path.stem for path in fuzz.glob("*.dict")} == targets
     inputs = [path for path in (fuzz / "corpus").rglob("*") if path.is_file()]
     assert {path.parent.name for path in inputs} == targets

@@ -6,7 +6,7 @@ use std::str;
 use rocmforge::tokenizer::{ChatTemplate, Rendered};
 use serde_json::{Map, Value, json};
 
-use crate::allowed;
+use super::allowed;
 
 /// No character of a template, unless one writes it.
 const MARK: char = '\u{e000}';

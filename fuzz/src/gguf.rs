@@ -6,8 +6,8 @@ use rocmforge::model::{ModelSpec, ModelTensors};
 use rocmforge::tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::{Map, Value, json};
 
-use crate::allowed;
-use crate::file::TempFile;
+use super::allowed;
+use super::file::TempFile;
 
 pub fn check(bytes: &[u8]) {
     let file = TempFile::new(bytes);

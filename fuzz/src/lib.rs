@@ -1,6 +1,7 @@
 //! Promises that hold whatever a user, a client or a file sends. Each module has one function, `check`, that takes any
 //! bytes and panics where the engine breaks a promise: libFuzzer calls it with bytes that it makes up (`targets/`), and
-//! a test calls it with those kept in `corpus/` (`tests/replay.rs`).
+//! a test of the engine calls it with those kept in `corpus/` (`src/fuzz_tests.rs`). That test has these modules as its
+//! own: so they name each other from `super`.
 
 pub mod chat_template;
 mod file;

@@ -9,7 +9,7 @@ use rocmforge::config::SamplingParams;
 use rocmforge::sampler::{Picked, Sampler, SequenceSampler};
 use rocmforge::selection::{BestTokens, Ranked, Selected, Wanted};
 
-use crate::allowed;
+use super::allowed;
 
 /// More than the candidates of a device, so that the row decides in several ways.
 const MAX_ROW: usize = 4096;

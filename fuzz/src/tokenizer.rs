@@ -10,7 +10,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use rocmforge::gguf::{Array, Metadata, Value};
 use rocmforge::tokenizer::{StreamDecoder, Tokenizer, pre_tokenizers};
 
-use crate::allowed;
+use super::allowed;
 
 /// `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;

@@ -140,7 +140,7 @@ fn check_quantised(device: &Opened, name: &str) {
     );
 }
 
-fn check_all(device: Option<Opened>) {
+pub(super) fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
     check_hidden(devices::loader(&device, MAX_TOKENS), 3e-2);
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
@@ -459,11 +459,6 @@ fn a_library_that_refuses_in_a_recording_fails_no_step() {
 #[test]
 fn golden_logits_cpu_wave32() {
     check_all(devices::open(CPU_TARGETS[0]));
-}
-
-#[test]
-fn golden_logits_cpu_wave64() {
-    check_all(devices::open(CPU_TARGETS[3]));
 }
 
 /// A llama, a qwen, experts, states of each kind, layers that differ, a quantised model, and the two families that have

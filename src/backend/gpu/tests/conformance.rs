@@ -1,6 +1,6 @@
 //! The conformance cases of all backends, on every device.
 
-use super::devices::{self, AMD_TARGETS, CPU_TARGETS, WEAK_TARGETS};
+use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::backend::conformance::{self, Accuracy};
 use crate::backend::gpu::{Device, KernelType, Kernels, Unit};
 use crate::config::GpuOptions;
@@ -40,12 +40,6 @@ fn cpu_wave32_up() {
     check(devices::open(CPU_TARGETS[0]));
 }
 
-/// G1, G5, G16, G19, G20, G21: the other size of a wave, in the other order.
-#[test]
-fn cpu_wave64_down() {
-    check(devices::open(CPU_TARGETS[3]));
-}
-
 /// G1, G5, G16, G18, G19, G20: what the compiler made of the kernels, every access checked.
 #[test]
 fn gfx1100() {
@@ -63,16 +57,6 @@ pub(super) fn check_order(target: &str) {
     let loader = |rows| devices::make_loader(&device, rows);
     conformance::pass(|tally| conformance::splits::check(loader, Accuracy::GPU, 2, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
-}
-
-#[test]
-fn order_of_memory_on_gfx942() {
-    check_order(WEAK_TARGETS[1]);
-}
-
-#[test]
-fn order_of_memory_on_gfx1201() {
-    check_order(WEAK_TARGETS[3]);
 }
 
 #[test]

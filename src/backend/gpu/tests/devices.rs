@@ -14,7 +14,7 @@ use crate::config::{EngineArgs, GpuOptions, Platform};
 /// code.
 pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
 pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
-/// Targets whose code differs little from one of those. Machine code of gfx1100, gfx942 and gfx1201 is executed at
+/// Targets whose code differs little from one of those. Machine code of gfx1100 and gfx942 is executed at
 /// every commit, that of others by `make test-kernels`.
 pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
 /// One of each memory model, with workgroups that do not see each other's stores at once.

@@ -1,11 +1,16 @@
-//! The inputs in `corpus/`, each through what it was found with: what fuzzing reached once stays right at every commit.
+//! The inputs in `fuzz/corpus/`, each through what it was found with: what fuzzing reached once stays right at every
+//! commit. The checks are compiled once more here: against their own package, the engine would have to be.
+
+#[allow(unreachable_pub)]
+#[path = "../fuzz/src/lib.rs"]
+mod checks;
 
 use std::fs;
 use std::panic::{self, RefUnwindSafe};
 use std::path::Path;
 
 fn replay(target: &str, check: impl Fn(&[u8]) + RefUnwindSafe) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut paths: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .map(|entry| entry.unwrap_or_else(|e| panic!("{}: {e}", folder.display())).path())
@@ -21,20 +26,20 @@ fn replay(target: &str, check: impl Fn(&[u8]) + RefUnwindSafe) {
 
 #[test]
 fn gguf() {
-    replay("gguf", rocmforge_fuzz::gguf::check);
+    replay("gguf", checks::gguf::check);
 }
 
 #[test]
 fn tokenizer() {
-    replay("tokenizer", rocmforge_fuzz::tokenizer::check);
+    replay("tokenizer", checks::tokenizer::check);
 }
 
 #[test]
 fn chat_template() {
-    replay("chat_template", rocmforge_fuzz::chat_template::check);
+    replay("chat_template", checks::chat_template::check);
 }
 
 #[test]
 fn sampling() {
-    replay("sampling", rocmforge_fuzz::sampling::check);
+    replay("sampling", checks::sampling::check);
 }
