@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 CONTEXT_TOKENS = 32
@@ -52,11 +53,26 @@ def main() -> None:
     print("| model | row | rocmforge, tok/s | llama.cpp, tok/s | ratio, median (lowest to highest of a turn) |")
     print("|---|---|---:|---:|---|")
     for model in args.models:
-        compare(args, model)
+        for row in compare(args, model):
+            print(f"| {Path(model).stem} | {row} |", flush=True)
 
 
-def compare(args: argparse.Namespace, model: str) -> None:
-    """Prints the rows of one model that both engines measured."""
+@dataclass(frozen=True)
+class Compared:
+    """Tokens per second of both engines in a row, one figure per turn."""
+
+    row: str
+    ours: list[float]
+    theirs: list[float]
+
+    def __str__(self) -> str:
+        ratios = [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        return f"{self.row} | {statistics.median(self.ours):,.1f} | {statistics.median(self.theirs):,.1f} | {spread}"
+
+
+def compare(args: argparse.Namespace, model: str) -> list[Compared]:
+    """The rows of one model that both engines measured."""
     common = ["-t", str(args.threads), "-p", args.prompt, "-n", str(args.new_tokens), "-r", str(args.reps)]
     ours = [sys.executable, "-m", "rocmforge", "bench", "--device", "cpu", "-m", model, *common, "-b", args.batch]
     ours += ["--depth", f"{CONTEXT_TOKENS},{args.depth}"] if args.depth else []
@@ -73,13 +89,8 @@ def compare(args: argparse.Namespace, model: str) -> None:
         for command, read_rows, results in zip((ours, theirs), (our_rows, read), runs, strict=True):
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             results.append(read_rows(done.stdout))
-    name = Path(model).stem
-    for row in (row for row in runs[0][0] if row in runs[1][0]):
-        mine, other = ([result[row] for result in results] for results in runs)
-        ratios = [a / b for a, b in zip(mine, other, strict=True)]
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        medians = f"{statistics.median(mine):.1f} | {statistics.median(other):.1f}"
-        print(f"| {name} | {row} | {medians} | {spread} |", flush=True)
+    rows = [row for row in runs[0][0] if row in runs[1][0]]
+    return [Compared(row, *([result[row] for result in results] for results in runs)) for row in rows]
 
 
 def our_rows(text: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ import pytest
 from rust_source import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
+import bench_cpu
 import bench_load
 import kernel_report
 
@@ -190,6 +191,46 @@ def test_a_load_is_one_table(
     served = "served, 2 x 512/128, temperature 0.8, top-p, top-k"
     assert [row for _, row, _ in cells] == ["pp8", "tg", "tg2 @ d40, int8 KV", served]
     assert all(float(speed.replace(",", "")) > 0 for *_, speed in cells)
+
+
+def test_the_cpu_is_compared_as_one_table(
+    tmp_path: Path, long_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of both engines, by a program with llama-bench's options and output; AVX2 once more."""
+    shutil.copy(long_model, tmp_path / "tiny.q4_0.gguf")
+    bench = tmp_path / "llama-bench"
+    bench.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        "told = dict(zip(sys.argv, sys.argv[1:]))\n"
+        "assert told['-m'].endswith('tiny.q4_0.gguf') and told['-rtr'] == '1' and told['-o'] == 'json', told\n"
+        "depth = told.get('-gp', '0,0').split(',')[0]\n"
+        "rows = [(told['-p'], 0, 500), (0, told['-n'], 50), *([(depth, told['-n'], 5)] if int(depth) else [])]\n"
+        "print(json.dumps([dict(n_prompt=int(p), n_gen=int(n), samples_ts=[s - 1, s, s + 2]) for p, n, s in rows]))\n"
+    )
+    bench.chmod(0o755)
+    loads = [
+        bench_cpu.Load("tiny:q4_0", 8, 4, "≥ 1.5"),
+        bench_cpu.Load("tiny:q4_0", 8, 4, depth=40, ours="--kv-cache-dtype int8", what="over int8", reps=1, rounds=2),
+    ]
+    monkeypatch.setattr(bench_cpu, "LOADS", loads)
+    monkeypatch.setattr(bench_cpu, "TYPES", loads[:1])
+    monkeypatch.setenv("ROCMFORGE_CPU_ISA", "")
+    options = ["--ik", str(bench), "--ik-avx2", str(bench), "--models", str(tmp_path), "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["bench_cpu.py", *options])
+    bench_cpu.main()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[4:]]
+    assert [(row[0], row[1].split(" (")[0], row[5]) for row in rows] == [
+        ("tiny:q4_0", "pp8", "≥ 1.5"),
+        ("tiny:q4_0", "tg", "≥ 1"),
+        ("tiny:q4_0, over int8", "tg @ d40", "≥ 1"),
+        ("tiny:q4_0, AVX2", "pp8", "≥ 1"),
+        ("tiny:q4_0, AVX2", "tg", "≥ 1"),
+    ]
+    assert [float(row[3]) for row in rows] == [500, 50, 5, 500, 50]
+    for row in rows:
+        ours, theirs = (float(cell.replace(",", "")) for cell in row[2:4])
+        assert float(row[4].split()[0]) == pytest.approx(ours / theirs, abs=0.01)
 
 
 def test_servers_are_compared(tmp_path: Path, model: Path) -> None:
