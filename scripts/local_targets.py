@@ -46,7 +46,7 @@ def main() -> None:
     if not gpus:
         print("" if wsl.exists() else "none")
     else:
-        # Others compile when they run, or are newer than this list.
+        # A full build is needed where a GPU is in neither list.
         print(",".join(sorted({served[gpu] for gpu in gpus})) if set(gpus) <= set(served) else "")
 
 
