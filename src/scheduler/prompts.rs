@@ -24,7 +24,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Bound;
 
 use super::Scheduler;
-use super::pick::Picks;
+use super::pick::{Grown, Picks};
 use super::reason::WaitingReason;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
@@ -125,18 +125,19 @@ impl Scheduler {
                 continue;
             }
             let Turn { priority, served, key, line, slot } = turn;
-            if self.sequences[slot].state == State::Running {
+            // The flow's account does not tell: a preemption for this prompt may have given back as much.
+            let is_picked = if self.sequences[slot].state == State::Running {
                 lines[line].under_way.pop_front();
                 let pending = self.sequences[slot].num_pending();
                 let num_tokens = self.share(key, slot, pending, kv, picks, is_open);
-                if num_tokens > 0 {
-                    self.grow(slot, num_tokens, kv, picks, now)?;
-                }
+                num_tokens > 0 && self.grow(slot, num_tokens, kv, picks, now)? == Grown::Scheduled
             } else {
                 lines[line].last_seen = Some(key);
-                is_open = self.admit(key, slot, kv, picks, now)? != Admission::Closed;
-            }
-            if self.flows.get(lines[line].flow).served > served {
+                let admission = self.admit(key, slot, kv, picks, now)?;
+                is_open = admission != Admission::Closed;
+                admission == Admission::Started
+            };
+            if is_picked {
                 picks.num_prompts += 1;
                 self.flows.advance(priority, served);
             }

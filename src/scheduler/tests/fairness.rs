@@ -7,6 +7,9 @@ use proptest::prelude::ProptestConfig;
 use proptest::proptest;
 
 use super::harness::{Harness, from, limits, sequence, shares};
+use super::sim::{Request, Sim, SimConfig};
+use crate::batch::GroupKind;
+use crate::config::GroupConfig;
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step, WaitingReason};
 
 fn waiting(h: &Harness) -> Vec<(u64, WaitingReason)> {
@@ -162,6 +165,38 @@ fn reasons_name_what_a_sequence_waits_for() {
     h.add(NewSequence { prompt: sequence(1, 40).prompt, ..from("a", 3, 40) }).unwrap();
     h.step();
     assert_eq!(waiting(&h)[0], (2, WaitingReason::StepTokens));
+}
+
+/// A prompt of a client with credit takes the block of an answer of the same client, which gives back as many tokens as
+/// the prompt is charged: that was taken for a step without the prompt, which was then picked once more.
+#[test]
+fn a_prompt_is_picked_once_whomever_it_preempts() {
+    let groups = vec![GroupConfig { kind: GroupKind::Sliding { window: 4 }, num_blocks: 3 }];
+    let mut sim = Sim::new(SimConfig {
+        block_size: 5,
+        groups,
+        prefix_caching: false,
+        max_num_seqs: 2,
+        max_num_batched_tokens: 2,
+        max_model_len: 40,
+        partial_prefills: (1, 1, 1),
+        depth: 3,
+        ..SimConfig::default()
+    });
+    let request = |len: usize, max_tokens| Request::new(vec![1; len], max_tokens);
+    let later = |len, max_tokens| Request { priority: 1, all_logits: true, ..request(len, max_tokens) };
+    sim.add(&request(1, 3)).unwrap();
+    sim.add(&Request { client: Some(0), n: 2, ..later(18, 14) }).unwrap();
+    sim.add(&request(12, 1)).unwrap();
+    sim.cancel(2);
+    sim.cancel(14);
+    sim.add(&later(7, 1)).unwrap();
+    sim.step();
+    sim.step();
+    sim.add(&Request { priority: 1, ..request(5, 2) }).unwrap();
+    sim.step();
+    sim.check();
+    sim.drain();
 }
 
 /// Clients without sequences are forgotten, once nobody has to catch up with them or there are too many.
