@@ -31,7 +31,7 @@ use super::split::Split;
 use crate::backend::{LinearPart, Progress};
 use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
-use kernels::{Line, TileArgs};
+use kernels::{Line, TileArgs, prefetches_near};
 use layout::TILE;
 use memory::WeightBytes;
 use part::{Part, Storage};
@@ -331,6 +331,7 @@ impl PackedMatrix {
                 add: store == Store::Add,
                 lanes,
                 bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+                near: prefetches_near(),
             };
             // SAFETY: `isa` is this machine's. The tile holds `steps` steps of 16 rows, the scratch `steps` steps of
             // `group` rows (prepared by `multiply_inputs`), the bias 16 values. `rows` rows of `out`, `out_stride`

@@ -116,18 +116,28 @@ unsafe fn add_block<L: Lanes, F: Format, W: Groups<L>, const N: usize>(
     }
 }
 
-/// How far ahead memory is asked for, into the second-level cache: into the first it came a seventh to a third slower
-/// on Zen 4, and without being asked for as much slower with some types. Tiles lie side by side, so that running ahead
-/// of one is into the next.
-pub(super) const AHEAD: usize = 8192;
+/// How far ahead memory is asked for. Without being asked for it came a seventh to a third slower with some types (Zen
+/// 4). Tiles lie side by side, so that running ahead of one is into the next.
+const AHEAD: usize = 8192;
+
+/// Asks for the line `AHEAD` of `p`, into the first-level cache where that is `near`.
+///
+/// # Safety
+/// The conditions of `Lanes` hold.
+#[inline(always)]
+pub(super) unsafe fn ask_ahead<L: Lanes>(p: *const u8, near: bool) {
+    let line = p.wrapping_add(AHEAD);
+    // SAFETY: the caller's promise; a prefetch may be of any address.
+    unsafe { if near { L::prefetch(line) } else { L::prefetch_second(line) } }
+}
 
 /// # Safety
 /// The conditions of `Lanes` hold.
 #[inline(always)]
-unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize) {
+unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize, near: bool) {
     unroll!(line in 0..bytes.div_ceil(64), {
-        // SAFETY: the caller's promise; a prefetch may be of any address.
-        unsafe { L::prefetch_second(p.wrapping_add(AHEAD + 64 * line)) };
+        // SAFETY: the caller's promise.
+        unsafe { ask_ahead::<L>(p.wrapping_add(64 * line), near) };
     });
 }
 
@@ -187,6 +197,7 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
         let (mut weights, mut made) = (args.weights, args.codes);
         let mut x = args.activations.cast::<Q8Block>().add(first);
         let [blocks, code_stride, side_stride] = strides::<F>();
+        let near = R == 1 && args.near;
         let mut left = args.steps / blocks;
         while left > 0 {
             let count = left.min(span_blocks(F::TYPE.block_elements()));
@@ -195,13 +206,13 @@ unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usiz
             weights = weights.add((count * side_stride).next_multiple_of(64));
             for _ in 0..count {
                 if F::LOW > 0 {
-                    prefetch::<L>(side, side_stride);
+                    prefetch::<L>(side, side_stride, near);
                 }
                 for b in 0..blocks {
                     if F::LOW > 0 {
-                        prefetch::<L>(weights, code_stride);
+                        prefetch::<L>(weights, code_stride, near);
                     } else {
-                        prefetch::<L>(side.wrapping_add(b * side_stride / blocks), side_stride / blocks);
+                        prefetch::<L>(side.wrapping_add(b * side_stride / blocks), side_stride / blocks, near);
                     }
                     let s = F::scales::<L>(side, b);
                     let is_made = makes_codes::<L, F>() && !made.is_null();

@@ -3,7 +3,7 @@
 
 use super::super::lanes::{Lanes, unroll};
 use super::TileArgs;
-use super::block::AHEAD;
+use super::block::ask_ahead;
 use crate::quant::GgmlType;
 
 /// An element type of float weights.
@@ -51,8 +51,9 @@ unsafe fn rows<L: Lanes, E: Element, const R: usize>(args: &TileArgs, first: usi
         let mut acc = [L::splat_f32(0.0); R];
         let mut weights = args.weights;
         let mut x = args.activations.cast::<f32>().add(first);
+        let near = R == 1 && args.near;
         for _ in 0..args.steps {
-            L::prefetch_second(weights.wrapping_add(AHEAD));
+            ask_ahead::<L>(weights, near);
             let w = E::load::<L>(weights);
             unroll!(r in 0..R, {
                 acc[r] = L::fma(w, L::splat_f32(*x.add(r)), acc[r]);

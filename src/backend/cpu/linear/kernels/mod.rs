@@ -14,6 +14,9 @@ mod scalar;
 pub(super) use block::{CODES, side_bytes};
 pub(super) use float::element_bytes;
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
+
 use super::by_type::with_format;
 use super::formats::Format;
 use super::lanes::Lanes;
@@ -45,6 +48,28 @@ pub(super) struct TileArgs {
     pub lanes: usize,
     /// 16 f32, or null.
     pub bias: *const f32,
+    /// The result of `prefetches_near`.
+    pub near: bool,
+}
+
+/// Whether the weights of single rows are best asked for ahead of time into the first-level cache, and not into the
+/// second only: on AMD's Zen 5 (family 1Ah) they come up to 1.3 times as fast then, on Zen 4 they came a seventh to a
+/// third slower, and on an Intel Xeon no difference could be told.
+pub(super) fn prefetches_near() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid;
+        static NEAR: LazyLock<bool> = LazyLock::new(|| {
+            let (name, version) = (__cpuid(0), __cpuid(1).eax);
+            let name = [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes);
+            // A family above 15 is 15 and what is added to it.
+            let family = (version >> 8 & 0xf) + (version >> 20 & 0xff);
+            name.as_flattened() == b"AuthenticAMD" && family >= 0x1a
+        });
+        *NEAR
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 impl TileArgs {
