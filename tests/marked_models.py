@@ -1,6 +1,7 @@
 """Tiny models with random weights that know the markers of a form of calls, and have a real chat template of it."""
 
 import lzma
+import re
 
 from conftest import DATA
 from tiny_models import rewritten
@@ -32,7 +33,7 @@ FIRST = 506
 
 
 def model_of(form, folder, tiny_model):
-    """A model with the markers of a form in place of some tokens, and with its chat template."""
+    """A model with the markers of a form in place of some tokens, and with its chat template for one certain day."""
     name, control, text = FORMS[form]
     source = tiny_model("quant_models/Q4_0")
     fields = GGUFReader(source).fields
@@ -43,11 +44,13 @@ def model_of(form, folder, tiny_model):
         gone = tokens[FIRST - index]
         merges = [merge for merge in merges if gone not in (*merge.split(" "), merge.replace(" ", ""))]
         tokens[FIRST - index], types[FIRST - index] = marker, kind
+    template = lzma.decompress((DATA / "templates" / f"{name}.jinja.xz").read_bytes()).decode()
     changes = {
         "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
-        "tokenizer.chat_template": lzma.decompress((DATA / "templates" / f"{name}.jinja.xz").read_bytes()).decode(),
+        # Texts are to be the same tomorrow.
+        "tokenizer.chat_template": re.sub(r"strftime_now\(.*?\)", '"2026-11-27"', template),
         "llama.context_length": 8192,
     }
     extra = {key: value for key, value in changes.items() if key not in fields}
