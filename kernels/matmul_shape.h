@@ -14,7 +14,13 @@ template <int TILE_COUNT, int RING_BYTES, int BLOCKS> struct MatmulRingBlock {
 RING_BLOCK(8, 4)
 RING_BLOCK(16, 4)
 RING_BLOCK(32, 2)
+#if defined(MATMUL_OF_EXPERTS)
+// Experts have few columns: one block multiplies while another one waits for its first pieces or stores.
+template <>
+struct MatmulBlock<64> : MatmulRingBlock<MATMUL_EXPERTS_WGMMA_TILES_N64, MATMUL_EXPERTS_WGMMA_SHARED_N64, 2> {};
+#else
 RING_BLOCK(64, 1)
+#endif
 #define MATMUL_BLOCK(N, name, Args) KERNEL_AT_ONCE(MatmulBlock<N>::THREADS, MatmulBlock<N>::AT_ONCE, name, Args)
 #else
 #define MATMUL_BLOCK(N, name, Args) KERNEL(MATMUL_THREADS_N##N, name, Args)
@@ -79,11 +85,19 @@ template <int N> struct MatmulPlace {
   // The place without its tile, among `blocks_x` blocks along x.
   MEM MatmulPlace(const MatmulArgs& a, u32 x, u32 blocks_x) {
     const u32 wave = (u32)tid_x() / WARP;
-    // Blocks start in the order of x. Those of the same weights shall run together, so that weights are read once.
-    const u32 blocks_y = (a.rows + N - 1) / N;
+    // Blocks start in the order of x.
     block = (u32)bid_y() * blocks_x + x;
+#if defined(MATMUL_OF_EXPERTS)
+    // Blocks of a run shall run together: the activations of all runs are more than a cache holds, and each block would
+    // read its own from memory. The runs of an expert follow each other, so its weights are still in a cache.
+    bx = block % blocks_x;
+    by = block / blocks_x;
+#else
+    // Blocks with the same weights shall run together, so that weights are read once.
+    const u32 blocks_y = (a.rows + N - 1) / N;
     bx = block / blocks_y;
     by = block % blocks_y;
+#endif
     kw = wave / S::ROW_WAVES;
     row_wave = wave % S::ROW_WAVES;
   }

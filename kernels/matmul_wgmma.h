@@ -8,18 +8,24 @@
 #include "quant.h"
 #include "wgmma.h"
 
-// The ring of a block: a stage has a piece of each of its tiles, and the same columns of its activation rows.
+// The ring of a block: a stage has a piece of each of its tiles, and the same columns of its activation rows. The room
+// of a piece is free as soon as its warp has its fragments, that of the rows when all warps have multiplied them.
 template <class T, int N> struct MatmulRing {
   typedef MatmulShape<N> S;
   static_assert(S::WAVE_TILES == 1 && S::KW == 1 && N / 8 <= S::ROW_WAVES, "a warp has a tile, and eight rows at most");
   using Piece = typename MatmulPiece<T>::Type;
   static constexpr int STEPS = Piece::COLS / 16;                     // products of 16 columns
+  // Fragments of a whole piece beside the sums of 64 rows are more registers than each of 512 threads has.
+  static constexpr int PARTS = N >= 64 && S::THREADS * MatmulBlock<N>::AT_ONCE >= 512 ? 2 : 1;
   static constexpr u32 PIECES = 256 / Piece::COLS;                   // of a super-block
   static constexpr u32 ROWS_BYTES = 8 * 2 * Piece::COLS;             // of 8 activation rows
   static constexpr u32 WEIGHT_BYTES = S::TILES * Piece::BYTES, BYTES = WEIGHT_BYTES + N / 8 * ROWS_BYTES;
   static constexpr u32 MOST_STAGES = 8, FIT = MatmulBlock<N>::SHARED_BYTES / BYTES;
-  static constexpr u32 STAGES = FIT < MOST_STAGES ? FIT : MOST_STAGES;
-  static_assert(STAGES > 1, "one stage is filled while another one is read");
+  static constexpr u32 STAGES = FIT < 2 ? 2 : FIT < MOST_STAGES ? FIT : MOST_STAGES;
+  // Where no two stages fit, they have a room for pieces in common.
+  static constexpr u32 ROOMS = FIT < 2 ? 1 : STAGES, STEP_BYTES = FIT < 2 ? BYTES - WEIGHT_BYTES : BYTES;
+  static_assert(WEIGHT_BYTES + STAGES * (BYTES - WEIGHT_BYTES) <= MatmulBlock<N>::SHARED_BYTES,
+                "one stage is filled while another one is read");
 };
 
 // A warp copies its tile, which it alone reads, and eight of the activation rows, if there are any for it. Its first
@@ -56,7 +62,7 @@ template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArg
   typedef MatmulShape<N> S;
   using Ring = MatmulRing<T, N>;
   using Piece = typename Ring::Piece;
-  constexpr u32 STAGES = Ring::STAGES;
+  constexpr u32 STAGES = Ring::STAGES, ROOMS = Ring::ROOMS;
   extern __shared__ __align__(128) u8 ring[];
   SHARED __attribute__((aligned(8))) u64 barriers[2 * STAGES];
   const u32 full = shared_address(barriers), empty = full + 8 * STAGES, slots = shared_address(ring);
@@ -73,44 +79,54 @@ template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArg
   const u32 last = (u64)super_blocks * (bid_z() + 1) / a.splits * Ring::PIECES;
   const int lane = lane_id();
   const MatmulCopies<T, N> copies(a, at);
-  const u32 begun = last - first < STAGES ? last - first : STAGES;
   if (lane == 0)
-    for (u32 s = 0; s < begun; s++) copies.copy_weights(first + s, slots + s * Ring::BYTES, full + 8 * s);
+    for (u32 s = 0; s < ROOMS && first + s < last; s++)
+      copies.copy_weights(first + s, slots + s * Ring::STEP_BYTES, full + 8 * s);
   pdl_launch();
   pdl_wait();                          // weights depend on no kernel before, activations do
   if (lane == 0 && copies.has_rows)
-    for (u32 s = 0; s < begun; s++) copies.copy_rows(first + s, slots + s * Ring::BYTES, full + 8 * s);
+    for (u32 s = 0; s < STAGES && first + s < last; s++)
+      copies.copy_rows(first + s, slots + s * Ring::STEP_BYTES, full + 8 * s);
   #pragma unroll
   for (int i = 0; i < 4 * S::QUADS; i++) (&sums.v[0][0][0])[i] = 0.f;
 
   u32 stage = 0, parity = 0;
   for (u32 p = first; p < last; p++) {
     barrier_wait(full + 8 * stage, parity);
+    const u32 room = ROOMS == 1 ? 0 : stage * Ring::STEP_BYTES;
     Piece tile;
-    tile.load(ring + stage * Ring::BYTES + copies.to_weights, lane);
+    tile.load(ring + room + copies.to_weights, lane);
     tile.prepare();
     // It comes from the first lane, so that the compiler sees that it is the same for all: else the compiler moves it
     // to where products find it between two of them.
-    const u64 rows = wgmma_operand(shfl_u32(slots + stage * Ring::BYTES + Ring::WEIGHT_BYTES, 0), Ring::ROWS_BYTES);
-    // All fragments come first, then their products: instructions between two of these would hold the next one up.
-    u32 w[Ring::STEPS][4];
+    const u32 staged = shfl_u32(slots + stage * Ring::STEP_BYTES + Ring::WEIGHT_BYTES, 0);
+    const u64 rows = wgmma_operand(staged, Ring::ROWS_BYTES);
     #pragma unroll
-    for (int s = 0; s < Ring::STEPS; s++) tile.fragment(s / 4, s % 4, w[s]);
-    // The stage before this one is filled again, with rows once the slowest warp has left it.
-    if (lane == 0 && p > first && p - 1 + STAGES < last) {
-      const u32 before = stage == 0 ? STAGES - 1 : stage - 1, slot = slots + before * Ring::BYTES;
-      copies.copy_weights(p - 1 + STAGES, slot, full + 8 * before);
-      if (copies.has_rows) {
+    for (int part = 0; part < Ring::PARTS; part++) {
+      // All fragments come first, then their products: instructions between two of these would hold the next one up.
+      constexpr int STEPS = Ring::STEPS / Ring::PARTS;
+      const int from = part * STEPS;
+      u32 w[STEPS][4];
+      #pragma unroll
+      for (int s = 0; s < STEPS; s++) tile.fragment((from + s) / 4, (from + s) % 4, w[s]);
+      // The stage before this one gets other rows once the slowest warp has left it.
+      if (part == 0 && lane == 0 && copies.has_rows && p > first && p - 1 + STAGES < last) {
+        const u32 before = stage == 0 ? STAGES - 1 : stage - 1;
         barrier_wait(empty + 8 * before, stage == 0 ? parity ^ 1 : parity);
-        copies.copy_rows(p - 1 + STAGES, slot, full + 8 * before);
+        copies.copy_rows(p - 1 + STAGES, slots + before * Ring::STEP_BYTES, full + 8 * before);
       }
+      warpgroup_sync();
+      wgmma_begin();
+      #pragma unroll
+      for (int s = 0; s < STEPS; s++)
+        wgmma<MatmulPiece<T>::IS_BF16>(sums.v[0], w[s], rows + (from + s) * (256 >> 4));
+      wgmma_commit();
+      // Products of all fragments have begun, so these are in registers: loads of the piece that have only begun would
+      // find what a copy brings in its place.
+      if (part == Ring::PARTS - 1 && lane == 0 && p + ROOMS < last)
+        copies.copy_weights(p + ROOMS, slots + room, full + 8 * (ROOMS == 1 ? stage ^ 1 : stage));
+      wgmma_wait<0>();
     }
-    warpgroup_sync();
-    wgmma_begin();
-    #pragma unroll
-    for (int s = 0; s < Ring::STEPS; s++)
-      wgmma<MatmulPiece<T>::IS_BF16>(sums.v[0], w[s], rows + s * (256 >> 4));
-    wgmma_end();
     if (lane == 0) barrier_arrive(empty + 8 * stage);
     if (++stage == STAGES) { stage = 0; parity ^= 1; }
   }

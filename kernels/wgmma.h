@@ -57,11 +57,6 @@ DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "m
 template <u32 GROUPS> DEV void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(GROUPS) : "memory");
 }
-// Waits for all products since.
-DEV void wgmma_end() {
-  wgmma_commit();
-  wgmma_wait<0>();
-}
 // No sum is read ahead of the wait before this.
 template <u32 NT> DEV void wgmma_sums_there(float (&c)[NT][4]) {
   #pragma unroll

@@ -84,7 +84,7 @@ const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, t
     Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 43] = [
+const CASES: [Case; 45] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -136,6 +136,9 @@ const CASES: [Case; 43] = [
     Case { style: grouped(8, 4), normalize: false, ..case(3, 256, 8, 64, 32, GgmlType::Q8_0) },
     Case { style: Style { choice_bias: false, ..grouped(3, 1) }, ..case(6, 12, 4, 33, 17, GgmlType::F32) },
     Case { style: grouped(2, 2), ..case(5, 6, 3, 64, 33, GgmlType::F16) },
+    // More super-blocks than a kernel brings at once, in runs of 64 and of 16 rows.
+    case(34, 2, 1, 1280, 32, GgmlType::Q8_0),
+    Case { types: [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q8_0], ..case(34, 2, 1, 1280, 32, GgmlType::Q4_K) },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {

@@ -39,6 +39,14 @@ fn matmul_wgmma_block(rows: u32) -> Block {
     Block { threads: 32 * tiles, shared_bytes }
 }
 
+/// Blocks of `matmul_experts` and `matmul_gated_experts` where warpgroups multiply.
+fn experts_wgmma_block(run: u32) -> Block {
+    match run {
+        64 => Block { threads: 32 * MATMUL_EXPERTS_WGMMA_TILES_N64, shared_bytes: MATMUL_EXPERTS_WGMMA_SHARED_N64 },
+        _ => matmul_wgmma_block(run),
+    }
+}
+
 /// Blocks of prefill where warpgroups multiply, which they do over f16 for heads of up to 256.
 fn prefill_wgmma_block(subject: Subject) -> Option<Block> {
     let Subject::Head(KvCacheDtype::F16, size) = subject else { return None };

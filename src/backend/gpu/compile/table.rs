@@ -86,9 +86,9 @@ macro_rules! with_kernels {
             }
             "matmul_experts.hip" Experts OnMatrixUnits {
                 MATMUL_EXPERTS: MatmulExpertsArgs, Type,
-                    ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, matmul_wgmma_block), "products of experts' rows";
+                    ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, experts_wgmma_block), "products of experts' rows";
                 MATMUL_GATED_EXPERTS: MatmulGatedExpertsArgs, Type,
-                    ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, matmul_wgmma_block), "gate and up of experts' rows";
+                    ByRowsOrWgmma(&EXPERT_RUNS, matmul_threads, experts_wgmma_block), "gate and up of experts' rows";
             }
             "experts.hip" Experts Plainly {
                 CHOOSE_EXPERTS: ChooseExpertsArgs, Once, One(32 * CHOOSE_EXPERTS_ROWS), "experts of a row";
