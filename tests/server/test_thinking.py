@@ -155,7 +155,9 @@ def test_responses(openai_client):
     response = openai_client.responses.create(**asked, text={"format": form})
     assert response.status in ("completed", "incomplete")
     if response.status == "completed":
-        check(response.output_text)
+        # Before the end of its thoughts the model is free, and may open another channel among them, which reads as a
+        # message ahead of the answer.
+        check(response.output_text[response.output_text.rfind("{") :])
         assert response.text.format.schema_ == SCHEMA
     with pytest.raises(openai.BadRequestError, match=r"text\.format\.schema"):
         openai_client.responses.create(**asked, text={"format": {"type": "json_schema", "name": "answer"}})
