@@ -74,10 +74,10 @@ constants! {
     MATMUL_WGMMA_SHARED_N32 = 115_200;
     MATMUL_WGMMA_TILES_N64 = 8;
     MATMUL_WGMMA_SHARED_N64 = 231_424;
-    MATMUL_EXPERTS_TILES_N16 = 4;
     /// Blocks of experts have shapes of their own there: two of them find room in a multiprocessor.
     MATMUL_EXPERTS_WGMMA_TILES_N64 = 8;
     MATMUL_EXPERTS_WGMMA_SHARED_N64 = 115_200;
+    MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
     MATMUL_F32_THREADS_N4 = 256;
     MATMUL_F32_THREADS_N8 = 256;
