@@ -148,16 +148,19 @@ def test_message_budget_and_tool(messages, stream):
         assert message.stop_reason == "tool_use"
 
 
-def test_responses(openai_client):
+def test_responses(openai_client, request):
     """The form of an answer and forced calls by the newer API."""
     form = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
     asked = {"model": "tiny", "input": "How many?", "max_output_tokens": 300}
     response = openai_client.responses.create(**asked, text={"format": form})
     assert response.status in ("completed", "incomplete")
     if response.status == "completed":
-        # Before the end of its thoughts the model is free, and may open another channel among them, which reads as a
-        # message ahead of the answer.
-        check(response.output_text[response.output_text.rfind("{") :])
+        answer = response.output_text
+        if request.node.callspec.params["server"] == "harmony":
+            # Before the end of its thoughts the model is free, and may open another channel among them, which reads as
+            # a message ahead of the answer.
+            answer = answer[answer.rfind("{") :]
+        check(answer)
         assert response.text.format.schema_ == SCHEMA
     with pytest.raises(openai.BadRequestError, match=r"text\.format\.schema"):
         openai_client.responses.create(**asked, text={"format": {"type": "json_schema", "name": "answer"}})
