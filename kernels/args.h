@@ -140,8 +140,8 @@ constexpr u32 MATMUL_WGMMA_TILES_N8 = 4, MATMUL_WGMMA_SHARED_N8 = 56832;
 constexpr u32 MATMUL_WGMMA_TILES_N16 = 4, MATMUL_WGMMA_SHARED_N16 = 56832;
 constexpr u32 MATMUL_WGMMA_TILES_N32 = 8, MATMUL_WGMMA_SHARED_N32 = 115200;
 constexpr u32 MATMUL_WGMMA_TILES_N64 = 8, MATMUL_WGMMA_SHARED_N64 = 231424;
-// Blocks of 64 rows of experts have shapes of their own: two of them find room in a multiprocessor.
-constexpr u32 MATMUL_EXPERTS_WGMMA_TILES_N64 = 8, MATMUL_EXPERTS_WGMMA_SHARED_N64 = 115200;
+// Blocks of 64 rows of experts have fewer bytes: two of them find room in a multiprocessor.
+constexpr u32 MATMUL_EXPERTS_WGMMA_SHARED_N64 = 115200;
 struct MatmulArgs {
   const u8* weights;      // tiles
   const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 with anything

@@ -16,8 +16,7 @@ RING_BLOCK(16, 4)
 RING_BLOCK(32, 2)
 #if defined(MATMUL_OF_EXPERTS)
 // Experts have few columns: one block multiplies while another one waits for its first pieces or stores.
-template <>
-struct MatmulBlock<64> : MatmulRingBlock<MATMUL_EXPERTS_WGMMA_TILES_N64, MATMUL_EXPERTS_WGMMA_SHARED_N64, 2> {};
+template <> struct MatmulBlock<64> : MatmulRingBlock<MATMUL_WGMMA_TILES_N64, MATMUL_EXPERTS_WGMMA_SHARED_N64, 2> {};
 #else
 RING_BLOCK(64, 1)
 #endif

@@ -42,7 +42,7 @@ fn matmul_wgmma_block(rows: u32) -> Block {
 /// Blocks of `matmul_experts` and `matmul_gated_experts` where warpgroups multiply.
 fn experts_wgmma_block(run: u32) -> Block {
     match run {
-        64 => Block { threads: 32 * MATMUL_EXPERTS_WGMMA_TILES_N64, shared_bytes: MATMUL_EXPERTS_WGMMA_SHARED_N64 },
+        64 => Block { shared_bytes: MATMUL_EXPERTS_WGMMA_SHARED_N64, ..matmul_wgmma_block(run) },
         _ => matmul_wgmma_block(run),
     }
 }

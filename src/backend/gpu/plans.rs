@@ -165,7 +165,6 @@ impl Tuning {
     fn expert_tiles(&self, n: u32) -> u32 {
         match n {
             16 if !self.matmul.wgmma => args::MATMUL_EXPERTS_TILES_N16,
-            64 if self.matmul.wgmma => args::MATMUL_EXPERTS_WGMMA_TILES_N64,
             _ => self.matmul.tiles(n),
         }
     }

@@ -74,8 +74,7 @@ constants! {
     MATMUL_WGMMA_SHARED_N32 = 115_200;
     MATMUL_WGMMA_TILES_N64 = 8;
     MATMUL_WGMMA_SHARED_N64 = 231_424;
-    /// Blocks of experts have shapes of their own there: two of them find room in a multiprocessor.
-    MATMUL_EXPERTS_WGMMA_TILES_N64 = 8;
+    /// Blocks of experts have fewer bytes there: two of them find room in a multiprocessor.
     MATMUL_EXPERTS_WGMMA_SHARED_N64 = 115_200;
     MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
