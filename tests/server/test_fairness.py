@@ -66,7 +66,8 @@ def test_times_tell_nothing_of_another_clients_prompts(server):
         seconds, cached = first_token(server, "one", number, 2048)
         assert cached > 2000
         own.append(seconds)
-    fresh, others, own = map(statistics.median, (fresh, others, own))
+    # What else the machine does only adds to a time: the least is closest to what the server itself took.
+    fresh, others, own = map(min, (fresh, others, own))
     assert 0.75 < others / fresh < 1.33, (others, fresh)
     assert own < 0.5 * fresh, (own, fresh)
     server.settled()
