@@ -44,7 +44,7 @@ if [ -n "$conformance" ]; then
 fi
 "$python" - <<'END' || die "$python lacks what the tests need (above): pip install --requirement requirements-dev.txt"
 import importlib.util, sys
-names = "rocmforge numpy typer rich pytest pytest_asyncio pytest_timeout hypothesis gguf fastapi httpx uvicorn"
+names = "rocmforge numpy typer rich pytest pytest_asyncio pytest_timeout xdist hypothesis gguf fastapi httpx uvicorn"
 missing = [name for name in names.split() if importlib.util.find_spec(name) is None]
 print(f"missing: {', '.join(missing)}") if missing else None
 sys.exit(bool(missing))
@@ -135,8 +135,9 @@ elif [ -z "$checker" ]; then
 elif ! "$checker" --error-exitcode 1 "$python" -c "$opens_driver" >"$work/probe" 2>&1; then
     summary+=("SKIPPED  memory checker: it does not run here: $(grep -m1 -i 'error' "$work/probe")")
 else
+    # A launch takes many times as long, nearly all of it on the host: one process would need a quarter of an hour.
     run 'memory checker' "$pytest" "$checker" --error-exitcode 1 --target-processes all \
-        "${tests[@]}" tests/test_golden_model.py -k architectures --timeout 3600
+        "${tests[@]}" tests/test_golden_model.py -k architectures --timeout 3600 --numprocesses 8
 fi
 
 printf '\n==> on %s\n' "${device#device gpu: }"

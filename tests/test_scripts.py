@@ -353,6 +353,19 @@ def run_test_gpu(
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.mark.parametrize(("finds", "summary"), [(0, "passed"), (1, "FAILED")])
+def test_gpu_memory_is_checked_where_it_can_be(tmp_path: Path, finds: int, summary: str) -> None:
+    """What the checker finds is a failure, though every test passed."""
+    checker = tmp_path / "toolkit" / "bin" / "compute-sanitizer"
+    checker.parent.mkdir(parents=True)
+    checker.write_text(f'#!/bin/sh\nshift 2\n[ "$1" = --target-processes ] || exit 0\nshift 2\n"$@"\nexit {finds}\n')
+    checker.chmod(0o755)
+    doctor = USABLE.replace("gfx1100", "sm_90")
+    done = run_test_gpu(tmp_path, CONFORMED, DOCTOR=doctor, CUDA_HOME=str(tmp_path / "toolkit"))
+    assert done.returncode == finds, done.stdout + done.stderr
+    assert f"{summary}   memory checker: 7 passed, 1 skipped in 0.10s" in done.stdout
+
+
 def test_gpu_summary_has_the_figures_of_every_part(tmp_path: Path) -> None:
     done = run_test_gpu(tmp_path, CONFORMED)
     assert done.returncode == 0, done.stdout + done.stderr
