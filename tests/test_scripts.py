@@ -355,7 +355,7 @@ def run_test_gpu(
 
 @pytest.mark.parametrize(("finds", "summary"), [(0, "passed"), (1, "FAILED")])
 def test_gpu_memory_is_checked_where_it_can_be(tmp_path: Path, finds: int, summary: str) -> None:
-    """What the checker finds is a failure, though every test passed."""
+    """An error that the checker finds is a failure, though every test passed."""
     checker = tmp_path / "toolkit" / "bin" / "compute-sanitizer"
     checker.parent.mkdir(parents=True)
     checker.write_text(f'#!/bin/sh\nshift 2\n[ "$1" = --target-processes ] || exit 0\nshift 2\n"$@"\nexit {finds}\n')

@@ -66,7 +66,7 @@ def test_times_tell_nothing_of_another_clients_prompts(server):
         seconds, cached = first_token(server, "one", number, 2048)
         assert cached > 2000
         own.append(seconds)
-    # What else the machine does only adds to a time: the least is closest to what the server itself took.
+    # Other work on the machine only adds to a time: the least is closest to the server's own.
     fresh, others, own = map(min, (fresh, others, own))
     assert 0.75 < others / fresh < 1.33, (others, fresh)
     assert own < 0.5 * fresh, (own, fresh)
