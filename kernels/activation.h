@@ -39,7 +39,10 @@ DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float v
   ((u16*)out)[at] = half;
 }
 
-DEV void swap(u32& x, u32& y) { const u32 t = x; x = y; y = t; }
+// Two numbers as a word of activations.
+DEV u32 pair_of(bool bf16, float low, float high) {
+  return bf16 ? (u32)f2bf(low) | (u32)f2bf(high) << 16 : halves_sat(low, high);
+}
 
 // Stores columns c .. c + 8 of row n at once; c and `cols` are multiples of 8.
 DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float* x) {
@@ -49,30 +52,26 @@ DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float*
     to[1] = {f32_bits(x[4]), f32_bits(x[5]), f32_bits(x[6]), f32_bits(x[7])};
     return;
   }
-  u32 h[8];
-  if (is_bf16(format)) {
-    #pragma unroll
-    for (u32 i = 0; i < 8; i++) h[i] = f2bf(x[i]);
-  } else {
-    #pragma unroll
-    for (u32 i = 0; i < 8; i++) h[i] = f2h_sat(x[i]);
-  }
-  const u32 super_blocks = (cols + 255) >> 8;
-  u64 at = (u64)n * super_blocks * 256 + c;
   // In the tiled formats eight aligned columns also lie together, but the inner two of every four change places. For
   // wgmma they are two words of a step, and two of the next one.
-  if (format >= FORMAT_F16_TILED) {
-    at = activation_index(n, c, super_blocks);
-    swap(h[1], h[2]);
-    swap(h[5], h[6]);
-#if GPU_WGMMA
-    #pragma unroll
-    for (u32 i = 0; i < 4; i++) *(u32*)((u16*)out + at + HALF_STEP * i) = h[2 * i] | h[2 * i + 1] << 16;
-    return;
-#endif
+  const bool tiled = format >= FORMAT_F16_TILED, bf16 = is_bf16(format);
+  u32 words[4];
+  #pragma unroll
+  for (u32 i = 0; i < 8; i += 4) {
+    const float second = tiled ? x[i + 2] : x[i + 1], third = tiled ? x[i + 1] : x[i + 2];
+    words[i / 2] = pair_of(bf16, x[i], second);
+    words[i / 2 + 1] = pair_of(bf16, third, x[i + 3]);
   }
-  const v4 words = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
-  *(v4*)((u16*)out + at) = words;
+  const u32 super_blocks = (cols + 255) >> 8;
+  const u64 at = tiled ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
+#if GPU_WGMMA
+  if (tiled) {
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) *(u32*)((u16*)out + at + HALF_STEP * i) = words[i];
+    return;
+  }
+#endif
+  *(v4*)((u16*)out + at) = {words[0], words[1], words[2], words[3]};
 }
 
 // Four neighbouring columns of a row.
@@ -90,3 +89,13 @@ DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {
   }
   return f;
 }
+
+// Returns columns c .. c + 4 of a row that is_whole, with zeros from cols on: one load, and no branch.
+DEV Four load_whole_four(const float* row, u32 c, u32 cols) {
+  v4 w = {0, 0, 0, 0};
+  if (c < cols) w = ld16(row + c);
+  return {{bits_f32(w.x), bits_f32(w.y), bits_f32(w.z), bits_f32(w.w)}};
+}
+// Whether rows of so many columns are made of whole fours. Where many are loaded, this is asked once for all of them: a
+// kernel of microseconds would take longer for the branches of each load than for its memory.
+DEV bool is_whole(const float* row, u32 cols) { return is_aligned(row, 16) && cols % 4 == 0; }

@@ -19,9 +19,9 @@ template <bool BF16> struct EightHalves {
   MEM void load(const void* row, u32 c) { words = ld16((const u16*)row + c); }
   // A product beyond the range of f16 came out infinite: saturated like all of our own stores, it gives no NaN.
   MEM float get(u32 i) const {
-    const u32 w[4] = {words.x, words.y, words.z, words.w};
-    const u16 half = (u16)(w[i / 2] >> i % 2 * 16);
-    return BF16 ? bf2f(half) : clamp_half(h2f(half));
+    const u32 w[4] = {words.x, words.y, words.z, words.w}, pair = BF16 ? w[i / 2] : hclamp2(w[i / 2]);
+    const u16 half = (u16)(pair >> i % 2 * 16);
+    return BF16 ? bf2f(half) : h2f(half);
   }
 };
 template <class Eight, u32 ACTIVATION> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {

@@ -32,16 +32,14 @@ struct Quantised {
     u32 bits = 0;                                      // of the largest magnitude: a NaN wins, and becomes the scale
     for (int i = 0; i < 4; i++) { const u32 b = f32_bits(v[i]) & 0x7fffffffu; bits = b > bits ? b : bits; }
     for (int m = 1; m <= 2; m <<= 1) { const u32 b = shfl_xor_u32(bits, m); bits = b > bits ? b : bits; }
-    const float largest = bits_f32(bits);
-    const bool usable = largest > 1e-35f && largest < 1e37f;           // else codes 0: 127 / largest would overflow
-    const float inverse = usable ? 127.f / largest : 0.f, d = largest / 127.f;
-    i32 sum = 0;
+    const float largest = bits_f32(bits), d = largest * (1.f / 127.f);
+    const bool usable = largest > 1e-35f && largest < 1e37f;           // else codes 0: its inverse would overflow
+    const float inverse = 127.f * fast_rcp(largest);
+    // Added to 1.5 * 2^23, whose last bit counts 1, a number is rounded to the nearest whole one, in the lowest byte.
     u32 packed = 0;
-    for (int i = 0; i < 4; i++) {
-      const i32 code = usable ? (i32)rint_(v[i] * inverse) : 0;
-      sum += code;
-      packed |= (u32)(code & 255) << (8 * i);
-    }
+    for (int i = 0; i < 4; i++) packed |= (f32_bits(fma_(v[i], inverse, 12582912.f)) & 255u) << (8 * i);
+    packed = usable ? packed : 0;
+    i32 sum = dot4(packed, 0x01010101u, 0);
     for (int m = 1; m <= 2; m <<= 1) sum += shfl_xor(sum, m);
     *(u32*)(q + x_index(c)) = packed;
     if ((c & 12) == 0) meta[x_index(c) >> 4] = {d, d * (float)sum};
@@ -73,22 +71,22 @@ template <class X> struct Shared {
 };
 template <class T> using SharedFor = Shared<typename Staged<GemvPiece<T>::Type::FLOATS>::Type>;
 
-// Vectors of four that a thread has on their way at once: the prologue takes as long as it waits for its loads.
-constexpr u32 IN_FLIGHT = WARP == 64 ? 4 : 8;
-constexpr u32 STRIDE = 4 * GEMV_THREADS;
+// Vectors of four that a thread has on their way at once, STRIDE columns apart: the prologue takes as long as it waits
+// for its loads. Of a normed row it keeps up to HELD, and as many of the norm's weights.
+constexpr u32 STRIDE = 4 * GEMV_THREADS, IN_FLIGHT = WARP == 64 ? 4 : 8, HELD = 4;
 
-// Returns 1 / rms of the row.
-template <class X> DEV float inverse_rms(Shared<X>& s, const float* x, const GemvArgs& a) {
-  const bool aligned = is_aligned(x, 16);
-  float sum = 0.f;
-  for (u32 c = 4 * tid_x(); c < a.cols; c += IN_FLIGHT * STRIDE) {
-    Four fours[IN_FLIGHT];
+// A thread's fours of the COUNT * STRIDE columns from `first` on of a row that is_whole, with zeros beyond it.
+template <u32 COUNT> struct Span {
+  Four fours[COUNT];
+  MEM static u32 column(u32 u) { return 4 * recomputed(tid_x()) + u * STRIDE; }
+  MEM void load(const float* row, u32 first, u32 cols) {
     #pragma unroll
-    for (u32 u = 0; u < IN_FLIGHT; u++) fours[u] = load_four(x, aligned, c + u * STRIDE, a.cols);
-    #pragma unroll
-    for (u32 u = 0; u < IN_FLIGHT; u++)
-      for (int i = 0; i < 4; i++) sum = fma_(fours[u].v[i], fours[u].v[i], sum);
+    for (u32 u = 0; u < COUNT; u++) fours[u] = load_whole_four(row, first + column(u), cols);
   }
+};
+
+// Returns 1 / rms of a row from the sum of the squares that each thread has loaded.
+template <class X> DEV float inverse_rms(Shared<X>& s, const GemvArgs& a, float sum) {
   for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
   if ((tid_x() & 31) == 0) s.squares[tid_x() >> 5] = sum;
   block_sync();
@@ -96,36 +94,91 @@ template <class X> DEV float inverse_rms(Shared<X>& s, const float* x, const Gem
   for (int i = 0; i < GROUPS; i++) sum += s.squares[i];
   return fast_rsqrt(sum / (float)a.cols + a.eps);
 }
-
-// Puts columns first .. first + count (a multiple of 256, zeros beyond the row) into LDS.
-template <class X>
-DEV void stage(Shared<X>& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
-  const bool aligned = is_aligned(x, 16), norm_aligned = is_aligned(a.norm, 16);
-  // All lanes of a wave make the same trips, as `put` demands: count is a multiple of 256, a wave covers 128 or 256.
-  for (u32 start = 4 * tid_x(); start < count; start += IN_FLIGHT * STRIDE) {
-    Four fours[IN_FLIGHT];
-    #pragma unroll
-    for (u32 u = 0; u < IN_FLIGHT; u++) fours[u] = load_four(x, aligned, first + start + u * STRIDE, a.cols);
-    #pragma unroll
-    for (u32 u = 0; u < IN_FLIGHT; u++) {
-      const u32 c = start + u * STRIDE;
-      if (c >= count) break;
-      if (a.norm) {
-        const Four w = load_four(a.norm, norm_aligned, first + c, a.cols);
-        for (int i = 0; i < 4; i++) fours[u].v[i] *= scale * w.v[i];
-      }
-      s.x.put(c, fours[u].v);
+DEV float square(const Four& f, float sum) {
+  for (int i = 0; i < 4; i++) sum = fma_(f.v[i], f.v[i], sum);
+  return sum;
+}
+// Returns the sum of the squares of a thread's columns of a row.
+DEV float squares_of(const float* x, u32 cols) {
+  float sum = 0.f;
+  if (is_whole(x, cols)) {
+    for (u32 first = 0; first < cols; first += IN_FLIGHT * STRIDE) {
+      Span<IN_FLIGHT> span;
+      span.load(x, first, cols);
+      #pragma unroll
+      for (u32 u = 0; u < IN_FLIGHT; u++) sum = square(span.fours[u], sum);
     }
+  } else {
+    #pragma unroll 1
+    for (u32 c = 4 * tid_x(); c < cols; c += STRIDE) sum = square(load_four(x, false, c, cols), sum);
   }
-  block_sync();
+  return sum;
+}
+
+// Puts columns `first` .. `first` + `count` of a row into LDS, and zeros beyond it. All lanes of a wave make the same
+// trips, as `put` demands: `count` is a multiple of 256, and a wave covers 128 or 256 columns.
+template <class X> DEV void stage(Shared<X>& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
+  const auto put = [&](u32 c, Four four, bool whole) {
+    if (a.norm) {
+      const Four w = whole ? load_whole_four(a.norm, first + c, a.cols) : load_four(a.norm, false, first + c, a.cols);
+      for (int i = 0; i < 4; i++) four.v[i] *= scale * w.v[i];
+    }
+    s.x.put(c, four.v);
+  };
+  if (is_whole(x, a.cols) && is_whole(a.norm, a.cols)) {
+    for (u32 start = 0; start < count; start += IN_FLIGHT * STRIDE) {
+      Span<IN_FLIGHT> span;
+      span.load(x, first + start, a.cols);
+      #pragma unroll
+      for (u32 u = 0; u < IN_FLIGHT; u++) {
+        const u32 c = start + Span<IN_FLIGHT>::column(u);
+        if (c < count) put(c, span.fours[u], true);
+      }
+    }
+  } else {
+    #pragma unroll 1
+    for (u32 c = 4 * tid_x(); c < count; c += STRIDE) put(c, load_four(x, false, first + c, a.cols), false);
+  }
+}
+
+// Waits for the kernel before. A normed row of up to HELD loads a thread is then put into LDS; of other rows what
+// `stage` multiplies them with is returned: 1 / rms of a normed one.
+struct Begun { bool is_staged; float scale; };
+template <class X> DEV Begun begin_row(Shared<X>& s, const float* x, const GemvArgs& a) {
+  if (a.norm && a.cols <= HELD * STRIDE && a.cols <= X::CHUNK && is_whole(x, a.cols) && is_whole(a.norm, a.cols)) {
+    Span<HELD> span, weights;
+    weights.load(a.norm, 0, a.cols);                   // they depend on no kernel before
+    pdl_launch();
+    pdl_wait();
+    span.load(x, 0, a.cols);
+    float sum = 0.f;
+    #pragma unroll
+    for (u32 u = 0; u < HELD; u++) sum = square(span.fours[u], sum);
+    const float scale = inverse_rms(s, a, sum);
+    #pragma unroll
+    for (u32 u = 0; u < HELD; u++) {
+      const u32 c = Span<HELD>::column(u);
+      for (int i = 0; i < 4; i++) span.fours[u].v[i] *= scale * weights.fours[u].v[i];
+      if (c < ((a.cols + 255) & ~255u)) s.x.put(c, span.fours[u].v);
+    }
+    return {true, scale};
+  }
+  pdl_launch();
+  pdl_wait();
+  return {false, a.norm ? inverse_rms(s, a, squares_of(x, a.cols)) : 1.f};
 }
 
 // The walk of a group over the pieces of `tiles` tiles of `length` pieces.
 struct Walk {
   u32 tile, piece, step_tiles, step_pieces, length;
   MEM Walk(u32 start, u32 length_) : length(length_) {
-    tile = start / length; piece = start % length;
-    step_tiles = GROUPS / length; step_pieces = GROUPS % length;
+    if (length >= GROUPS) {            // without divisions, as the first loads wait for this
+      tile = 0; piece = start;
+      step_tiles = length == GROUPS; step_pieces = length == GROUPS ? 0 : GROUPS;
+    } else {
+      tile = start / length; piece = start % length;
+      step_tiles = GROUPS / length; step_pieces = GROUPS % length;
+    }
   }
   MEM void next() {
     tile += step_tiles; piece += step_pieces;
@@ -137,22 +190,32 @@ struct Walk {
 template <class X>
 DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool is_gated, float sums[2]) {
   sums[0] = sums[1] = 0.f;
-  for (u32 i = 0; i < (length < GROUPS ? length : GROUPS); i++) {
+  if (length >= GROUPS) {
+    const float (*place)[2][16] = s.partial[tile & 3];
+    #pragma unroll
+    for (int i = 0; i < GROUPS; i++) sums[0] += place[i][0][r];
+    if (!is_gated) return;
+    #pragma unroll
+    for (int i = 0; i < GROUPS; i++) sums[1] += place[i][1][r];
+    return;
+  }
+  #pragma unroll 1
+  for (u32 i = 0; i < length; i++) {
     const u32 u = tile * length + i;
-    const float (*place)[16] = length < GROUPS ? s.partial[(u / GROUPS) & 3][u % GROUPS] : s.partial[tile & 3][i];
+    const float (*place)[16] = s.partial[(u / GROUPS) & 3][u % GROUPS];
     sums[0] += place[0][r];
     if (is_gated) sums[1] += place[1][r];
   }
 }
-DEV void store(const GemvArgs& a, float* out, u32 row, u32 expert, bool is_gated, const float sums[2]) {
+// `before`: what is added to the output.
+DEV void store(const GemvArgs& a, float* out, u32 row, u32 expert, bool is_gated, const float sums[2], float before) {
   float v = sums[0], up = sums[1];
   if (a.bias) v += a.bias[(u64)expert * a.out_rows + row];
   if (is_gated) {
     if (a.bias_up) up += a.bias_up[(u64)expert * a.out_rows + row];
     v = gated(a.activation, v, up);
   }
-  if (a.flags & LINEAR_ADD) v += out[row];
-  out[row] = v;
+  out[row] = v + before;
 }
 
 // Computes block `bid` of the a.grid_x of a matrix of type T; with EXPERTS, each row may have a matrix of its own.
@@ -170,7 +233,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
   const u32 batch = chunk_blocks == super_blocks ? my_tiles : BATCH;
   const float* x = a.x + (u64)bid_y() * a.x_stride;
   float* out = a.out + (u64)bid_y() * a.out_stride;
-  float scale = 1.f;
+  Begun begun = {false, 1.f};
   u32 expert = 0;
   if (EXPERTS && a.experts) {          // chosen by a kernel before
     pdl_wait();
@@ -184,24 +247,25 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
       const u32 blocks = super_blocks - first_block < chunk_blocks ? super_blocks - first_block : chunk_blocks;
       const u32 pieces = blocks * PIECES, length = is_gated ? 2 * pieces : pieces;
       const bool first_chunk = first_block == 0, last_chunk = first_block + blocks == super_blocks;
+      const u64 tile_bytes = (u64)row_pieces * Piece::BYTES;
+      const u64 begin = (EXPERTS ? expert * a.expert_bytes : 0) + (bid + (u64)grid * first_tile) * tile_bytes
+                        + first_block * PIECES * Piece::BYTES;
       const auto address = [&](const Walk& w) {
         const bool up = w.piece >= pieces;
-        const u64 tile = bid + (u64)grid * (first_tile + w.tile);
-        return (up ? a.weights_up : a.weights) + (EXPERTS ? expert * a.expert_bytes : 0)
-               + (tile * row_pieces + first_block * PIECES + (up ? w.piece - pieces : w.piece)) * Piece::BYTES;
+        const u32 piece = up ? w.piece - pieces : w.piece;
+        return (up ? a.weights_up : a.weights) + begin + w.tile * (grid * tile_bytes) + piece * Piece::BYTES;
       };
 
-      Walk mine(group, length), round(0, length);
+      Walk mine(group, length), round = mine;                              // that of group 0
+      round.tile = round.piece = 0;
       Piece next = Piece{};
       if (mine.tile < tiles) next.load(address(mine), lane);
       loads_first();
-      if (first_tile == 0 && first_chunk) {
-        pdl_launch();
-        pdl_wait();
-        if (a.norm) scale = inverse_rms(s, x, a);
-      }
+      if (first_tile == 0 && first_chunk) begun = begin_row(s, x, a);
       // Nobody reads the chunk before any more: its last round completed tiles, so all have passed a barrier since.
-      if (first_tile == 0 || chunk_blocks < super_blocks) stage(s, x, a, scale, first_block * 256, blocks * 256);
+      if (!begun.is_staged && (first_tile == 0 || chunk_blocks < super_blocks))
+        stage(s, x, a, begun.scale, first_block * 256, blocks * 256);
+      block_sync();
 
       float y0 = 0.f, y1 = 0.f, gate0 = 0.f, gate1 = 0.f;
       for (u32 n = 0; round.tile < tiles; n++) {
@@ -233,14 +297,17 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
         round.next();
         const u32 completed = (round.tile < tiles ? round.tile : tiles) - done;
         if (completed == 0) continue;
-        block_sync();
-        if (tid_x() >= (int)completed * 16) continue;
         const u32 tile = done + (tid_x() >> 4), r = tid_x() & 15, row = (bid + grid * (first_tile + tile)) * 16 + r;
+        const bool adds = tid_x() < (int)completed * 16;
+        float before = 0.f;            // on its way while this waits for the other groups
+        if (adds && last_chunk && row < a.out_rows && (a.flags & LINEAR_ADD)) before = out[row];
+        block_sync();
+        if (!adds) continue;
         float sums[2];
         add_partials(s, length, tile, r, is_gated, sums);
         if (!first_chunk) { sums[0] += s.sums[tile][0][r]; sums[1] += s.sums[tile][1][r]; }
         if (!last_chunk) { s.sums[tile][0][r] = sums[0]; s.sums[tile][1][r] = sums[1]; }
-        else if (row < a.out_rows) store(a, out, row, expert, is_gated, sums);
+        else if (row < a.out_rows) store(a, out, row, expert, is_gated, sums, before);
       }
     }
 }

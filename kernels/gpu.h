@@ -255,6 +255,11 @@ DEV u32 hclamp2(u32 a) {
       : "=r"(r) : "r"(a), "r"(0x7bff7bffu), "r"(0xfbfffbffu));
   return r;
 }
+DEV u32 halves_sat(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return hclamp2(r);
+}
 DEV float fdot2(u32 a, u32 b, float c) {
   return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c));
 }
@@ -380,6 +385,7 @@ DEV void prefetch(const void*) {}
 // Definitions of each platform, where the name does not say it:
 //   mul_rn, add_rn     each rounded: hipRTC and NVRTC contract a product and a sum to one fma by default
 //   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
+//   halves_sat         two numbers as halves of a word that saturate, as f2h_sat does;  hclamp2: two halves
 //   dot4               c + four products of signed bytes
 //   ld16s .. ld1s      streaming: weights, which are read once
 //   ld16_once          of what is read once in a step, and written: not to be kept in L2 on NVIDIA, while AMD's last
@@ -416,6 +422,10 @@ DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
 DEV u32 f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
 DEV float clamp_half(float f) { return f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f; }    // a NaN stays one
 DEV u16 f2h_sat(float f) { return f2h(clamp_half(f)); }
+#if !GPU_NV
+DEV u32 halves_sat(float low, float high) { return (u32)f2h_sat(low) | (u32)f2h_sat(high) << 16; }
+DEV u32 hclamp2(u32 a) { return halves_sat(h2f((f16)(a & 0xffff)), h2f((f16)(a >> 16))); }
+#endif
 DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
 DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
 DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
