@@ -324,8 +324,9 @@ template <class S> DEV void multiply_v(float (*values)[4], u32 tile, const u32 (
 }
 
 // ------------------------------------------------------------------------------------------------ the kernel
-// Attends with the heads of one chunk, and combines what the warps have. `ends_context`: the piece's last key is the
-// token's own, which is not in the cache where this kernel rotates it.
+// Attends with the heads of one chunk, and combines what the warps have. The first chunk waits for the kernel before,
+// once the place of its first tile is known. `ends_context`: the piece's last key is the token's own, which is not in
+// the cache where this kernel rotates it.
 template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const Work& w, Keys<typename S::T> keys,
                                                    bool ends_context, u32 chunk, typename S::Lds& lds) {
   const u32 lane = (u32)lane_id(), warp = (u32)tid_x() / 32;
@@ -338,10 +339,12 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
   tiles.keys = keys;
   const float (*scales)[S::KEYS] = lds.scales[S::SCALED ? warp : 0];     // of the tile's K, of its V
   if (chunk) block_sync();                               // the last chunk's results were read
-  if (first_tile < end) {
-    tiles.start(first_tile, end, tile);
-    tiles.copy_first(keys.k, S::K_STRIDE, scales[0]);
+  if (first_tile < end) tiles.start(first_tile, end, tile);
+  if (!chunk) {
+    pdl_launch();
+    pdl_wait();
   }
+  if (first_tile < end) tiles.copy_first(keys.k, S::K_STRIDE, scales[0]);
   for (u32 i = (u32)tid_x(); i < (S::HEADS - heads) * S::Q_STRIDE / 8; i += S::THREADS)
     *((v4*)lds.q[heads] + i) = {0, 0, 0, 0};
   stage<S>(a, w, w.first_head + first, heads, adds_key, lds);
@@ -472,8 +475,11 @@ template <class T, u32 D, u32 THREADS> DEV void attention_decode_mma(const Atten
   if (!find_piece<S>(a, w, lds.search)) return;
   const Keys<T> keys = keys_of_piece<T>(a, w);
   const bool ends_context = keys.first < keys.end && w.split == w.pieces - 1;
-  pdl_launch();
-  pdl_wait();
+  if (keys.first < keys.end) {         // each warp's first tile, which it would wait for longest
+    Keys<T> soon = keys;
+    soon.end = min_(keys.end, keys.first / RUN_KEYS * RUN_KEYS + S::KEYS * S::GROUPS);
+    prefetch_keys<S::THREADS>(soon);
+  }
   for (u32 chunk = 0; chunk < w.chunks; chunk++) attend_on_matrix_units<S>(a, w, keys, ends_context, chunk, lds);
   finish_heads<S>(a, w, a.counters + (u64)w.item * a.num_kv_heads + w.kv_head);
 }
