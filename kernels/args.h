@@ -202,8 +202,10 @@ struct MatmulF32Args {
 // Converts rows from one format to another, through a norm where `norm` is given. norm_rows, which knows NORM_RMS
 // without biases alone, and norm_rows_other; norm_rows_of_parts, which does what norm_rows does once it has added to x,
 // rows of f32, what a product with LINEAR_LEAVE has left; norm_rows_fp8, which does what norm_rows does, into
-// FORMAT_FP8, which norm_rows_other alone reads. One block per row
+// FORMAT_FP8, which norm_rows_other alone reads. One block per row, but for norm_rows_of_parts where there is wgmma: a
+// cluster of NORM_PARTS_BLOCKS smaller ones
 constexpr u32 NORM_THREADS = 512, NORM_PARTS_THREADS = 1024;
+constexpr u32 NORM_PARTS_BLOCKS = 4, NORM_PARTS_BLOCK_THREADS = 256;
 struct NormRowsArgs {
   const void* x;          // rows in `format_in`
   const float* norm;      // [cols] or null: weights

@@ -215,6 +215,10 @@ DEV void prefetch(const void*) {}
         void name(const __grid_constant__ Args a)
 #define KERNEL_AT_ONCE(threads, blocks, name, Args) extern "C" __global__ __launch_bounds__(threads, blocks) \
         void name(const __grid_constant__ Args a)
+#if GPU_WGMMA
+#define KERNEL_OF_CLUSTER(threads, blocks, name, Args) extern "C" __global__ __launch_bounds__(threads) \
+        __cluster_dims__(blocks, 1, 1) void name(const __grid_constant__ Args a)
+#endif
 #define WARP 32
 
 // ---- threads

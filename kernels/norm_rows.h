@@ -5,6 +5,7 @@
 #include "activation.h"
 #include "block_sum.h"
 #include "elementary.h"
+#include "wgmma.h"
 
 DEV Four load_four(const float* row, u32 c, u32 cols) { return load_four(row, is_aligned(row, 16), c, cols); }
 DEV Four load_four(const u16* row, u32 c, u32 cols, bool bf16) {
@@ -68,14 +69,11 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
     }
     return;
   }
-  u32 half[4];
-  for (u32 i = 0; i < 4; i++) half[i] = is_bf16(format) ? f2bf(f.v[i]) : f2h_sat(f.v[i]);
   const u32 super_blocks = (cols + 255) >> 8;
-  const bool tiled = format >= FORMAT_F16_TILED;
+  const bool tiled = format >= FORMAT_F16_TILED, bf16 = is_bf16(format);
   const u64 at = tiled ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
-  v2 w;
-  w.x = half[0] | (tiled ? half[2] : half[1]) << 16;
-  w.y = (tiled ? half[1] : half[2]) | half[3] << 16;
+  const float second = tiled ? f.v[2] : f.v[1], third = tiled ? f.v[1] : f.v[2];
+  const v2 w = {pair_of(bf16, f.v[0], second), pair_of(bf16, third, f.v[3])};
 #if GPU_WGMMA
   if (tiled) {
     *(u32*)((u16*)out + at) = w.x;
@@ -92,17 +90,25 @@ DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols :
 // Columns of a row that a block of `norm_rows` has in registers at once.
 constexpr u32 SPAN = 4096;
 
-// A thread's fours of the span that begins at column `start`, in a block of so many; zeros beyond the row.
-template <u32 BLOCK_THREADS> struct Span {
-  static constexpr u32 HELD = SPAN / (4 * BLOCK_THREADS);
+// A thread's fours of the span that begins at column `start`, in BLOCKS blocks of so many; zeros beyond the row.
+template <u32 BLOCK_THREADS, u32 BLOCKS> struct Span {
+  static constexpr u32 HELD = SPAN / (4 * BLOCK_THREADS * BLOCKS);
   Four fours[HELD];
-  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * BLOCK_THREADS + (u32)tid_x()); }
+  static MEM u32 column(u32 start, u32 i) {
+    return start + 4 * ((i * BLOCKS + (u32)bid_x() % BLOCKS) * BLOCK_THREADS + (u32)tid_x());
+  }
+  MEM void load_f32(const float* row, bool whole, u32 start, u32 cols) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      fours[i] = whole ? load_whole_four(row, column(start, i), cols) : load_four(row, false, column(start, i), cols);
+  }
   // `stride` counts f32 elements.
   MEM void load(const void* x, u32 format, u32 row, u32 stride, u32 start, u32 cols) {
     // The usual format is apart from the others, whose conversions would have each load waited for before the next.
     if (format == FORMAT_F32) {
-      #pragma unroll
-      for (u32 i = 0; i < HELD; i++) fours[i] = load_four((const float*)x + (u64)row * stride, column(start, i), cols);
+      const float* of_row = (const float*)x + (u64)row * stride;
+      if (is_whole(of_row, cols)) load_f32(of_row, true, start, cols);
+      else load_f32(of_row, false, start, cols);
     } else {
       #pragma unroll
       for (u32 i = 0; i < HELD; i++) {
@@ -157,24 +163,58 @@ template <u32 BLOCK_THREADS> struct Span {
 
 // Says what a kernel knows of norms. PLAIN: RMSNorm without biases, or none; PARTS: the same, of sums to be added.
 enum NormOf { PLAIN, OTHER, PARTS };
-template <NormOf OF> using SpanOf = Span<OF == PARTS ? NORM_PARTS_THREADS : NORM_THREADS>;
+// The blocks of a row. Parts are many bytes: with several multiprocessors for a row they are there sooner, and small
+// blocks find room before the product ahead of them has left a multiprocessor.
+template <NormOf OF> struct RowBlocks { static constexpr u32 COUNT = 1, THREADS = NORM_THREADS; };
+template <> struct RowBlocks<PARTS> {
+#if GPU_WGMMA
+  static constexpr u32 COUNT = NORM_PARTS_BLOCKS, THREADS = NORM_PARTS_BLOCK_THREADS;
+#else
+  static constexpr u32 COUNT = 1, THREADS = NORM_PARTS_THREADS;
+#endif
+};
+template <NormOf OF> using SpanOf = Span<RowBlocks<OF>::THREADS, RowBlocks<OF>::COUNT>;
+
+// Sums over the blocks of a row, in one order, for every thread.
+template <NormOf OF> DEV float row_sum(float v, float (&waves)[RowBlocks<OF>::THREADS / WARP]) {
+  constexpr u32 COUNT = RowBlocks<OF>::COUNT;
+  v = block_sum<RowBlocks<OF>::THREADS>(v, waves);
+#if GPU_WGMMA
+  if constexpr (COUNT > 1) {
+    SHARED float of_blocks[COUNT];
+    cluster_wait();                    // all have begun
+    if ((u32)tid_x() < COUNT) cluster_store(shared_address(of_blocks + bid_x() % COUNT), (u32)tid_x(), v);
+    cluster_arrive();
+    cluster_wait();
+    v = 0.f;
+    for (u32 i = 0; i < COUNT; i++) v += of_blocks[i];
+  }
+#endif
+  return v;
+}
 
 // Adds what a product has left of a span of a row to it, and stores the sum, which others read too. Parts are added up
 // in their order and then to the row, as the product itself would do it; their loads are on their way at once.
 DEV void add_parts(const NormRowsArgs& a, SpanOf<PARTS>& x, u32 row, u32 start) {
   constexpr u32 AT_ONCE = 8;
+  const float* of_row = a.parts + (u64)row * a.x_stride;
+  const u64 part = (u64)a.rows * a.x_stride;
   SpanOf<PARTS> sum = {};
-  for (u32 first = 0; first < a.num_parts; first += AT_ONCE) {
-    SpanOf<PARTS> parts[AT_ONCE];
-    #pragma unroll
-    for (u32 k = 0; k < AT_ONCE; k++)
-      if (first + k < a.num_parts)
-        parts[k].load(a.parts + (u64)(first + k) * a.rows * a.x_stride, FORMAT_F32, row, a.x_stride, start, a.cols);
-    loads_first();
-    #pragma unroll
-    for (u32 k = 0; k < AT_ONCE; k++)
-      if (first + k < a.num_parts) sum.add(parts[k]);
-  }
+  // All loads are of one kind, or each would have a branch of its own.
+  const auto add = [&](bool whole) {
+    for (u32 first = 0; first < a.num_parts; first += AT_ONCE) {
+      SpanOf<PARTS> parts[AT_ONCE];
+      #pragma unroll
+      for (u32 k = 0; k < AT_ONCE; k++)
+        if (first + k < a.num_parts) parts[k].load_f32(of_row + (first + k) * part, whole, start, a.cols);
+      loads_first();
+      #pragma unroll
+      for (u32 k = 0; k < AT_ONCE; k++)
+        if (first + k < a.num_parts) sum.add(parts[k]);
+    }
+  };
+  if (is_whole(a.parts, a.x_stride) && a.cols % 4 == 0) add(true);
+  else add(false);
   x.add(sum);
   x.store((void*)a.x, FORMAT_F32, row, a.x_stride, start, a.cols);
 }
@@ -196,14 +236,14 @@ DEV void finish_norm(const NormRowsArgs& a, SpanOf<OF>& x, const SpanOf<OF>& wei
   }
 }
 
-// Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
-// there is of most rows; the ones before it are read a second time, from there back to the start. With all norms in one
-// kernel its threads take more registers, so that a multiprocessor holds half as many blocks: 2,048 rows of 4,096
-// columns took 27 microseconds in place of 19 on an H200.
+// Grid: the blocks of all rows. The norm needs the whole row before the first column can be stored. The last span stays
+// in registers, all there is of most rows; the ones before it are read a second time, from there back to the start.
+// With all norms in one kernel its threads take more registers, so that a multiprocessor holds half as many blocks:
+// 2,048 rows of 4,096 columns took 27 microseconds in place of 19 on an H200.
 template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
-  constexpr u32 BLOCK_THREADS = OF == PARTS ? NORM_PARTS_THREADS : NORM_THREADS;
+  constexpr u32 BLOCK_THREADS = RowBlocks<OF>::THREADS;
   const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
-  const u32 row = (u32)bid_x();
+  const u32 row = (u32)bid_x() / RowBlocks<OF>::COUNT;
   SpanOf<OF> x, weights;
   float squares = 0.f, scale = 1.f, mean = 0.f;
   SHARED float of_values[BLOCK_THREADS / WARP], of_squares[BLOCK_THREADS / WARP];
@@ -215,6 +255,9 @@ template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
   };
   if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
   loads_first();
+#if GPU_WGMMA
+  if (RowBlocks<OF>::COUNT > 1 && a.norm) cluster_arrive();           // the other blocks may store here
+#endif
   pdl_launch(); pdl_wait();
   if (centers) {
     float sum = 0.f;
@@ -222,7 +265,7 @@ template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
       load(start);
       x.add_values(sum);
     }
-    mean = block_sum<BLOCK_THREADS>(sum, of_values) / (float)a.cols;
+    mean = row_sum<OF>(sum, of_values) / (float)a.cols;
   }
   for (u32 start = a.norm || OF == PARTS ? 0 : last;; start += SPAN) {
     load(start);
@@ -231,7 +274,7 @@ template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
-  if (a.norm) scale = rsqrt_accurate(block_sum<BLOCK_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
+  if (a.norm) scale = rsqrt_accurate(row_sum<OF>(squares, of_squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
     if (a.norm) finish_norm<OF>(a, x, weights, scale, row, start);
     x.store(a.out, a.format_out, row, a.out_stride, start, a.cols);

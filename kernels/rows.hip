@@ -6,7 +6,11 @@ constexpr u32 THREADS = 256;
 
 KERNEL(NORM_THREADS, norm_rows, NormRowsArgs) { norm_row<PLAIN>(a); }
 KERNEL(NORM_THREADS, norm_rows_other, NormRowsArgs) { norm_row<OTHER>(a); }
+#if GPU_WGMMA
+KERNEL_OF_CLUSTER(NORM_PARTS_BLOCK_THREADS, NORM_PARTS_BLOCKS, norm_rows_of_parts, NormRowsArgs) { norm_row<PARTS>(a); }
+#else
 KERNEL(NORM_PARTS_THREADS, norm_rows_of_parts, NormRowsArgs) { norm_row<PARTS>(a); }
+#endif
 
 // Four columns, for rows that are no multiple of eight.
 DEV void gate_four(const GatedArgs& a, u32 row, u32 c) {

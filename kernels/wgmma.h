@@ -32,6 +32,17 @@ DEV void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
                :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// ------------------------------------------------------------------------------------------------ clusters
+// The blocks of a cluster run at the same time. Once all of them have arrived, what they had written to each other's
+// shared memory before is there; and before that, none is known to have begun.
+DEV void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEV void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Stores to the place in block `rank` of the cluster that `address` is of this one.
+DEV void cluster_store(u32 address, u32 rank, float v) {
+  asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.f32 [there], %2; }"
+               :: "r"(address), "r"(rank), "f"(v) : "memory");
+}
+
 // ------------------------------------------------------------------------------------------------ products
 // Describes B in shared memory without a swizzle: core matrices of 8 rows x 16 bytes, each 128 bytes in a row; the two
 // halves of 16 columns follow each other, the next 8 rows lie `stride` bytes behind these.

@@ -47,6 +47,11 @@ fn experts_wgmma_block(run: u32) -> Block {
     }
 }
 
+/// Blocks of `norm_rows_of_parts` where there are clusters, which a device with `wgmma` has.
+fn norm_parts_wgmma_block(_: Subject) -> Option<Block> {
+    Some(Block::of_threads(NORM_PARTS_BLOCK_THREADS))
+}
+
 /// Blocks of prefill where warpgroups multiply, which they do over f16 for heads of up to 256.
 fn prefill_wgmma_block(subject: Subject) -> Option<Block> {
     let Subject::Head(KvCacheDtype::F16, size) = subject else { return None };

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::args::{Format, NormCode, NormRowsArgs};
+use super::args::{Format, NORM_PARTS_BLOCKS, NormCode, NormRowsArgs};
 use super::functions::Functions;
 use super::kernel::{Kernel, NORM_ROWS_OF_PARTS, ONCE, Variant};
 use super::tuning::Tuning;
@@ -90,6 +90,11 @@ impl Launcher {
         &self.tuning
     }
 
+    /// Blocks of `norm_rows_of_parts` for so many rows.
+    pub(super) fn norm_parts_blocks(&self, rows: u32) -> u32 {
+        if self.tuning.matmul.wgmma { rows.saturating_mul(NORM_PARTS_BLOCKS) } else { rows }
+    }
+
     /// Notes what the product that was launched last has left.
     pub(super) fn leave(&self, left: Left) {
         self.left.set(Some(left));
@@ -107,8 +112,9 @@ impl Launcher {
     /// See `launch`.
     pub(super) fn settle(&self) -> Result<()> {
         let Some(left) = self.left.take() else { return Ok(()) };
+        let grid = [self.norm_parts_blocks(left.rows), 1, 1];
         // SAFETY: the output and the workspace are those of the product, which was queued in this step.
-        unsafe { self.stream.launch(self.function(NORM_ROWS_OF_PARTS, ONCE)?, [left.rows, 1, 1], &left.added()) }
+        unsafe { self.stream.launch(self.function(NORM_ROWS_OF_PARTS, ONCE)?, grid, &left.added()) }
     }
 
     /// Forgets what was left: the step has failed, and nothing reads its outputs.

@@ -86,6 +86,9 @@ constants! {
     /// Threads of a block of `norm_rows`, and of `norm_rows_of_parts`.
     NORM_THREADS = 512;
     NORM_PARTS_THREADS = 1024;
+    /// Blocks of a row of `norm_rows_of_parts`, and their threads, where there is `wgmma`.
+    NORM_PARTS_BLOCKS = 4;
+    NORM_PARTS_BLOCK_THREADS = 256;
     /// Columns of a block of `gated_activation`.
     GATED_COLS = 2048;
     GATED_FP8_THREADS = 512;

@@ -51,7 +51,7 @@ macro_rules! with_kernels {
             "rows.hip" Always Plainly {
                 NORM_ROWS: NormRowsArgs, Once, One(NORM_THREADS), "norm";
                 NORM_ROWS_OTHER: NormRowsArgs, Once, One(NORM_THREADS), "norm";
-                NORM_ROWS_OF_PARTS: NormRowsArgs, Once, One(NORM_PARTS_THREADS), "norm";
+                NORM_ROWS_OF_PARTS: NormRowsArgs, Once, OneOrWgmma(NORM_PARTS_THREADS, norm_parts_wgmma_block), "norm";
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 GATE_COLUMNS: GateColumnsArgs, Once, One(256), "activation";

@@ -367,14 +367,14 @@ impl Launcher {
         if rows == 0 {
             return Ok(());
         }
-        let kernel = match left {
-            _ if format_out == Format::Fp8 => NORM_ROWS_FP8,
-            Some(_) => NORM_ROWS_OF_PARTS,
-            None if is_plain(norm) && format_in != Format::Fp8 => NORM_ROWS,
-            None => NORM_ROWS_OTHER,
+        let (kernel, blocks) = match left {
+            _ if format_out == Format::Fp8 => (NORM_ROWS_FP8, args.rows),
+            Some(_) => (NORM_ROWS_OF_PARTS, self.norm_parts_blocks(args.rows)),
+            None if is_plain(norm) && format_in != Format::Fp8 => (NORM_ROWS, args.rows),
+            None => (NORM_ROWS_OTHER, args.rows),
         };
         // SAFETY: see `ops`.
-        unsafe { self.launch(kernel, ONCE, [args.rows, 1, 1], &args) }
+        unsafe { self.launch(kernel, ONCE, [blocks, 1, 1], &args) }
     }
 
     /// Launches `activation` on products of up alone, which are f32, in memory that has room for it.
