@@ -155,6 +155,18 @@ struct MatmulArgs {
   u32 flags;              // LinearFlags
 };
 
+// Stores what an activation makes of the products with two matrices of one shape, gate and up. On NVIDIA alone:
+// matmul_gated_<type>_n<N>, in blocks with half of their tiles for each; grid x: for the outputs with padding. The
+// columns are not split.
+constexpr u32 MATMUL_GATED_WGMMA_TILES_N64 = 16;
+struct MatmulGatedArgs {
+  MatmulArgs product;     // with gate; `out`: [rows] of out_rows in `format_out`, which is FORMAT_F16_TILED or BF16_TILED
+  const u8* weights_up;
+  const float* bias_up;   // or null
+  u32 activation;
+  u32 format_out;
+};
+
 // Two matrices of one stack that differ in type: blocks along x compute the first one, then the second one. Both have
 // the same rows and splits; they share neither partial sums nor counters. matmul_<type>_<type>_n<N>, N as above
 struct MatmulPairArgs {

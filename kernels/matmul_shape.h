@@ -17,6 +17,9 @@ RING_BLOCK(32, 2)
 #if defined(MATMUL_OF_EXPERTS)
 // Experts have few columns: one block multiplies while another one waits for its first pieces or stores.
 template <> struct MatmulBlock<64> : MatmulRingBlock<MATMUL_WGMMA_TILES_N64, MATMUL_EXPERTS_WGMMA_SHARED_N64, 2> {};
+#elif defined(MATMUL_OF_GATE)
+// More tiles share a block's activations, and there are fewer blocks than multiprocessors where more would take turns.
+template <> struct MatmulBlock<64> : MatmulRingBlock<MATMUL_GATED_WGMMA_TILES_N64, MATMUL_WGMMA_SHARED_N64, 1> {};
 #else
 RING_BLOCK(64, 1)
 #endif

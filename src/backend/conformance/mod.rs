@@ -7,6 +7,7 @@ pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod experts;
 pub(crate) mod fused;
+pub(crate) mod gated;
 mod invariance;
 mod kv_groups;
 pub(crate) mod latent;
@@ -73,6 +74,7 @@ pub(crate) fn check_types<L: Loader>(
 ) -> Result<()> {
     elementwise::check(loader, tally)?;
     fused::check(loader, tally)?;
+    gated::check(loader, &types, tally)?;
     linear::check(loader, types, tally)?;
     parts::check(loader, tally)?;
     experts::check(loader, tally)?;

@@ -110,6 +110,10 @@ kernel_args! {
         splits: u32,
         flags: u32,
     }
+    MatmulGatedArgs {
+        product: MatmulArgs,
+        weights_up: DevicePtr, bias_up: DevicePtr, activation: ActivationCode, format_out: Format,
+    }
     MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
     MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64 }
     MatmulGatedExpertsArgs {

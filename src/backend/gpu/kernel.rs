@@ -39,6 +39,14 @@ fn matmul_wgmma_block(rows: u32) -> Block {
     Block { threads: 32 * tiles, shared_bytes }
 }
 
+/// Blocks of `matmul_gated` where warpgroups multiply.
+fn gated_wgmma_block(rows: u32) -> Block {
+    match rows {
+        64 => Block { threads: 32 * MATMUL_GATED_WGMMA_TILES_N64, ..matmul_wgmma_block(rows) },
+        _ => matmul_wgmma_block(rows),
+    }
+}
+
 /// Blocks of `matmul_experts` and `matmul_gated_experts` where warpgroups multiply.
 fn experts_wgmma_block(run: u32) -> Block {
     match run {
@@ -326,7 +334,8 @@ impl Row {
             Per::Head => heads(|_, _, _| true),
             Per::VectorHead => heads(|platform, dtype, size| !decodes_on_matrix_units(platform, dtype, size)),
             Per::MatrixHead => heads(decodes_on_matrix_units),
-            Per::Type => KernelType::ALL.iter().map(|&ty| Subject::Type(ty)).collect(),
+            Per::TypeOnNvidia if platform != Platform::Nvidia => Vec::new(),
+            Per::Type | Per::TypeOnNvidia => KernelType::ALL.iter().map(|&ty| Subject::Type(ty)).collect(),
             Per::Pair => KernelType::PAIRS.map(Subject::Pair).to_vec(),
         };
         let variants = subjects.into_iter().flat_map(|subject| match self.threads {

@@ -179,6 +179,21 @@ impl Tuning {
         plan(n, self.expert_tiles(n) / 2, rows, out_rows.next_multiple_of(256), 1)
     }
 
+    /// How products with gate and up, of `out_rows` outputs each, are launched where their activation is made in the
+    /// same launch; `None` where the columns are better split, or turns of their larger blocks take longer.
+    pub fn gated_matmul(&self, rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> Option<MatmulPlan> {
+        let apart = self.matmul(rows, out_rows.saturating_mul(2), cols, multiprocessors);
+        let tiles = match apart.n {
+            64 if self.matmul.wgmma => args::MATMUL_GATED_WGMMA_TILES_N64,
+            n => self.matmul.tiles(n),
+        };
+        let plan = plan(apart.n, tiles / 2, rows, out_rows.next_multiple_of(256), 1);
+        let time = |[x, y, _]: [u32; 3], tiles: u32| x.saturating_mul(y).div_ceil(multiprocessors.max(1)) * tiles;
+        let is_worth =
+            apart.grid[2] == 1 && (tiles == apart.tiles || time(plan.grid, tiles) <= time(apart.grid, apart.tiles));
+        is_worth.then_some(plan)
+    }
+
     /// How a product on the matrix units is launched.
     pub fn matmul(&self, rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
         let [plan] = self.matmuls(rows, [out_rows], cols, multiprocessors);

@@ -37,7 +37,8 @@ pub fn kernel_rows(
     progress: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Vec<KernelRow>> {
     let kernels = Kernels::new(device, options)?;
-    let units = Unit::all();
+    let platform = kernels.platform();
+    let units = Unit::all(platform == Platform::Nvidia);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut done = 0;
     for some in units.chunks(threads) {
@@ -52,7 +53,6 @@ pub fn kernel_rows(
     }
     let types = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty));
     let tuning = device.tuning(options);
-    let platform = kernels.platform();
     let of_types = types.flat_map(|&ty| of_type(ty, &tuning, platform));
     let pairs = if tuning.matmul.most_pair_rows > 0 { &KernelType::PAIRS[..] } else { &[] };
     let of_pairs = pairs.iter().flat_map(|&pair| of_pair(pair, platform));

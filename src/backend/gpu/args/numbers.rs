@@ -76,6 +76,8 @@ constants! {
     MATMUL_WGMMA_SHARED_N64 = 231_424;
     /// Blocks of experts have fewer bytes there: two of them find room in a multiprocessor.
     MATMUL_EXPERTS_WGMMA_SHARED_N64 = 115_200;
+    /// Blocks of gate and up have more tiles there.
+    MATMUL_GATED_WGMMA_TILES_N64 = 16;
     MATMUL_EXPERTS_TILES_N16 = 4;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
     MATMUL_F32_THREADS_N4 = 256;

@@ -80,6 +80,10 @@ macro_rules! with_kernels {
                 MATMUL_PAIR as matmul: MatmulPairArgs, Pair,
                     ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, matmul_wgmma_block), "product of few rows";
             }
+            "matmul_gated.hip" Always OnMatrixUnits {
+                MATMUL_GATED: MatmulGatedArgs, TypeOnNvidia,
+                    ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, gated_wgmma_block);
+            }
             "matmul_f32.hip" Always Plainly {
                 MATMUL_F32: MatmulF32Args, Once, ByRows(&MATMUL_F32_ROWS, matmul_f32_threads),
                     "product of more rows in f32";

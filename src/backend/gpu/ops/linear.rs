@@ -6,11 +6,12 @@
 use super::rows::{Norm, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
-    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, LINEAR_LEAVE, MatmulArgs, MatmulF32Args, MatmulPairArgs,
+    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, LINEAR_LEAVE, MatmulArgs, MatmulF32Args,
+    MatmulGatedArgs, MatmulPairArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
-use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_PAIR, ONCE, Variant};
+use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_GATED, MATMUL_PAIR, ONCE, Variant};
 use crate::backend::gpu::launcher::{Launcher, Left};
 use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
 use crate::backend::gpu::product::{Product, ProductShape};
@@ -157,6 +158,22 @@ impl Compute {
         self.linear(Linear { x: normed, matrix, rows, out, add: false }, None, out_format)
     }
 
+    /// How gate and up are multiplied in one launch with their activation, and the format in which they take the rows;
+    /// `None` where that is not worth while, the vendor's library multiplies, or there is no kernel.
+    fn gated_plan(&self, gate_up: &Matrix, rows: usize) -> Result<Option<(MatmulPlan, Format)>> {
+        let tiled = |format: &Format| matches!(format, Format::F16Tiled | Format::Bf16Tiled);
+        let Some(format) = self.matrix_format(gate_up, rows).filter(tiled) else { return Ok(None) };
+        let Some([gate, _]) = gate_up.gate_and_up()? else { return Ok(None) };
+        if !tiled(&self.activation_format(self.common(), rows)) {
+            return Ok(None);
+        }
+        let launcher = self.launcher();
+        let (few, out_rows, cols) = (count(rows)?, count(gate.rows)?, count(gate_up.cols)?);
+        let plan = launcher.tuning().gated_matmul(few, out_rows, cols, launcher.multiprocessors());
+        let plan = plan.filter(|plan| launcher.has(MATMUL_GATED, Variant::with_rows(gate.ty, plan.n)));
+        Ok(plan.map(|plan| (plan, format)))
+    }
+
     /// Computes `out = act(gate · n(x)) * (up · n(x))`, n being the norm.
     pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
         let cols = args.cols();
@@ -179,6 +196,31 @@ impl Compute {
                 shape: ProductShape { norm, eps, rows, cols, out_format, out_stride, flags: 0 },
             };
             return self.launcher().gemv(&gate, Some((&up, activation)), &product);
+        }
+        if let Some((plan, format)) = self.gated_plan(gate_up, rows)?
+            && let Some([gate, up]) = gate_up.gate_and_up()?
+        {
+            let x = if norm.is_none() && x.format() == format {
+                x
+            } else {
+                self.launcher().norm_rows(x, norm, rows, gate_up.cols, normed, format)?;
+                normed
+            };
+            let format_out = self.activation_format(self.common(), rows);
+            let product = Product {
+                x: x.read("norm_gated_linear's rows", rows, gate_up.cols)?,
+                out: out.write("norm_gated_linear's output", rows, cols, format_out)?,
+                shape: ProductShape {
+                    norm: None,
+                    eps: 0.0,
+                    rows,
+                    cols: gate_up.cols,
+                    out_format: format_out,
+                    out_stride: cols,
+                    flags: 0,
+                },
+            };
+            return self.launcher().matmul_gated([&gate, &up], activation, &product, plan, self.workspace());
         }
         // The library's products are half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
@@ -288,6 +330,26 @@ impl Launcher {
             self.leave(Left { out, rows, cols: out_rows, parts, num_parts });
         }
         Ok(())
+    }
+
+    /// Launches the products with gate and up, and their activation.
+    fn matmul_gated(
+        &self,
+        [gate, up]: [&Outputs<'_>; 2],
+        activation: Activation,
+        product: &Product<'_>,
+        plan: MatmulPlan,
+        workspace: &Workspace,
+    ) -> Result<()> {
+        let args = MatmulGatedArgs {
+            product: matmul_args(gate, product, plan, workspace.partial(), workspace.counters())?,
+            weights_up: up.tiles.ptr(),
+            bias_up: up.bias.into(),
+            activation: activation.into(),
+            format_out: product.shape.out_format,
+        };
+        // SAFETY: see `ops`.
+        unsafe { self.launch(MATMUL_GATED, Variant::with_rows(gate.ty, plan.n), plan.grid, &args) }
     }
 
     fn matmul_pair(&self, pair: [&Segment; 2], product: &Product<'_>, workspace: &Workspace) -> Result<()> {

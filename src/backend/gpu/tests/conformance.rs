@@ -3,7 +3,8 @@
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::backend::conformance::{self, Accuracy};
 use crate::backend::gpu::{Device, KernelType, Kernels, Unit};
-use crate::config::GpuOptions;
+use crate::config::{GpuOptions, Platform};
+use crate::quant::GgmlType;
 
 pub(super) type Opened = (Device, GpuOptions);
 
@@ -12,7 +13,8 @@ pub(super) type Opened = (Device, GpuOptions);
 pub(super) fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
     // Units that have to be compiled are compiled here: several at once, and not by two tests.
-    Kernels::new(&device.0, &device.1).unwrap().prepare(&Unit::all()).unwrap();
+    let kernels = Kernels::new(&device.0, &device.1).unwrap();
+    kernels.prepare(&Unit::all(kernels.platform() == Platform::Nvidia)).unwrap();
     conformance::pass(|tally| conformance::check_all(|rows| devices::make_loader(&device, rows), Accuracy::GPU, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
@@ -63,4 +65,16 @@ pub(super) fn check_order(target: &str) {
 fn real_device() {
     check(devices::open_real());
     check_invariance(devices::open_real());
+    check_many_outputs(devices::open_real());
+}
+
+/// Gate and up of so many outputs that blocks of 64 rows fill the device once, where they take the activation too.
+fn check_many_outputs(device: Option<Opened>) {
+    let Some(device) = device else { return };
+    let shape @ [rows, ..] = [40, 256, 8720];
+    for (seed, ggml_type) in [GgmlType::Q4_K, GgmlType::Q8_0].into_iter().enumerate() {
+        let loader = devices::loader(&device, rows);
+        conformance::pass(|tally| conformance::gated::check_shape(loader, ggml_type, shape, seed as u64, tally));
+    }
+    assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }

@@ -234,6 +234,12 @@ fn hopper_is_as_it_was_measured() {
     let leaves = |rows, out_rows| tuning.matmul(rows, out_rows, 4096, 132).leaves;
     assert_eq!([8, 9, 16, 17, 32, 64].map(|rows| leaves(rows, 4096)), [true; 6]);
     assert!([8, 32, 64].iter().all(|&rows| !leaves(rows, 28_672)));
+    // Gate and up with their activation: not where the columns are split, nor where blocks of 16 tiles take more turns.
+    let gated = |rows, out_rows| tuning.gated_matmul(rows, out_rows, 4096, 132).map(|plan| (plan.n, plan.grid));
+    assert_eq!(gated(8, 14_336), Some((8, [448, 1, 1])));
+    assert_eq!(gated(17, 14_300), Some((32, [224, 1, 1])));
+    assert_eq!(gated(64, 14_336), Some((64, [112, 1, 1])));
+    assert_eq!([(8, 2048), (64, 8192), (256, 14_336)].map(|(rows, out_rows)| gated(rows, out_rows)), [None; 3]);
     let f32_grid = |rows| tuning.matmul_f32(rows, 256).map(|plan| (plan.n, plan.grid));
     let f32_grids = [None, Some((4, [16, 8, 1])), Some((8, [16, 64, 1])), Some((64, [4, 32, 1]))];
     assert_eq!([1, 31, 512, 2048].map(f32_grid), f32_grids);
