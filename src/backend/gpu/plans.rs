@@ -57,6 +57,11 @@ fn plan(n: u32, tiles: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan
     MatmulPlan { n, tiles, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits], leaves: false }
 }
 
+/// The launch of a variant whose blocks have as many tiles of up as of gate, and padding for outputs too.
+fn gated_plan(n: u32, tiles: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+    plan(n, tiles / 2, rows, out_rows.next_multiple_of(256), 1)
+}
+
 /// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared
 /// out without a rest. A split takes `split_time` of that, for partial sums that are written and read.
 fn time_of_splits(blocks: u32, splits: u32, at_once: u32, split_time: f64) -> f64 {
@@ -176,7 +181,7 @@ impl Tuning {
 
     /// How such a product with gate and up is launched, whose blocks have tiles of both, and padding for outputs too.
     pub fn expert_gated_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
-        plan(n, self.expert_tiles(n) / 2, rows, out_rows.next_multiple_of(256), 1)
+        gated_plan(n, self.expert_tiles(n), rows, out_rows)
     }
 
     /// How products with gate and up, of `out_rows` outputs each, are launched where their activation is made in the
@@ -187,7 +192,7 @@ impl Tuning {
             64 if self.matmul.wgmma => args::MATMUL_GATED_WGMMA_TILES_N64,
             n => self.matmul.tiles(n),
         };
-        let plan = plan(apart.n, tiles / 2, rows, out_rows.next_multiple_of(256), 1);
+        let plan = gated_plan(apart.n, tiles, rows, out_rows);
         let time = |[x, y, _]: [u32; 3], tiles: u32| x.saturating_mul(y).div_ceil(multiprocessors.max(1)) * tiles;
         let is_worth =
             apart.grid[2] == 1 && (tiles == apart.tiles || time(plan.grid, tiles) <= time(apart.grid, apart.tiles));

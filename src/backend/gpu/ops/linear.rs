@@ -151,19 +151,15 @@ impl Compute {
             Some(format) => format,
             None => Format::F32,
         };
-        if norm.is_none() && x.format() == format {
-            return self.linear(Linear { x, matrix, rows, out, add: false }, None, out_format);
-        }
-        self.launcher().norm_rows(x, norm, rows, matrix.cols, normed, format)?;
-        self.linear(Linear { x: normed, matrix, rows, out, add: false }, None, out_format)
+        let x = self.launcher().normed(x, norm, [rows, matrix.cols], normed, format)?;
+        self.linear(Linear { x, matrix, rows, out, add: false }, None, out_format)
     }
 
     /// How gate and up are multiplied in one launch with their activation, and the format in which they take the rows;
     /// `None` where that is not worth while, the vendor's library multiplies, or there is no kernel.
-    fn gated_plan(&self, gate_up: &Matrix, rows: usize) -> Result<Option<(MatmulPlan, Format)>> {
+    fn gated_plan(&self, gate_up: &Matrix, gate: &Outputs<'_>, rows: usize) -> Result<Option<(MatmulPlan, Format)>> {
         let tiled = |format: &Format| matches!(format, Format::F16Tiled | Format::Bf16Tiled);
         let Some(format) = self.matrix_format(gate_up, rows).filter(tiled) else { return Ok(None) };
-        let Some([gate, _]) = gate_up.gate_and_up()? else { return Ok(None) };
         if !tiled(&self.activation_format(self.common(), rows)) {
             return Ok(None);
         }
@@ -178,7 +174,8 @@ impl Compute {
     pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
         let cols = args.cols();
         let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
-        if let Some([gate, up]) = gate_up.gate_and_up()?
+        let halves = gate_up.gate_and_up()?;
+        if let Some([gate, up]) = &halves
             && self.is_gemv(gate_up, rows)
         {
             let (x, norm) = match is_plain(norm) {
@@ -195,17 +192,12 @@ impl Compute {
                 out: out.write("norm_gated_linear's output", rows, gate.rows, out_format)?,
                 shape: ProductShape { norm, eps, rows, cols, out_format, out_stride, flags: 0 },
             };
-            return self.launcher().gemv(&gate, Some((&up, activation)), &product);
+            return self.launcher().gemv(gate, Some((up, activation)), &product);
         }
-        if let Some((plan, format)) = self.gated_plan(gate_up, rows)?
-            && let Some([gate, up]) = gate_up.gate_and_up()?
+        if let Some([gate, up]) = &halves
+            && let Some((plan, format)) = self.gated_plan(gate_up, gate, rows)?
         {
-            let x = if norm.is_none() && x.format() == format {
-                x
-            } else {
-                self.launcher().norm_rows(x, norm, rows, gate_up.cols, normed, format)?;
-                normed
-            };
+            let x = self.launcher().normed(x, norm, [rows, gate_up.cols], normed, format)?;
             let format_out = self.activation_format(self.common(), rows);
             let product = Product {
                 x: x.read("norm_gated_linear's rows", rows, gate_up.cols)?,
@@ -220,7 +212,7 @@ impl Compute {
                     flags: 0,
                 },
             };
-            return self.launcher().matmul_gated([&gate, &up], activation, &product, plan, self.workspace());
+            return self.launcher().matmul_gated([gate, up], activation, &product, plan, self.workspace());
         }
         // The library's products are half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
@@ -246,6 +238,22 @@ impl Compute {
 }
 
 impl Launcher {
+    /// Returns the rows behind a norm, in `format`: `x` itself where that is what they are, else `normed`.
+    fn normed<'b>(
+        &self,
+        x: &'b Buffer,
+        norm: Norm<'_>,
+        [rows, cols]: [usize; 2],
+        normed: &'b mut Buffer,
+        format: Format,
+    ) -> Result<&'b Buffer> {
+        if norm.is_none() && x.format() == format {
+            return Ok(x);
+        }
+        self.norm_rows(x, norm, rows, cols, normed, format)?;
+        Ok(normed)
+    }
+
     /// Multiplies f32 rows with a matrix; with another one `up`, stores what the activation makes of both products.
     fn gemv(&self, outputs: &Outputs<'_>, up: Option<(&Outputs<'_>, Activation)>, product: &Product<'_>) -> Result<()> {
         let grid_x = self.tuning().gemv_blocks(outputs.rows, self.multiprocessors());
