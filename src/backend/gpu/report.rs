@@ -3,7 +3,7 @@
 
 use super::compile::plan::Per;
 use super::compile::{MatrixUnit, Origin};
-use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant};
+use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant};
 use super::stacks::device_type;
 use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
@@ -60,6 +60,8 @@ pub fn kernel_rows(
     Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
 }
 
+/// An op by its name, and the kernels that it is launched with; ahead of it the type of its weights in the file, and
+/// that on the device.
 type Wanted = (Option<(GgmlType, KernelType)>, String, Vec<KernelId>);
 
 /// The rows of the table that are listed, of kernels that are compiled for something of these.
@@ -73,15 +75,22 @@ fn ids_of(row: &Row, subject: Subject, platform: Platform) -> Vec<KernelId> {
     variants.map(|variant| row.id(variant)).collect()
 }
 
-fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
+/// Rows for the ops of a type: on every platform, and those of NVIDIA's alone.
+pub(super) fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
     let ty = device_type(file_type);
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
-    listed(&[Per::Type]).map(move |(row, op)| {
+    let per: &'static [Per] = match platform {
+        Platform::Nvidia => &[Per::Type, Per::TypeOnNvidia],
+        Platform::Amd => &[Per::Type],
+    };
+    listed(per).map(move |(row, op)| {
         // Which kernel a product goes to depends on its rows and on the mode.
         let ids = if row.is(GEMV) {
-            product(ty, 1..=1, tuning)
+            product(ty, 1..=1, tuning, |variant| MATMUL.id(variant))
         } else if row.is(MATMUL) {
-            product(ty, 2..=most, tuning)
+            product(ty, 2..=most, tuning, |variant| MATMUL.id(variant))
+        } else if row.is(MATMUL_GATED) {
+            product(ty, 2..=most, tuning, |variant| MATMUL_GATED.id(variant))
         } else if row.is(MATMUL_EXPERTS) {
             expert_products(ty, tuning, |variant| MATMUL_EXPERTS.id(variant))
         } else if row.is(MATMUL_GATED_EXPERTS) {
@@ -93,14 +102,20 @@ fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Ite
     })
 }
 
-/// The kernels that products of so many rows are launched with, each once. Which one it is depends on the rows alone.
-fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, tuning: &Tuning) -> Vec<KernelId> {
+/// The kernels that products of so many rows are launched with, each once; `kernel` is that of the matrix units. Which
+/// one it is depends on the rows alone.
+fn product(
+    ty: KernelType,
+    rows: std::ops::RangeInclusive<u32>,
+    tuning: &Tuning,
+    kernel: impl Fn(Variant) -> KernelId,
+) -> Vec<KernelId> {
     let mut ids = Vec::new();
     for rows in rows {
         let format = tuning.activation_format(ty.matmul_format(), rows as usize, None);
         let id = match format.is_f32() {
             true => GEMV.id(ty),
-            false => MATMUL.id(Variant::with_rows(ty, tuning.matmul(rows, 1, 1, 1).n)),
+            false => kernel(Variant::with_rows(ty, tuning.matmul(rows, 1, 1, 1).n)),
         };
         if !ids.contains(&id) {
             ids.push(id);

@@ -82,7 +82,7 @@ macro_rules! with_kernels {
             }
             "matmul_gated.hip" Always OnMatrixUnits {
                 MATMUL_GATED: MatmulGatedArgs, TypeOnNvidia,
-                    ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, gated_wgmma_block);
+                    ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, gated_wgmma_block), "gate and up of few rows";
             }
             "matmul_f32.hip" Always Plainly {
                 MATMUL_F32: MatmulF32Args, Once, ByRows(&MATMUL_F32_ROWS, matmul_f32_threads),

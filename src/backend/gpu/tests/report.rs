@@ -2,9 +2,14 @@
 
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::Error;
+use crate::backend::gpu::driver::fake;
 use crate::backend::gpu::kernel::{NORM_ROWS, ONCE};
-use crate::backend::gpu::{KernelRow, KernelType, Kernels, MatrixUnit, Origin, Unit, kernel_rows, matrix_library};
-use crate::config::GpuOptions;
+use crate::backend::gpu::report::of_type;
+use crate::backend::gpu::tuning::Tuning;
+use crate::backend::gpu::{
+    DeviceProperties, KernelRow, KernelType, Kernels, MatrixUnit, Origin, Unit, kernel_rows, matrix_library,
+};
+use crate::config::{GpuOptions, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 
 /// The row of a type, or of activations, and an op.
@@ -76,6 +81,25 @@ fn every_type_and_op_has_its_kernels() {
         assert_eq!(device.allocated_bytes(), 0);
         assert_eq!(matrix_library(&device, &options), "not used: the driver was given by its path");
     }
+}
+
+/// Gate and up have kernels of their own on NVIDIA, in either mode; on AMD there is no row for them.
+#[test]
+fn gate_and_up_of_few_rows_have_kernels_on_nvidia() {
+    let hopper = DeviceProperties { platform: Platform::Nvidia, arch: "sm_90".to_owned(), ..fake::properties() };
+    let tuning = Tuning::of(&hopper);
+    let kernels = |ty, tuning: &Tuning, platform| {
+        let mut rows = of_type(ty, tuning, platform).filter(|(_, op, _)| op == "gate and up of few rows");
+        rows.next().map(|(_, _, ids)| ids.iter().map(|id| id.name.clone()).collect::<Vec<_>>())
+    };
+    let of_q4_k = [8, 16, 32, 64].map(|n| format!("matmul_gated_q4_k_n{n}"));
+    assert_eq!(kernels(GgmlType::Q4_K, tuning, Platform::Nvidia).unwrap(), of_q4_k);
+    assert_eq!(kernels(GgmlType::F32, tuning, Platform::Nvidia).unwrap(), ["gemv_f32"]);
+    assert_eq!(
+        kernels(GgmlType::Q4_K, &tuning.batch_invariant(), Platform::Nvidia).unwrap(),
+        ["matmul_gated_q4_k_n32"]
+    );
+    assert_eq!(kernels(GgmlType::Q4_K, tuning, Platform::Amd), None);
 }
 
 /// In batch-invariant mode a single row goes where all rows go.
