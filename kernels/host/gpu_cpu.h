@@ -27,7 +27,9 @@
 #define RESTRICT __restrict
 #define GPU_EXPORT __attribute__((visibility("default")))
 
-// long cpu_name(...) returns 0, or another value if the kernel failed: cpu_error() then says why.
+// long cpu_name(...) returns 0, or another value if the kernel failed: cpu_error() then says why. `room` is where a
+// block of fibers lies: null at first, and then what a launch before has left there, whichever object's it was. The
+// pages that guard the stacks are most of the mappings that a process has, so it has them once for all objects.
 // cpu_name_info holds what a code object's metadata would: the block size and the size of the arguments.
 #define KERNEL(threads, name, Args) GPU_KERNEL(threads, name, Args)
 #define KERNEL_AT_ONCE(threads, blocks, name, Args) GPU_KERNEL(threads, name, Args)
@@ -36,8 +38,9 @@
   extern "C" {                                                                                                        \
   extern GPU_EXPORT const u32 cpu_##name##_info[2];                                                                   \
   const u32 cpu_##name##_info[2] = {threads, (u32)sizeof(Args)};                                                      \
-  GPU_EXPORT long cpu_##name(int gx, int gy, int gz, int block, const void* args, unsigned order) {                   \
-    return gpu::launch([](const void* p) { name(*(const Args*)p); }, args, {gx, gy, gz}, block, (gpu::Order)order);   \
+  GPU_EXPORT long cpu_##name(int gx, int gy, int gz, int block, const void* args, unsigned order, void** room) {      \
+    return gpu::launch([](const void* p) { name(*(const Args*)p); }, args, {gx, gy, gz}, block, (gpu::Order)order,    \
+                       *(gpu::Block**)room);                                                                          \
   }                                                                                                                   \
   }                                                                                                                   \
   static void name(const Args& a)
@@ -256,14 +259,8 @@ inline void poison(Storage shared) {
   self = kept;
 }
 
-// One block's worth of fibers is kept between launches; concurrent launches make their own.
-static Block* spare;
-inline void release(Block* b) {
-  if (b) munmap(b, REGION);
-}
-inline Block* acquire() {
-  if (Block* b = __atomic_exchange_n(&spare, (Block*)nullptr, __ATOMIC_ACQ_REL)) return b;
-  // Asks for so much that a region at a multiple of its alignment lies in it, zeroed, and gives back the rest.
+// Asks for so much that a region at a multiple of its alignment lies in it, zeroed, and gives back the rest.
+inline Block* make_room() {
   char* space = (char*)mmap(nullptr, REGION + ALIGNMENT, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED) return nullptr;
@@ -273,11 +270,19 @@ inline Block* acquire() {
   return (Block*)start;
 }
 
-inline long launch(void (*kernel)(const void*), const void* args, const int (&grid)[3], int threads, Order order) {
+// Makes the lowest page of every stack that is used inaccessible. It stays so from launch to launch.
+inline bool guard_stacks(Block* b, int threads) {
+  for (; b->guarded < threads; b->guarded++)
+    if (mprotect(b->stacks() + b->guarded * STACK, PAGE, PROT_NONE)) return false;
+  return true;
+}
+
+inline long launch(void (*kernel)(const void*), const void* args, const int (&grid)[3], int threads, Order order,
+                   Block*& room) {
   if (threads < 1 || threads > MAX_THREADS) { strcpy(self.error, "block size out of range"); return 1; }
-  Block* b = acquire();
-  if (!b) { strcpy(self.error, "no memory for the fibers"); return 1; }
-  for (; b->guarded < threads; b->guarded++) mprotect(b->stacks() + b->guarded * STACK, PAGE, PROT_NONE);
+  if (!room) room = make_room();
+  if (!room || !guard_stacks(room, threads)) { strcpy(self.error, "no memory for the fibers"); return 1; }
+  Block* b = room;
   b->kernel = kernel;
   b->args = args;
   b->threads = threads;
@@ -295,10 +300,8 @@ inline long launch(void (*kernel)(const void*), const void* args, const int (&gr
     poison(shared);
     if (!run_block(b)) break;
   }
-  const bool failed = b->failed;
   self.block = nullptr;
-  release(__atomic_exchange_n(&spare, b, __ATOMIC_ACQ_REL));
-  return failed;
+  return b->failed;
 }
 
 // Numbers a block barrier, notes its place when the object is loaded, and leaves it out if it is the one to drop.
@@ -335,8 +338,6 @@ extern GPU_EXPORT const u32 cpu_wave_size;
 const u32 cpu_wave_size = WARP;
 // Returns why the last launch on this thread failed.
 GPU_EXPORT const char* cpu_error() { return gpu::self.error; }
-// Gives back the memory that is kept for the next launch.
-GPU_EXPORT void cpu_release() { gpu::release(__atomic_exchange_n(&gpu::spare, (gpu::Block*)nullptr, __ATOMIC_ACQ_REL)); }
 // Block barriers in the source are numbered 0 .. cpu_barrier_sites() - 1; one that was not compiled has no file.
 GPU_EXPORT int cpu_barrier_sites() { return gpu::num_barriers; }
 GPU_EXPORT const char* cpu_barrier_file(int n) { return gpu::barriers[n].file; }

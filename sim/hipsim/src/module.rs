@@ -2,7 +2,7 @@
 
 use amdsim::CodeObject;
 
-use crate::cpu::CpuModule;
+use crate::cpu::{self, CpuObject};
 use crate::log::say;
 use crate::status::{Result, Status};
 use crate::target::Target;
@@ -11,7 +11,7 @@ pub(crate) enum Module {
     /// AMD machine code, executed by the simulator.
     Amd(CodeObject),
     /// A shared object of the CPU, executed as it is.
-    Cpu(CpuModule),
+    Cpu(&'static CpuObject),
 }
 
 /// The facts about a kernel that a launch needs.
@@ -52,7 +52,7 @@ impl Module {
             say(format_args!("hipModuleLoadData: not an AMDGPU code object, on a {}", target.name));
             return Err(Status::NO_BINARY_FOR_GPU);
         }
-        let object = CpuModule::load(image).map_err(|error| {
+        let object = cpu::load(image).map_err(|error| {
             say(format_args!("hipModuleLoadData: {error}"));
             Status::INVALID_IMAGE
         })?;

@@ -5,8 +5,6 @@ mod fault;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io::Write;
-use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use amdsim::Order;
 use parking_lot::Mutex;
@@ -15,15 +13,23 @@ use fault::Escape;
 pub(crate) use fault::install_handlers;
 
 /// A kernel's entry, as gpu_cpu.h's KERNEL defines it.
-type Entry = unsafe extern "C" fn(c_int, c_int, c_int, c_int, *const c_void, u32) -> c_long;
+type Entry = unsafe extern "C" fn(c_int, c_int, c_int, c_int, *const c_void, u32, *mut Room) -> c_long;
+
+/// The memory of a block's fibers, which the first launch makes and every later one of any object uses.
+#[repr(transparent)]
+struct Room(*mut c_void);
+
+// SAFETY: plain memory, which belongs to whoever has the value.
+unsafe impl Send for Room {}
+
+/// Rooms that no launch uses: as many as there were ever launches at once.
+static ROOMS: Mutex<Vec<Room>> = Mutex::new(Vec::new());
 
 pub(crate) struct CpuObject {
     handle: *mut c_void,
     wave_size: u32,
     escape: Escape,
     error: unsafe extern "C" fn() -> *const c_char,
-    release: unsafe extern "C" fn(),
-    users: AtomicUsize,
 }
 
 // SAFETY: dlsym may be called from any thread, and the object's functions keep their state per thread.
@@ -31,44 +37,20 @@ unsafe impl Send for CpuObject {}
 // SAFETY: as above.
 unsafe impl Sync for CpuObject {}
 
-/// A loaded object, while it is in use. Which modules share it does not matter: it has no variables but those.
-pub(crate) struct CpuModule(&'static CpuObject);
-
 /// Every object that was loaded, by its bytes. None is closed again: that would free what the C library may be reading
 /// on other threads at that moment, when they come to thread-local variables for the first time (glibc bug 27111).
+/// Which modules share an object does not matter: it has no variables but those.
 static OBJECTS: Mutex<BTreeMap<Box<[u8]>, &CpuObject>> = Mutex::new(BTreeMap::new());
 
-impl CpuModule {
-    pub(crate) fn load(image: &[u8]) -> Result<Self, String> {
-        let mut objects = OBJECTS.lock();
-        let object = match objects.get(image) {
-            Some(object) => *object,
-            None => {
-                let object: &CpuObject = Box::leak(Box::new(CpuObject::load(image)?));
-                objects.insert(image.into(), object);
-                object
-            }
-        };
-        object.users.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(object))
+/// Loads an object, or finds the one of the same bytes.
+pub(crate) fn load(image: &[u8]) -> Result<&'static CpuObject, String> {
+    let mut objects = OBJECTS.lock();
+    if let Some(object) = objects.get(image) {
+        return Ok(object);
     }
-}
-
-impl Deref for CpuModule {
-    type Target = CpuObject;
-
-    fn deref(&self) -> &CpuObject {
-        self.0
-    }
-}
-
-impl Drop for CpuModule {
-    fn drop(&mut self) {
-        if self.0.users.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // SAFETY: gpu_cpu.h's; it may be called at any time.
-            unsafe { (self.0.release)() }
-        }
-    }
+    let object: &CpuObject = Box::leak(Box::new(CpuObject::load(image)?));
+    objects.insert(image.into(), object);
+    Ok(object)
 }
 
 pub(crate) struct CpuKernel {
@@ -92,18 +74,16 @@ impl CpuObject {
             |name: &CStr| symbol(handle, name).ok_or_else(|| format!("no symbol {name:?}: not made with gpu_cpu.h"));
         let symbols = || -> Result<_, String> {
             let escape = (found(c"cpu_fault_stack")?, found(c"cpu_fault")?);
-            Ok((found(c"cpu_wave_size")?, found(c"cpu_error")?, found(c"cpu_release")?, escape))
+            Ok((found(c"cpu_wave_size")?, found(c"cpu_error")?, escape))
         };
-        let (wave_size, error, release, (stack, fault)) = symbols()?;
+        let (wave_size, error, (stack, fault)) = symbols()?;
         // SAFETY: the types are those of gpu_cpu.h, and the object stays loaded.
         unsafe {
             Ok(Self {
                 handle,
                 wave_size: wave_size.cast::<u32>().read(),
                 error: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(error),
-                release: std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(release),
                 escape: Escape::new(stack, fault),
-                users: AtomicUsize::new(0),
             })
         }
     }
@@ -149,8 +129,12 @@ impl CpuObject {
         let [x, y, z] = grid.map(u32::cast_signed);
         let order = u32::from(order == Order::Down);
         let _watch = self.escape.watch();
-        // SAFETY: the entry belongs to this object, which is loaded; the rest is the caller's promise.
-        let failed = unsafe { (kernel.entry)(x, y, z, threads.cast_signed(), arguments.as_ptr().cast(), order) };
+        let mut room = ROOMS.lock().pop().unwrap_or(Room(std::ptr::null_mut()));
+        // SAFETY: the entry belongs to this object, which is loaded, and the room to this launch; the rest is the
+        // caller's promise.
+        let failed =
+            unsafe { (kernel.entry)(x, y, z, threads.cast_signed(), arguments.as_ptr().cast(), order, &raw mut room) };
+        ROOMS.lock().push(room);
         if failed == 0 {
             return Ok(());
         }
