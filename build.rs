@@ -1,8 +1,9 @@
-//! Embeds the kernels: their sources always, and their code objects where a compiler for AMD GPUs is installed.
+//! Embeds the kernels: always their sources, and their code objects if a compiler for AMD GPUs is installed.
 //!
-//! `ROCMFORGE_HIP_CLANG` names the compiler (else clang-22 or newer is looked for in the path);
-//! `ROCMFORGE_HIP_TARGETS` the targets, separated by commas, or `none`. Without it, release builds have all of them,
-//! debug builds the few that the tests execute: all takes minutes after each change of a header.
+//! `ROCMFORGE_HIP_CLANG` names the compiler; otherwise clang-22 or newer is searched in the path.
+//! `ROCMFORGE_HIP_TARGETS` lists the targets, separated by commas, or is `none`. Without it, release builds have all
+//! targets, and debug builds have the few that the tests execute. All targets take minutes after each change of a
+//! header.
 
 #![allow(clippy::print_stderr)] // cargo shows it when the build fails
 
@@ -16,7 +17,7 @@ mod clang;
 mod embed;
 #[path = "build/objects.rs"]
 mod objects;
-#[allow(unreachable_pub)] // The engine, which has this file too, shows them.
+#[allow(unreachable_pub)] // used by the engine, which includes this file too
 #[path = "src/backend/gpu/compile/plan.rs"]
 mod plan;
 #[path = "src/backend/gpu/compile/table.rs"]
@@ -25,13 +26,19 @@ mod table;
 use clang::Clang;
 use embed::Sources;
 
-/// GPUs with code objects of their own; every other one needs that of its family (`plan::GENERIC_TARGETS`).
+/// GPUs with their own code objects; every other GPU needs the code object of its family (`plan::GENERIC_TARGETS`).
 const EXACT_TARGETS: [&str; 7] = ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151"];
 /// Targets whose kernels the tests execute.
 const DEBUG_TARGETS: [&str; 8] =
     ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151", "gfx10-3-generic", "gfx12-generic"];
 
 fn main() {
+    if let Ok(system) = variable("CARGO_CFG_TARGET_OS")
+        && system != "linux"
+    {
+        eprintln!("rocmforge builds for Linux only, not for {system}: use a Linux machine, WSL or a container");
+        std::process::exit(1);
+    }
     for path in ["build.rs", "build", "kernels"] {
         println!("cargo:rerun-if-changed={path}");
     }
@@ -87,7 +94,7 @@ fn wanted_targets(profile: &str) -> Result<Vec<&'static str>, String> {
     }
 }
 
-/// The compiler, or a warning that says what is missing. One that was named must work.
+/// Returns the compiler, or prints a warning that says what is missing. A compiler that was named must work.
 fn find_compiler(out: &Path) -> Result<Option<Clang>, String> {
     match clang::find(out) {
         Ok(clang) => Ok(Some(clang)),
@@ -103,7 +110,7 @@ fn find_compiler(out: &Path) -> Result<Option<Clang>, String> {
     }
 }
 
-/// `target/kernels/objects`, one place for debug, release, clippy and loom builds: they need the same objects.
+/// Returns `target/kernels/objects`, one place for debug, release, clippy and loom builds: they need the same objects.
 fn cache_directory(root: &Path, out: &Path) -> Result<PathBuf, String> {
     let shared = root.join("target");
     let target = match out.starts_with(&shared) {
@@ -120,7 +127,7 @@ fn variable(name: &str) -> Result<String, String> {
     env::var(name).map_err(|e| format!("{name}: {e}"))
 }
 
-/// Writes a file whole or not at all: builds that run at the same time share the cache.
+/// Writes a file atomically: concurrent builds share the cache.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
     fs::write(&unfinished, bytes)

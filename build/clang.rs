@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first version that knows every target of ours.
+/// The first version that knows every target of this project.
 const OLDEST: u32 = 22;
 
 pub(crate) struct Clang {
@@ -13,7 +13,7 @@ pub(crate) struct Clang {
     pub(crate) version: String,
 }
 
-/// The compiler that `ROCMFORGE_HIP_CLANG` names, else the first in the path that serves.
+/// Returns the compiler that `ROCMFORGE_HIP_CLANG` names, else the first usable one in the path.
 pub(crate) fn find(scratch: &Path) -> Result<Clang, String> {
     if let Some(path) = env::var_os("ROCMFORGE_HIP_CLANG") {
         return Ok(Clang::check(path.into(), scratch)?);
@@ -45,7 +45,7 @@ impl From<Unusable> for String {
 }
 
 impl Clang {
-    /// Whether a program is a clang that is new enough and can make a code object (it needs lld for that).
+    /// Returns the compiler if a program is a clang that is new enough and can make a code object (which needs lld).
     fn check(path: PathBuf, scratch: &Path) -> Result<Self, Unusable> {
         let output = Command::new(&path).arg("--version").output().map_err(|_| Unusable::Missing)?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -63,7 +63,7 @@ impl Clang {
         Ok(clang)
     }
 
-    /// The options for a target, without what belongs to one unit.
+    /// Returns the options for a target, without those of a single unit.
     pub(crate) fn options(target: &str) -> Vec<String> {
         // Version 5 of the code object format loads from ROCm 5.3 on; generic targets need version 6 (ROCm 6.3).
         let version = if target.ends_with("-generic") { 6 } else { 5 };

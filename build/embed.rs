@@ -1,4 +1,4 @@
-//! Embeds into the library the kernels' sources, and per target one compressed run of its code objects.
+//! Embeds the kernels' sources into the library, and for each target one compressed archive of its code objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,11 +37,11 @@ impl Sources {
         self.directory.join(file)
     }
 
-    /// A file and every file that it includes, with their texts.
+    /// Returns a file and every file that it includes, with their texts.
     pub(crate) fn closure(&self, file: &str) -> Vec<(&str, &str)> {
         let (mut found, mut waiting) = (BTreeSet::new(), vec![file]);
         while let Some(name) = waiting.pop() {
-            // System headers, which only the CPU's half includes, are no files of ours.
+            // System headers, which only the CPU side includes, are not files of this project.
             let Some((name, text)) = self.files.get_key_value(name) else { continue };
             if found.insert((name.as_str(), text.as_str())) {
                 let includes = text.lines().filter_map(|line| line.trim().strip_prefix("#include"));
@@ -56,11 +56,11 @@ impl Sources {
 pub(crate) struct Packed {
     target: &'static str,
     pub(crate) path: PathBuf,
-    /// Name of the unit and bytes of its object, in the order in which they lie.
+    /// Name of the unit and bytes of its object, in the order of the archive.
     objects: Vec<(String, usize)>,
 }
 
-/// Compresses the objects of each target together: they share most of their code.
+/// Compresses the objects of each target together, since they share most of their code.
 pub(crate) fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, String> {
     let mut all = Vec::new();
     for group in objects.chunk_by(|a, b| a.target == b.target) {
@@ -84,8 +84,8 @@ pub(crate) fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, 
     Ok(all)
 }
 
-/// The Rust code that `compile/embedded.rs` includes. Of a `const`, each codegen unit that names it would hold megabytes
-/// of its own.
+/// Returns the Rust code that `compile/embedded.rs` includes. It uses `static`: with a `const`, each codegen unit that
+/// names it would hold its own copy of megabytes.
 pub(crate) fn generate(sources: &Sources, packed: &[Packed], compiler: Option<&str>) -> String {
     let mut code = String::from("pub(super) static SOURCES: &[(&str, &str)] = &[\n");
     for name in sources.files.keys() {

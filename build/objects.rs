@@ -1,5 +1,5 @@
-//! Code objects, compiled in parallel and kept: an object is compiled again only if its source, a header that it
-//! includes, its options or the compiler changed.
+//! Code objects, compiled in parallel and cached. An object is compiled again only if its source, an included header,
+//! its options or the compiler changed.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,19 +20,19 @@ pub(crate) struct Object {
     pub(crate) path: PathBuf,
 }
 
-/// Waits until no other build compiles, and keeps others from it until the file is dropped. Clippy and the build of the
-/// wheel begin at the same time and need the same objects: each would compile all of them.
+/// Waits until no other build compiles, and blocks other builds until the file is dropped. Clippy and the build of the
+/// wheel begin at the same time and need the same objects; without the lock each would compile all of them.
 pub(crate) fn lock(directory: &Path) -> Result<fs::File, String> {
     let path = directory.with_file_name("lock");
     let file = fs::File::create(&path).map_err(|e| format!("creating {}: {e}", path.display()))?;
     if let Err(e) = file.lock() {
-        // Some file systems have no locks: the builds then take longer, and each still writes whole files.
+        // Some file systems have no locks. The builds then take longer, but each still writes whole files.
         println!("cargo:warning=kernels may be compiled twice: locking {}: {e}", path.display());
     }
     Ok(file)
 }
 
-/// Compiles what is not there yet; the result is ordered by target, then by unit as in the plan.
+/// Compiles the missing objects. Returns all objects, ordered by target, then by unit as in the plan.
 pub(crate) fn compile(
     clang: &Clang,
     sources: &Sources,
@@ -58,13 +58,13 @@ pub(crate) fn compile(
     Ok(objects)
 }
 
-/// A table of the objects of this build, for reports over them: target, unit, file.
+/// Writes a table of the objects of this build, for reports: target, unit, file.
 pub(crate) fn write_list(objects: &[Object], path: &Path) -> Result<(), String> {
     let line = |object: &Object| format!("{}\t{}\t{}\n", object.target, object.unit.name(), object.path.display());
     crate::write(path, objects.iter().map(line).collect::<String>().as_bytes())
 }
 
-/// Runs `work` on as many threads as cargo allows, and gives the first error.
+/// Runs `work` on as many threads as cargo allows, and returns the first error.
 fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + Sync) -> Result<(), String> {
     let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
     let threads = jobs.unwrap_or(1).clamp(1, items.len().max(1));
@@ -72,7 +72,7 @@ fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + S
     std::thread::scope(|scope| {
         let worker = || {
             while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // After an error, items that are not begun yet are left.
+                // After an error, no further items are begun.
                 work(item).inspect_err(|_| next.store(items.len(), Ordering::Relaxed))?;
             }
             Ok(())
@@ -82,7 +82,7 @@ fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + S
     })
 }
 
-/// Deletes what no build used for long. Failures do not matter: another build may be deleting the same files.
+/// Deletes objects that no build has used for long. Failures do not matter: another build may delete the same files.
 pub(crate) fn delete_unused<'a>(directory: &Path, used: impl Iterator<Item = &'a Path>) {
     let now = SystemTime::now();
     for path in used {

@@ -1,15 +1,16 @@
-// The order of activations for the matrix units, loads of four columns, and stores of activations in every format.
+// The memory order of activations for the matrix units, loads of four columns, and stores in every format.
 #pragma once
 #include "gpu.h"
 #include "args.h"
 
-// A lane of the matrix kernels owns whole runs of columns of a weight tile (quant.h), in which the two halves of a
-// 16-bit pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns. On
-// NVIDIA they also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time, 64 rows together: all of a block's
-// loads for a super-block are then at constant distances. For wgmma they lie as it finds them in shared memory
-// (wgmma.h), eight rows together: a step of 16 columns, four of each run, is two halves of eight rows x 16 bytes, so
-// that columns 0 and 2 of four lie in the one and columns 1 and 3 in the other. Index, in 16-bit elements, of column c
-// of row n; padded_cols = 256 * super_blocks.
+// A lane of the matrix kernels owns whole groups of columns of a weight tile (quant.h). There the two halves of a
+// 16-bit pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns.
+// On NVIDIA they also follow the order in which a lane of mma.m16n8k16 reads them, 16 bytes at a time, 64 rows
+// together. All loads of a block for a super-block then have constant offsets.
+// For wgmma the order is that of its operands in shared memory (wgmma.h), eight rows together. A step of 16 columns,
+// four of each group, is two core matrices of eight rows x 16 bytes: columns 0 and 2 of four in one, columns 1 and 3 in
+// the other.
+// Returns the index, in 16-bit elements, of column c of row n; padded_cols = 256 * super_blocks.
 #if GPU_WGMMA
 constexpr u32 HALF_STEP = 64;          // elements from columns 0 and 2 of four to columns 1 and 3
 #endif
@@ -39,7 +40,7 @@ DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float v
   ((u16*)out)[at] = half;
 }
 
-// Two numbers as a word of activations.
+// Returns two numbers as a word of activations.
 DEV u32 pair_of(bool bf16, float low, float high) {
   return bf16 ? (u32)f2bf(low) | (u32)f2bf(high) << 16 : halves_sat(low, high);
 }
@@ -52,8 +53,8 @@ DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float*
     to[1] = {f32_bits(x[4]), f32_bits(x[5]), f32_bits(x[6]), f32_bits(x[7])};
     return;
   }
-  // In the tiled formats eight aligned columns also lie together, but the inner two of every four change places. For
-  // wgmma they are two words of a step, and two of the next one.
+  // In the tiled formats eight aligned columns are contiguous, but the inner two of every four are swapped. For wgmma
+  // they are two words of a step, and two words of the next step.
   const bool tiled = format >= FORMAT_F16_TILED, bf16 = is_bf16(format);
   u32 words[4];
   #pragma unroll
@@ -77,8 +78,8 @@ DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float*
 // Four neighbouring columns of a row.
 struct Four { float v[4]; };
 
-// Returns columns c .. c + 4 (c a multiple of 4) of a row of `cols` columns, with zeros from cols on. `aligned` says
-// that the row begins at a multiple of 16 bytes, so that one load is enough.
+// Returns columns c .. c + 4 (c a multiple of 4) of a row of `cols` columns, with zeros from cols on. `aligned`: the
+// row begins at a multiple of 16 bytes, so one load is enough.
 DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {
   Four f;
   if (aligned && c + 4 <= cols) {
@@ -90,12 +91,12 @@ DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {
   return f;
 }
 
-// Returns columns c .. c + 4 of a row that is_whole, with zeros from cols on: one load, and no branch.
+// Returns columns c .. c + 4 of a row that is_whole, with zeros from cols on: one load without a branch.
 DEV Four load_whole_four(const float* row, u32 c, u32 cols) {
   v4 w = {0, 0, 0, 0};
   if (c < cols) w = ld16(row + c);
   return {{bits_f32(w.x), bits_f32(w.y), bits_f32(w.z), bits_f32(w.w)}};
 }
-// Whether rows of so many columns are made of whole fours. Where many are loaded, this is asked once for all of them: a
-// kernel of microseconds would take longer for the branches of each load than for its memory.
+// True if a row of `cols` columns consists of whole, aligned groups of four. Callers with many loads check this once:
+// in a kernel of microseconds, a branch per load would take longer than the memory.
 DEV bool is_whole(const float* row, u32 cols) { return is_aligned(row, 16) && cols % 4 == 0; }

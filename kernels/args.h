@@ -1,70 +1,73 @@
-// The arguments of every kernel: one struct each, passed by value. `src/backend/gpu/args.rs` mirrors this file field by
-// field and constant by constant (a test compares sizes, offsets and values). Pointers are device pointers; counts are
-// 32-bit, offsets are computed in 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix,
-// `cols` its inputs.
+// The argument structs of all kernels, passed by value. `src/backend/gpu/args.rs` mirrors this file field by field and
+// constant by constant; a test compares sizes, offsets and values. Pointers are device pointers. Counts are 32-bit,
+// offsets are computed in 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix, `cols`
+// its inputs.
 #pragma once
 
-// How the rows of an activation buffer lie in memory. All but F32 pad the columns with zeros to a multiple of 256
+// The memory layout of an activation buffer. All formats but F32 pad the columns with zeros to a multiple of 256
 // (`padded_cols`), because weights are stored in tiles of 256 columns.
 enum ActivationFormat : u32 {
   FORMAT_F32 = 0,         // row-major f32, stride = cols
   FORMAT_F16 = 1,         // row-major f16, stride = padded_cols
   FORMAT_BF16 = 2,        // row-major bf16, stride = padded_cols
-  FORMAT_F16_TILED = 3,   // f16 in the order that the matrix units want (activation_index in activation.h)
-  FORMAT_BF16_TILED = 4,  // bf16, the same order
-  // row-major 8-bit floats, stride = padded_cols, with a scale (f32) for each row elsewhere: e4m3, a sign, 4 bits of
-  // exponent (bias 7) and 3 of mantissa, up to 448. A scale is a power of two, or a NaN where the row holds a NaN or an
-  // infinity.
+  FORMAT_F16_TILED = 3,   // f16 in the order that the matrix units read (activation_index in activation.h)
+  FORMAT_BF16_TILED = 4,  // bf16 in that order
+  // row-major 8-bit floats, stride = padded_cols, with one f32 scale per row in a separate array. e4m3: a sign, 4 bits
+  // of exponent (bias 7), 3 of mantissa, up to 448. A scale is a power of two, or NaN for a row with a NaN or infinity.
   FORMAT_FP8 = 5,
 };
 
 enum LinearFlags : u32 {
   LINEAR_ADD = 1,         // out += instead of out =
-  LINEAR_LEAVE = 2,       // of `matmul` with splits: out stays as it is, the kernel behind adds their sums
+  LINEAR_LEAVE = 2,       // `matmul` with splits: out is not written, the next kernel adds the partial sums
 };
 
-// How a feed-forward combines a gate with `up`: act(gate) * up, except for gpt-oss (elementary.h).
+// How a feed-forward layer combines a gate with `up`: act(gate) * up, except for gpt-oss (elementary.h).
 enum Activation : u32 {
   ACTIVATION_SILU = 0,
-  ACTIVATION_GELU = 1,            // by the tanh
+  ACTIVATION_GELU = 1,            // tanh approximation
   ACTIVATION_CLAMPED_SWIGLU = 2,  // (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7)
   ACTIVATION_SQUARED_RELU = 3,    // max(gate, 0)^2 * up
-  ACTIVATION_GELU_ERF = 4,        // by the error function
+  ACTIVATION_GELU_ERF = 4,        // error function
+  ACTIVATION_XIELU = 5,           // only in `activation`, which has no gate
+  ACTIVATION_CLAMPED_SILU = 6,    // min(silu(gate), l) * clamp(up, -l, l); l: the f32 in the bits above ACTIVATION_KIND
+  ACTIVATION_KIND = 0xFF,
 };
 
-// The number that a norm divides a row by.
+// The number by which a norm divides a row.
 enum NormKind : u32 {
   NORM_RMS = 0,           // its root mean square
   NORM_LAYER = 1,         // its standard deviation, after its mean was subtracted
 };
 
-// Copies the step's numbers from the host's page-locked memory to the device's. copy_step, COPY_STEP_BLOCKS blocks
+// Copies the step's inputs from the host's page-locked memory to the device. copy_step, COPY_STEP_BLOCKS blocks
 constexpr u32 COPY_STEP_BLOCKS = 32, COPY_STEP_THREADS = 256;
 constexpr u32 COPY_STEP_LINE = 16, COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;      // words
-constexpr u32 CHOSEN_TOKEN = 1u << 31;      // mark of a token id whose lower bits say where in `chosen` the token is
+constexpr u32 CHOSEN_TOKEN = 1u << 31;      // flag of a token id whose lower bits are an index into `chosen`
 struct CopyStepArgs {
-  const u64* from;        // as the device sees it; a line for each block, which begins with the count, then the words
+  const u64* from;        // in the device's address space; a line for each block (the count first), then the words
   u64* out;               // [count]
-  const u32* chosen;      // tokens that the step before has chosen; that of a row with a NaN becomes 0
-  u32 least;              // the count is this at least: so many are asked for without waiting for it
-  u32 token_ids;          // so many 32-bit halves, the first ones, are token ids
+  const u32* chosen;      // tokens chosen by the previous step; the token of a row with a NaN becomes 0
+  u32 least;              // a lower bound of the count: this many words are loaded before the count is known
+  u32 token_ids;          // the number of leading 32-bit halves that are token ids
 };
 
-// A link of the chain that tests whether a repeated graph reads old numbers. It adds the step's number to what the link
-// before it has stored, once with plain loads as a compiler would read and once as the engine's kernels read.
-// link_steps, grid LINK_BLOCKS
+// A link of the chain that tests whether a replayed graph reads stale numbers. It adds the step's number to the result
+// of the previous link: once with plain loads, once with the loads of the engine's kernels. link_steps, grid
+// LINK_BLOCKS
 constexpr u32 LINK_BLOCKS = 4, LINK_THREADS = 64;
 struct LinkStepsArgs {
   const u32* step;        // one number
   const u32* before;      // [LINK_BLOCKS][2], or null for the first link
-  u32* out;               // [LINK_BLOCKS][2]: number + that of the next block in `before`, either way
+  u32* out;               // [LINK_BLOCKS][2]: number + that of the next block in `before`, for each kind of load
 };
 
-// Repacks weights from the file's layout into tiles of 16 rows x 256 columns (quant.h). repack_<type>
+// Repacks weights from the file's layout to tiles of 16 rows x 256 columns (quant.h). repack_<type>
 struct RepackArgs {
-  const u8* raw;          // [out_rows][cols] blocks of the file, row after row; 2-byte aligned at least
-  u8* out;                // [ceil(out_rows/16)][ceil(cols/256)] tiles; rows and columns beyond the matrix become 0
+  const u8* raw;          // [out_rows][cols] blocks of the file, row after row; at least 2-byte aligned
+  u8* out;                // [ceil(out_rows/16)][ceil(cols/256)] tiles; rows and columns outside the matrix become 0
   u32 out_rows, cols;
+  float scale;            // of all values, for types whose tiles have one
 };
 
 // out[r][:] = scale * table[token_ids[r]][:]. embed_<type>, grid (rows, super-blocks of 256 columns)
@@ -76,9 +79,9 @@ struct EmbedArgs {
   float scale;
 };
 
-// out[r][:] += table[positions[r]][:], or without positions the first row of the table, or with token ids the second
-// row behind the first `separator` of the row's sequence, which begins at r - positions[r], and the first row up to
-// there. add_rows, grid (rows, columns / ADD_ROWS_COLS rounded up)
+// out[r][:] += table[positions[r]][:]. Without positions: += table[0][:]. With token ids: += table[1][:] for rows after
+// the first `separator` of the row's sequence, else table[0][:]; the sequence begins at row r - positions[r]. add_rows,
+// grid (rows, columns / ADD_ROWS_COLS rounded up)
 constexpr u32 ADD_ROWS_COLS = 1024;
 struct AddRowsArgs {
   const float* table;     // [][cols]
@@ -88,7 +91,7 @@ struct AddRowsArgs {
   u32 cols, separator;
 };
 
-// Decodes tiles into f16 (for BF16 weights bf16) rows for a vendor's matrix library. dequantize_<type>,
+// Decodes tiles to rows of f16 (bf16 for BF16 weights) for a vendor's matrix library. dequantize_<type>,
 // DEQUANTIZE_TILES a block
 constexpr u32 DEQUANTIZE_TILES = 4;
 struct DequantizeArgs {
@@ -97,30 +100,30 @@ struct DequantizeArgs {
   u32 num_tiles, cols;    // num_tiles: tiles of 16 rows
 };
 
-// out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c]; n is RMSNorm with weights `norm` where given. Kernels of
-// quantised types quantise the input to int8 in blocks of 16 values. With `weights_up`, the activation combines this
-// product with the one of `weights_up`, and out[r][o] (+)= the result. gemv_<type>
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c]; n is RMSNorm with weights `norm`, if given. Kernels of quantised
+// types quantise the input to int8 in blocks of 16 values. With `weights_up`, out[r][o] (+)= the activation of this
+// product (the gate) and of the product with `weights_up`. gemv_<type>
 constexpr u32 GEMV_THREADS = 512;
 struct GemvArgs {
   const u8* weights;      // tiles
   const u8* weights_up;   // tiles of the same shape and type, or null
   const float* x;         // [rows][x_stride] f32
   const float* norm;      // [cols] or null
-  const float* bias;      // [out_rows] or null; with `experts` that of each expert, one behind the other
-  const float* bias_up;   // the same of weights_up
+  const float* bias;      // [out_rows] or null; with `experts` [experts][out_rows]
+  const float* bias_up;   // as bias, for weights_up
   float* out;             // [rows][out_stride] f32
-  const u32* experts;     // [rows], or null: row r of the output is of row r / share of x and of the matrix that lies
-  u64 expert_bytes;       // experts[r] * expert_bytes behind `weights` (and behind `weights_up`)
+  const u32* experts;     // [rows], or null: output row r uses row r / share of x and the matrix
+  u64 expert_bytes;       // at `weights` (and `weights_up`) + experts[r] * expert_bytes
   u32 out_rows, cols, rows, x_stride, out_stride;
   u32 flags;              // LinearFlags
   u32 activation;         // with weights_up
-  u32 grid_x;             // blocks along x: they walk the tiles; grid y = rows
+  u32 grid_x;             // blocks along x, which walk the tiles; grid y = rows
   float eps;
   u32 share;
 };
 
-// Two matrices of one stack that differ in type: the first first.grid_x blocks along x compute the first one, the
-// others the second one. gemv_<type>_<type>
+// Two matrices of one stack that differ in type. The first first.grid_x blocks along x compute the first matrix, the
+// others the second. gemv_<type>_<type>
 struct GemvPairArgs {
   GemvArgs first;
   GemvArgs second;
@@ -128,57 +131,56 @@ struct GemvPairArgs {
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
 // block. Not for F32 weights.
-// Shape of a block of matmul_*_n<N>: threads, tiles of 16 weight rows, and groups of 32 lanes (KW) that share a tile,
-// each with every KW-th super-block of 256 columns. Grid: (ceil(tiles / tiles of a block), ceil(rows / N), splits).
+// Shape of a block: threads, tiles of 16 weight rows, and groups of 32 lanes (KW) that share a tile, each with every
+// KW-th super-block of 256 columns. Grid: (ceil(tiles / tiles of a block), ceil(rows / N), splits).
 constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2, MATMUL_KW_N8 = 4;
 constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 2, MATMUL_KW_N16 = 4;
 constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4, MATMUL_KW_N32 = 1;
 constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8, MATMUL_KW_N64 = 1;
-// Where wgmma multiplies (NVIDIA's Hopper): tiles, which have a warp each, and bytes of shared memory, into which the
-// copy engine brings weights and activations ahead.
+// With wgmma (NVIDIA's Hopper): tiles, one warp each, and bytes of shared memory, into which the copy engine prefetches
+// weights and activations.
 constexpr u32 MATMUL_WGMMA_TILES_N8 = 4, MATMUL_WGMMA_SHARED_N8 = 56832;
 constexpr u32 MATMUL_WGMMA_TILES_N16 = 4, MATMUL_WGMMA_SHARED_N16 = 56832;
 constexpr u32 MATMUL_WGMMA_TILES_N32 = 8, MATMUL_WGMMA_SHARED_N32 = 115200;
 constexpr u32 MATMUL_WGMMA_TILES_N64 = 8, MATMUL_WGMMA_SHARED_N64 = 231424;
-// Blocks of 64 rows of experts have fewer bytes: two of them find room in a multiprocessor.
+// Blocks of 64 rows of experts use fewer bytes, so that two of them fit a multiprocessor.
 constexpr u32 MATMUL_EXPERTS_WGMMA_SHARED_N64 = 115200;
 struct MatmulArgs {
   const u8* weights;      // tiles
-  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 with anything
+  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 (any
+                          // values)
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
-  float* partial;         // splits > 1: a block of the grid has [splits][16 * its tiles * max(N, 16)]; in the order of
-                          // the matrix unit, for the kernel alone. With LINEAR_LEAVE [splits][rows][out_stride]
+  float* partial;         // splits > 1: [splits][16 * its tiles * max(N, 16)] for each block of the grid, in the matrix
+                          // unit's order, private to the kernel. With LINEAR_LEAVE [splits][rows][out_stride]
   u32* counters;          // splits > 1: one per (row block, column block) of the grid; zero before and after
   u32 out_rows, cols, rows, out_stride;
   u32 splits;             // of the columns, grid z; summed in order by the last block to arrive, or left
   u32 flags;              // LinearFlags
 };
 
-// Stores what an activation makes of the products with two matrices of one shape, gate and up. On NVIDIA alone:
-// matmul_gated_<type>_n<N>, in blocks with half of their tiles for each; grid x: for the outputs with padding. The
-// columns are not split.
+// Stores the gated activation of the products with gate and up, two matrices of one shape. matmul_gated_<type>_n<N>,
+// NVIDIA only. Half of a block's tiles are of gate, half of up. Grid x covers the outputs with padding. No splits.
 constexpr u32 MATMUL_GATED_WGMMA_TILES_N64 = 16;
 struct MatmulGatedArgs {
-  MatmulArgs product;     // with gate; `out`: [rows] of out_rows in `format_out`, which is FORMAT_F16_TILED or BF16_TILED
+  MatmulArgs product;     // with gate; `out`: [rows] of out_rows in `format_out`, FORMAT_F16_TILED or FORMAT_BF16_TILED
   const u8* weights_up;
   const float* bias_up;   // or null
   u32 activation;
   u32 format_out;
 };
 
-// Two matrices of one stack that differ in type: blocks along x compute the first one, then the second one. Both have
-// the same rows and splits; they share neither partial sums nor counters. matmul_<type>_<type>_n<N>, N as above
+// Two matrices of one stack that differ in type: the first blocks along x compute the first, the rest the second. Both
+// have the same rows and splits; partial sums and counters are separate. matmul_<type>_<type>_n<N>, N as above
 struct MatmulPairArgs {
   MatmulArgs first;
   MatmulArgs second;
 };
 
-// `matmul` with a matrix for each block of N rows: the matrix lies experts[block] * expert_bytes behind
-// `product.weights`, its bias (where there is one) experts[block] * product.out_rows behind `product.bias`. A block
-// with NO_EXPERT leaves its rows as they are. There are no splits. matmul_experts_<type>_n<N>, N = 16, 64. Activations
-// come from L2 for each block: but where wgmma multiplies, those of runs of 16 have more tiles than the blocks of
-// `matmul`, and as many threads.
+// `matmul` with a matrix for each block of N rows: at `product.weights` + experts[block] * expert_bytes, its bias (if
+// any) at `product.bias` + experts[block] * product.out_rows. A block with NO_EXPERT leaves its rows unchanged. No
+// splits. matmul_experts_<type>_n<N>, N = 16, 64. Each block reads its activations from L2. For that reason blocks of
+// 16 rows have more tiles than those of `matmul`, with as many threads. With wgmma their shapes are the same.
 constexpr u32 MATMUL_EXPERTS_TILES_N16 = 4;
 constexpr u32 NO_EXPERT = 0xffffffffu;
 struct MatmulExpertsArgs {
@@ -187,11 +189,10 @@ struct MatmulExpertsArgs {
   u64 expert_bytes;
 };
 
-// Stores what the activation makes of the products with gate and up, two matrices of one shape for each block of N
-// rows. matmul_gated_experts_<type>_n<N>, in blocks with half of their tiles for each; grid x: for the outputs
-// with padding
+// The gated activation of the products with gate and up, two matrices of one shape for each block of N rows.
+// matmul_gated_experts_<type>_n<N>. Half of a block's tiles are of gate, half of up. Grid x covers the padding.
 struct MatmulGatedExpertsArgs {
-  MatmulExpertsArgs gate; // `out`: [rows] of out_rows in `format_out`, which is FORMAT_F16_TILED or BF16_TILED
+  MatmulExpertsArgs gate; // `out`: [rows] of out_rows in `format_out`, FORMAT_F16_TILED or FORMAT_BF16_TILED
   const u8* weights_up;
   const float* bias_up;   // or null
   u32 activation;
@@ -211,33 +212,34 @@ struct MatmulF32Args {
   u32 flags;              // LinearFlags
 };
 
-// Converts rows from one format to another, through a norm where `norm` is given. norm_rows, which knows NORM_RMS
-// without biases alone, and norm_rows_other; norm_rows_of_parts, which does what norm_rows does once it has added to x,
-// rows of f32, what a product with LINEAR_LEAVE has left; norm_rows_fp8, which does what norm_rows does, into
-// FORMAT_FP8, which norm_rows_other alone reads. One block per row, but for norm_rows_of_parts where there is wgmma: a
-// cluster of NORM_PARTS_BLOCKS smaller ones
+// Converts rows from one format to another, through a norm if `norm` is given. One block per row.
+//   norm_rows: only NORM_RMS without biases.
+//   norm_rows_other: all norms; it alone reads FORMAT_FP8.
+//   norm_rows_of_parts: norm_rows after adding to x (f32) the partial sums that a product with LINEAR_LEAVE has left.
+//     With wgmma, a row has a cluster of NORM_PARTS_BLOCKS smaller blocks.
+//   norm_rows_fp8: norm_rows into FORMAT_FP8.
 constexpr u32 NORM_THREADS = 512, NORM_PARTS_THREADS = 1024;
 constexpr u32 NORM_PARTS_BLOCKS = 4, NORM_PARTS_BLOCK_THREADS = 256;
 struct NormRowsArgs {
   const void* x;          // rows in `format_in`
   const float* norm;      // [cols] or null: weights
-  const float* bias;      // [cols] or null: added behind the weights
-  void* out;              // rows in `format_out`; the same as x, where both are f32 of one stride, or apart from it
+  const float* bias;      // [cols] or null: added after the weights
+  void* out;              // rows in `format_out`; x itself if both are f32 of one stride, else no overlap with it
   u32 rows, cols;
-  u32 x_stride, out_stride;     // of f32; rows of other formats follow each other
+  u32 x_stride, out_stride;     // of f32; rows of other formats are contiguous
   u32 format_in, format_out;
   u32 kind;               // NormKind
   u32 flags;              // LinearFlags: LINEAR_ADD for an output in f32
   float eps;
-  float factor;           // with LINEAR_ADD: on the sum
+  float factor;           // with LINEAR_ADD: multiplies the sum
   u32 num_parts;
-  const float* parts;     // [num_parts][rows][x_stride]; norm_rows_of_parts alone
-  float* scales;          // [rows], where the output is in FORMAT_FP8, or else the input
+  const float* parts;     // [num_parts][rows][x_stride]; only norm_rows_of_parts
+  float* scales;          // [rows], if the output is in FORMAT_FP8, or else the input
 };
 
-// out[r][i] = the activation of the gate gate_up[r][i] and the up gate_up[r][cols + i]. gated_activation, grid (rows,
-// ceil(columns to store / GATED_COLS)); gated_activation_fp8 into FORMAT_FP8, for columns that are a multiple of eight,
-// grid (rows)
+// out[r][i] = activation(gate_up[r][i], gate_up[r][cols + i]): gate, then up. gated_activation, grid (rows,
+// ceil(columns to store / GATED_COLS)). gated_activation_fp8 stores FORMAT_FP8, columns a multiple of eight, grid
+// (rows).
 constexpr u32 GATED_COLS = 2048, GATED_FP8_THREADS = 512;
 struct GatedArgs {
   const void* gate_up;    // [rows][2 * cols], FORMAT_F32, or FORMAT_F16 / FORMAT_BF16 (stride then 2 * cols, unpadded)
@@ -248,7 +250,7 @@ struct GatedArgs {
   u32 activation;
 };
 
-// out[r][i] = act(x[r][i]), for activations that need no gate. activation, grid (rows, ceil(columns to store /
+// out[r][i] = act(x[r][i]), for activations without a gate. activation, grid (rows, ceil(columns to store /
 // ACTIVATION_COLS))
 constexpr u32 ACTIVATION_COLS = 1024;
 struct ActivationArgs {
@@ -257,29 +259,31 @@ struct ActivationArgs {
   u32 cols;
   u32 format_out;
   u32 activation;
+  // xIELU: positive x^2 + slope x above zero, else negative (e^min(x, eps) - 1 - x) + slope x.
+  float positive, negative, slope, eps;
 };
 
-// out[r][i] = the activation of the gate gate[r][i] and the up x[r][i]. gate_columns, grid (rows, ceil(columns to store
-// / ACTIVATION_COLS))
+// out[r][i] = activation(gate[r][i], x[r][i]). gate_columns, grid (rows, ceil(columns to store / ACTIVATION_COLS))
 struct GateColumnsArgs {
   const float* gate;      // [rows][cols]
-  const float* x;         // [rows][x_stride], from the first column that is taken on
+  const float* x;         // [rows][x_stride], from the first column to take
   void* out;              // [rows] of `cols` in format_out
   u32 cols, x_stride;
   u32 format_out;
   u32 activation;
 };
 
-// x = scale * x, and then, with a cap, cap * tanh(x / cap). scale_logits, grid (rows, ceil(cols / SCALE_COLS))
+// x = scale * x, then, with a soft cap, cap * tanh(x / cap), or, with a limit, clamp(x, -limit, limit). scale_rows,
+// grid (rows, ceil(cols / SCALE_COLS))
 constexpr u32 SCALE_COLS = 1024;
-struct ScaleLogitsArgs {
-  float* logits;          // [rows][cols]
+struct ScaleRowsArgs {
+  float* x;               // [rows][cols]
   u32 cols;
   float scale;
-  float softcap;          // 0: none
+  float softcap, limit;   // 0: none
 };
 
-// out[r] *= sigmoid(weight . n(x[r])); n is RMSNorm with weights `norm` where given. gate_rows, one block per row
+// out[r] *= sigmoid(weight . n(x[r])); n is RMSNorm with weights `norm`, if given. gate_rows, one block per row
 struct GateRowsArgs {
   const void* x;          // [rows] of `hidden` in format_in
   const float* norm;      // [hidden] or null
@@ -288,6 +292,22 @@ struct GateRowsArgs {
   u32 hidden, cols;
   u32 format_in, format_out;
   float eps;
+};
+
+// The function of a gate that multiplies a head's output.
+enum GateFunction : u32 {
+  GATE_SIGMOID = 0,
+  GATE_SOFTPLUS = 1,      // log(1 + e^x)
+};
+
+// out[r][h][i] *= f(gate[r][h]). gate_heads, grid (rows, ceil(heads * head_cols / GATE_HEADS_COLS))
+constexpr u32 GATE_HEADS_COLS = 1024;
+struct GateHeadsArgs {
+  const float* gate;      // [rows][heads]
+  void* out;              // [rows] of heads * head_cols in `format`
+  u32 heads, head_cols;
+  u32 function;           // GateFunction
+  u32 format;
 };
 
 // out[i] = x[indices[i]]. gather_rows, one block per row
@@ -299,7 +319,7 @@ struct GatherArgs {
   u32 format_in;
 };
 
-// A row and one of its experts are a pair; pairs are numbered row * used + rank.
+// A pair is a row with one of its experts; its number is row * used + rank.
 constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32, MAX_EXPERT_GROUPS = 32;
 
 // How logits become weights of experts.
@@ -308,56 +328,56 @@ enum Gating : u32 {
   GATING_SIGMOID = 1,     // of each expert's logit
 };
 
-// The experts of each row: those of its largest weights, best first, among equals the lower index; of groups of as many
-// neighbours those alone that have the largest sums of their two best, two experts at least each. Their weights are
-// then divided by their sum where `normalize` is not 0, and multiplied by `scale` and by a factor of the expert where
-// there are such. choose_experts, CHOOSE_EXPERTS_ROWS a block
+// Chooses the experts of each row: those of the largest weights, best first, ties to the lower index. With groups
+// (equal runs of neighbouring experts, two at least), only the groups with the largest sums of their two best experts
+// take part. If `normalize`, the weights are divided by their sum. They are multiplied by `scale` and by the expert's
+// factor, if given. choose_experts, CHOOSE_EXPERTS_ROWS a block
 constexpr u32 CHOOSE_EXPERTS_ROWS = 8;
 struct ChooseExpertsArgs {
   const float* logits;    // [rows][num]
-  const float* bias;      // [num] or null: added to the weights where they are compared, and nowhere else
+  const float* bias;      // [num] or null: added to the weights for the choice only
   const float* factors;   // [num] or null
   u32* experts;           // [rows][used]
   float* weights;         // [rows][used]
   u32 rows, num, used;    // num <= MAX_EXPERTS, used <= MAX_USED_EXPERTS and <= num
   u32 gating;
-  u32 groups, used_groups;  // 0: none; else the experts of a row are of used_groups of up to MAX_EXPERT_GROUPS groups
+  u32 groups, used_groups;  // 0: none; else used_groups of up to MAX_EXPERT_GROUPS groups are kept per row
   u32 normalize;
   float scale;
 };
 
-// Brings pairs together by expert: each expert has a whole number of runs of `run` places. place_experts, one block
+// Groups pairs by expert: each expert gets a whole number of runs of `run` places. place_experts, one block
 constexpr u32 PLACE_THREADS = MAX_EXPERTS;
 constexpr u32 NO_ROW = 0xffffffffu;
 struct PlaceExpertsArgs {
   const u32* experts;     // [pairs]
-  u32* places;            // [pairs]; which place of its expert a pair has is not determined
-  u32* rows;              // [runs * run]: the row whose pair has the place, NO_ROW where none has it
-  u32* run_experts;       // [runs]: NO_EXPERT behind the last run that is needed
+  u32* places;            // [pairs]; the order of an expert's pairs is not determined
+  u32* rows;              // [runs * run]: the row of the pair at a place, or NO_ROW
+  u32* run_experts;       // [runs]: NO_EXPERT after the last run in use
   u32 pairs, used;        // pair / used is the row
-  u32 runs, run;          // run: a power of two, 8 and more
+  u32 runs, run;          // run: a power of two, at least 8
 };
 
-// Brings rows to the places of their pairs; places that no pair has stay as they are. gather_pairs, 8 places a block
+// Copies rows to the places of their pairs; places without a pair are not written. gather_pairs, 8 places a block
 constexpr u32 GATHER_PAIRS_THREADS = 256;
 struct GatherPairsArgs {
   const float* x;         // [][cols]
   const u32* rows;        // [places]: a row of x, or NO_ROW
-  u16* out;               // [places] of `cols` in `format_out`, which is FORMAT_F16_TILED or BF16_TILED
+  u16* out;               // [places] of `cols` in `format_out`, FORMAT_F16_TILED or FORMAT_BF16_TILED
   u32 cols;
   u32 format_out;
 };
 
-// out[r] = sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order, or that added to what
-// out[r] holds. add_experts, grid (rows, ceil(cols / ADD_EXPERTS_COLS))
+// out[r] = sum of weights[pair] * values[places[pair]] over the row's pairs in order, plus out[r] if `add`.
+// add_experts, grid (rows, ceil(cols / ADD_EXPERTS_COLS))
 constexpr u32 ADD_EXPERTS_COLS = 1024;
 struct AddExpertsArgs {
   const float* values;    // [places][cols]
-  const float* weights;   // [rows][used]
-  const u32* places;      // [rows][used], or null: each pair has the place of its number
+  const float* weights;   // [rows][used], or null: all are 1
+  const u32* places;      // [rows][used], or null: the place of a pair is its number
   float* out;             // [rows][cols]
   u32 cols, used;
-  u32 add;                // whether to add
+  u32 add;
 };
 
 // Copies whole KV blocks. copy_blocks, grid y = pairs
@@ -381,19 +401,19 @@ struct RopeAnglesArgs {
 #include "args_attention.h"
 #include "args_states.h"
 
-// Changes the logits of a row's tokens in place: bias, masks and penalties. alter_logits, grid x = altered rows. A
-// logit that is not a number stays one. What a logit was is left in its token's bias.
+// Changes the logits of a row's tokens in place: bias, masks and penalties. A NaN stays NaN. The original logit is left
+// in the token's bias. alter_logits, grid x = altered rows
 struct AlteredRow {
   u32 row;
-  u32 first, count;       // of its tokens; none has an id twice
-  float repetition;       // of tokens seen: logits above 0 are divided by it, others multiplied
+  u32 first, count;       // of its tokens, whose ids are distinct
+  float repetition;       // tokens seen: logits above 0 are divided by it, others multiplied
   float frequency;        // subtracted once for each time that the token was generated
   float presence;         // subtracted if the token was generated
 };
 struct AlteredToken {
   u32 id;
   float bias;             // added first; -infinity: the token is impossible
-  u32 seen;               // 0: the token has not come yet; else one more than how often it was generated
+  u32 seen;               // 0: not seen yet; else 1 + how often it was generated
 };
 struct AlterLogitsArgs {
   float* logits;          // [rows][cols]
@@ -402,26 +422,25 @@ struct AlterLogitsArgs {
   u32 cols;
 };
 
-// The tokens that may be chosen of a row; the others count as -infinity.
+// The tokens that may be chosen in a row; the others count as -infinity.
 constexpr u32 NO_MASK = ~0u;
 struct MaskArgs {
-  const u32* places;      // [rows]: which mask the row has, or NO_MASK; null: no row has one
+  const u32* places;      // [rows]: the row's mask, or NO_MASK; null: no row has one
   const u32* words;       // [masks][ceil(cols / 32)]: bit i % 32 of word i / 32 is 1 if token i may be chosen
 };
 
-// Per row: the largest logit (first among equals) and log(sum(exp)). argmax, grid (rows, ceil(cols / share)): the last
-// block of a row to arrive puts together what its blocks have found, in their order.
-// With a NaN in the row, token = 0xffffffff.
+// Per row: the largest logit (first among equals) and log(sum(exp)). With a NaN in the row, token = 0xffffffff. argmax,
+// grid (rows, ceil(cols / share)): the last block of a row to arrive combines the blocks' results in their order.
 constexpr u32 ARGMAX_BLOCKS = 64;       // of a row, at most
 struct ArgmaxArgs {
   const float* logits;    // [rows][cols]
   u32* tokens;            // [rows]
   float* values;          // [rows][2]: largest logit, log-sum-exp
-  u32* partial;           // several blocks a row: [rows][blocks][4], 16-byte aligned; for the kernel alone
+  u32* partial;           // several blocks a row: [rows][blocks][4], 16-byte aligned; private to the kernel
   u32* counters;          // several blocks a row: [rows], zero before and after
   MaskArgs masks;
   u32 rows, cols;
-  u32 share;              // logits of a block; a multiple of 4 where a row has several
+  u32 share;              // logits of a block; a multiple of 4 if a row has several blocks
 };
 
 // Per row: the k largest logits in order (logit descending, id ascending) and log(sum(exp)). top_k, one block per row
@@ -434,14 +453,14 @@ struct TopKArgs {
   u32 rows, cols, k;      // k <= 256 and k <= cols
 };
 
-// One random token of each of some rows. draw, one block per row
+// Draws a random token for each of the given rows. draw, one block per row
 constexpr u32 DRAW_FRACTION_BITS = 42;           // `FRACTION_BITS` of the Rust side
 struct DrawRow {
-  double top_p;           // of the tokens in play, the best that reach this share of all weights are kept; 1: all
-  double uniform;         // the share of their weights at which the token is found, in 0 .. 1
-  float per_logit;        // a token weighs exp((logit - largest) * per_logit)
-  float min_p;            // a token is in play if it weighs as much
-  u32 top_k;              // of these, the best so many are; 0: all
+  double top_p;           // of the tokens in play, the best that reach this share of the total weight are kept; 1: all
+  double uniform;         // the cumulative share of the kept weights at which the token is found, in 0 .. 1
+  float per_logit;        // a token's weight is exp((logit - largest) * per_logit)
+  float min_p;            // a token is in play if its weight is at least this
+  u32 top_k;              // and if it is among the best top_k of these; 0: no limit
   u32 row;
 };
 struct Drawn;             // draw.h
@@ -453,11 +472,11 @@ struct DrawArgs {
   u32 cols;
 };
 
-// A token's place among all of its row as the model left it. rank_tokens, one block per row
+// Finds a token's rank among all tokens of its row by the model's own logits. rank_tokens, one block per row
 struct RankRow {
   u32 row;
-  u32 token_at;           // word of `tokens` that holds the token's id
-  u32 first, count;       // of `altered`: the row's tokens, which hold their own logits (alter_logits)
+  u32 token_at;           // index of the word of `tokens` with the token's id
+  u32 first, count;       // of `altered`: the row's tokens with their original logits (alter_logits)
 };
 struct Rank;              // sampling.hip
 struct RankArgs {
@@ -469,7 +488,7 @@ struct RankArgs {
   u32 cols;
 };
 
-// Reads 16-byte pieces so that the time can be measured: `out` gets the exclusive or of what each thread has read.
+// Reads memory in pieces of 16 bytes, to measure the time. `out` gets the exclusive or of what each thread has read.
 // probe_read and probe_nothing, grid (blocks)
 struct ProbeArgs {
   const u8* data;         // [pieces][16], 16-byte aligned

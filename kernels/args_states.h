@@ -1,40 +1,40 @@
-// The arguments of the kernels of layers that carry states; a part of args.h.
+// The arguments of the kernels of layers with recurrent states; a part of args.h.
 #pragma once
 
-// The sequences of a step, and the states of a layer that they begin with and leave behind.
-constexpr u32 NO_SEQUENCE = 0xffffffffu;  // padding of a recorded step
+// The sequences of a step, and a layer's states before and after them.
+constexpr u32 NO_SEQUENCE = 0xffffffffu;  // padding of a captured step
 constexpr u32 NO_STATE = 0xffffffffu;   // the state before a sequence's first token: zeros
 struct StatesArgs {
   float* windows;         // [slots][num_taps - 1][channels]: the last inputs of a convolution
   float* matrices;        // [slots][heads][key_size][value_size]
   const u32* sequences;   // [rows]: the sequence of each row, or NO_SEQUENCE
-  const u32* starts;      // [sequences + 1]: first row of each sequence
-  const u32* reads;       // [sequences]: slot of the state that each begins with, or NO_STATE
-  const u32* write_starts;  // [sequences + 1]: first entry of each in `writes`
-  const u32* writes;      // [][2]: after so many tokens of the sequence the state goes to this slot
+  const u32* starts;      // [sequences + 1]: the first row of each sequence
+  const u32* reads;       // [sequences]: the slot of each initial state, or NO_STATE
+  const u32* write_starts;  // [sequences + 1]: the first entry of each sequence in `writes`
+  const u32* writes;      // [][2]: a number of tokens, and the slot that gets the sequence's state after them
 };
 
-// Columns of a head's matrix that a block carries along a sequence, and its threads.
+// Columns of a head's matrix that a block carries along a sequence, and threads of that block.
 constexpr u32 STATE_COLUMNS = 32, STATE_WALK_THREADS = 128;
 
 // A gated delta net over the sequences of a step (`Ops::delta_net`):
-//   delta_net_convolve: q, k and v behind the convolution and SiLU, q and k of unit length, q times 1 / sqrt(key_size):
-//     grid (rows, ceil((2 * key_heads + value_heads) / DELTA_NET_HEADS)).
-//   delta_net_walk_d<D>: each head along the tokens of its sequence; outputs take the place of v: grid
-//     (ceil(value_size / STATE_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one not below key_size.
-//   delta_net_pairs, delta_net_scan: the same for sequences of at least `chunked_from` tokens, DELTA_NET_TILE rows at a
-//     time: grids (ceil(rows / DELTA_NET_TILE), value_heads), and as that of the walk. key_size is DELTA_NET_KEY_SIZE,
-//     value_size a multiple of STATE_COLUMNS.
+//   delta_net_convolve: convolution and SiLU of q, k and v; q and k get unit length, q is multiplied by 1 /
+//     sqrt(key_size): grid (rows, ceil((2 * key_heads + value_heads) / DELTA_NET_HEADS)).
+//   delta_net_walk_d<D>: each head along the tokens of its sequence; outputs replace v: grid (ceil(value_size /
+//     STATE_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one that is at least key_size.
+//   delta_net_pairs, delta_net_scan: the chunked form, for sequences of at least `chunked_from` tokens, DELTA_NET_TILE
+//     rows at a time: grids (ceil(rows / DELTA_NET_TILE), value_heads), and that of the walk. key_size is
+//     DELTA_NET_KEY_SIZE, value_size a multiple of STATE_COLUMNS.
 //   delta_net_gate: norm of each head of the output, times silu(z): grid (rows, ceil(value_heads / DELTA_NET_HEADS)).
 // key_size and value_size are at most 128. Rows of NO_SEQUENCE give zeros.
 constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_TILE = 64, DELTA_NET_KEY_SIZE = 128;
-// A tile and head have two matrices of pairs of tokens, each of pairs of 16-bit halves, and two numbers of each token.
+// For each tile and head: two matrices of token pairs, each as high and low 16-bit halves, and two numbers per token.
 constexpr u32 DELTA_NET_PAIRS_BYTES = 33280;
 struct DeltaNetArgs {
   StatesArgs states;      // of value_heads matrices; channels are q | k | v
-  const float* x;         // [rows]: q | k | v | z | gates (of each value head one of beta and one of the decay)
+  const float* x;         // [rows]: q | k | v | z | gates (one of beta and one of the decay for each value head)
   float* convolved;       // [rows]: q | k | v, then q | k | outputs
-  u16* pairs;             // [ceil(rows / DELTA_NET_TILE)][value_heads] of DELTA_NET_PAIRS_BYTES: of chunks alone
+  u16* pairs;             // [ceil(rows / DELTA_NET_TILE)][value_heads] of DELTA_NET_PAIRS_BYTES; only of chunks
   void* out;              // [rows] of value_heads * value_size in format_out
   const float* taps;      // [num_taps][q | k | v]
   const float* decay;     // [value_heads]
@@ -42,22 +42,22 @@ struct DeltaNetArgs {
   const float* norm;      // [value_size]
   u32 key_heads, value_heads, key_size, value_size, num_taps;
   u32 is_tiled;           // value head j has key head j % key_heads, else j / (value_heads / key_heads)
-  u32 gate_run;           // gates lie in runs: so many of beta, as many of the decay, and so on
+  u32 gate_run;           // gates alternate in runs: this many of beta, then as many of the decay
   u32 rows;
-  u32 chunked_from;       // least tokens of a sequence that goes by chunks, at least 1
+  u32 chunked_from;       // the fewest tokens of a sequence that is computed in chunks; at least 1
   u32 format_out;
   float eps;
 };
 
 // A Mamba-2 mixer over the sequences of a step (`Ops::mamba2`), in three kernels:
-//   mamba2_convolve: x, B and C behind the convolution and SiLU: grid (rows, ceil(channels / CONVOLUTION_THREADS)).
-//   mamba2_walk_d<D>: each head along the tokens of its sequence; outputs take the place of x: grid
-//     (ceil(head_size / STATE_COLUMNS), heads, sequences). D = 32, 128: the smaller one not below state_size.
+//   mamba2_convolve: convolution and SiLU of x, B and C: grid (rows, ceil(channels / CONVOLUTION_THREADS)).
+//   mamba2_walk_d<D>: each head along the tokens of its sequence; outputs replace x: grid (ceil(head_size /
+//     STATE_COLUMNS), heads, sequences). D = 32, 128, 256: the smallest that is at least state_size.
 //   mamba2_gate: the output times silu(z), then the norm of each group: grid (rows, groups).
-// state_size is at most 128. Rows of NO_SEQUENCE give zeros.
+// state_size is at most 256. Rows of NO_SEQUENCE give zeros.
 constexpr u32 CONVOLUTION_THREADS = 256, MAMBA2_GATE_THREADS = 512;
 struct Mamba2Args {
-  StatesArgs states;      // of `heads` matrices of state_size rows of head_size; channels are x | B | C
+  StatesArgs states;      // of `heads` matrices [state_size][head_size]; channels are x | B | C
   const float* x;         // [rows]: z | x | B | C | time steps; z and x of each head, B and C of each group
   float* convolved;       // [rows]: x | B | C, then outputs | B | C
   void* out;              // [rows] of heads * head_size in format_out
@@ -66,13 +66,13 @@ struct Mamba2Args {
   const float* decay;     // [heads]
   const float* step_bias;   // [heads]
   const float* skip;      // [heads]
-  const float* norm;      // [heads * head_size]
+  const float* norm;      // [heads * head_size], or null: none
   u32 heads, head_size, groups, state_size, num_taps;
   u32 format_out;
   float eps;
 };
 
-// A short convolution over the sequences of a step (`Ops::short_convolution`): out = C convolution(B x).
+// A short convolution over the sequences of a step (`Ops::short_convolution`): out = C * convolution(B * x).
 // short_convolution, grid (rows, ceil(columns to store / CONVOLUTION_THREADS)). Rows of NO_SEQUENCE give zeros.
 struct ShortConvolutionArgs {
   StatesArgs states;      // without matrices; windows hold products of B and x
@@ -83,10 +83,10 @@ struct ShortConvolutionArgs {
   u32 format_out;
 };
 
-// Pairs of rows (`Ops::join_rows`): out = left | right, or, with states, left | the row of `right` before, which of a
-// sequence's first row is the one that its state holds. join_rows, grid (rows, ceil(cols / CONVOLUTION_THREADS)).
+// Pairs of rows (`Ops::join_rows`): out[r] = left[r] | right[r]. With states, out[r] = left[r] | right[r - 1], where
+// the state holds the previous row of a sequence's first row. join_rows, grid (rows, ceil(cols / CONVOLUTION_THREADS)).
 struct JoinRowsArgs {
-  StatesArgs states;      // without matrices; windows hold one row each; null: rows are joined as they lie
+  StatesArgs states;      // without matrices; each window is one row; null: no shift
   const float* left;      // [rows][cols]
   const float* right;     // [rows][cols]
   void* out;              // [rows][2 * cols] in `format_out`

@@ -1,5 +1,5 @@
-// Shared code of the attention kernels: rows of the paged cache, scores, stores of the output, and attention of a few
-// queries in f32 on the vector units (decode, and prefill over an f32 cache).
+// Shared code of the attention kernels: rows of the paged cache, scores, stores of the output. It also has the
+// attention of a few queries in f32 on the vector units (decode, and prefill over an f32 cache).
 #pragma once
 #include "gpu.h"
 #include "args.h"
@@ -7,7 +7,7 @@
 #include "elementary.h"
 #include "kv_cache.h"
 
-// DEV of a member function.
+// DEV for member functions.
 #if GPU_AMD
   #define MEMBER __attribute__((device)) inline __attribute__((always_inline))
 #elif GPU_NV
@@ -16,21 +16,21 @@
   #define MEMBER inline __attribute__((always_inline))
 #endif
 
-// Returns the arguments, read anew. Without this the compiler reads all of them at the start and keeps what a kernel's
-// end needs in scalar registers through its loops, of which there are too few then. A kernel's struct is its only
-// argument, so it begins the segment of arguments.
+// Returns the arguments, read again. Otherwise the compiler reads all of them at the start. It keeps those for the end
+// of a kernel in scalar registers through its loops, which then have too few. A kernel's struct is its only argument,
+// so it begins the argument segment.
 #if GPU_AMD
 DEV const AttentionArgs& reload(const AttentionArgs&) {
   auto p = (const __attribute__((address_space(4))) AttentionArgs*)__builtin_amdgcn_kernarg_segment_ptr();
-  asm volatile("" : "+s"(p));              // whatever it points to, it is not what was read before
+  asm volatile("" : "+s"(p));              // hides that the pointer is the one read before
   return *(const AttentionArgs*)p;
 }
 #else
 DEV const AttentionArgs& reload(const AttentionArgs& a) { return a; }
 #endif
 
-// Scores are kept in units of log2, so that a weight is one exp2. NOTHING is below every score and finite: a maximum
-// that no key has touched stays subtractable. MASKED is below NOTHING: its weight is 0, also when all keys are masked.
+// Scores are in units of log2, so that a weight is one exp2. NOTHING is below every score and finite: a maximum over no
+// keys can still be subtracted. MASKED is below NOTHING: its weight is 0, even if all keys are masked.
 #define NOTHING (-1e30f)
 #define MASKED bits_f32(0xff800000u)
 
@@ -38,21 +38,22 @@ DEV u32 min_(u32 x, u32 y) { return x < y ? x : y; }
 DEV u32 max_(u32 x, u32 y) { return x > y ? x : y; }
 
 // ------------------------------------------------------------------------------------------------ keys
-// Keys first .. end of a sequence, for one kv head. Outside of them nothing may be read: blocks that a sliding window
-// has left behind have no valid number, and slots that were never written may hold NaN.
+// Keys first .. end of a sequence, for one kv head. Nothing outside of them may be read: blocks that a sliding window
+// has left have no valid number, and slots that were never written may hold NaN.
 template <class T> struct Keys {
-  const T* k;              // the cache from this kv head of block 0 on
+  const T* k;              // the cache, from this kv head of block 0 on
   const T* v;
   const u32* table;        // for `ld_step`
   u32 first, end;
   u32 block_size, head_dim;
   u64 block_stride;        // elements
-  bool aligned;            // rows of the cache are whole eights of elements, of which each begins at its size
+  bool aligned;            // cache rows consist of whole, aligned groups of eight elements
 };
 
-// The first key that a token at `position` sees.
+// Returns the first key that a token at `position` sees.
 DEV u32 first_key(u32 position, u32 window) {
   if (window == ALL_BUT_FIRST) return position ? 1 : 0;
+  if (window & WINDOW_OF_CHUNK) return position & ~((window & ~WINDOW_OF_CHUNK) - 1);
   return window && position >= window ? position + 1 - window : 0;
 }
 
@@ -73,7 +74,7 @@ template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32
 DEV float as_f32(f16 x) { return h2f(x); }
 DEV float as_f32(float x) { return x; }
 
-// Eight elements of a row of the cache as they lie there.
+// Eight elements of a row of the cache, in the cache's type.
 template <class T> struct Eight;
 template <> struct Eight<f16> {
   v4 words;
@@ -111,7 +112,7 @@ template <> struct Eight<float> {
     for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
   }
 };
-// Eight elements of int8 as halves, of a token whose elements are worth `scale`.
+// Converts eight elements of int8 to halves; `scale` is the token's scale.
 DEV v4 halves_of_eight(const Eight<i8>& eight, float scale) {
   u32 w[4];
   halves_of_levels(eight.words.x, w[0], w[1]);
@@ -119,8 +120,8 @@ DEV v4 halves_of_eight(const Eight<i8>& eight, float scale) {
   const u32 factor = splat(f2h_sat(scale * LEVELS_OF_HALVES));
   return {hmul2(w[0], factor), hmul2(w[1], factor), hmul2(w[2], factor), hmul2(w[3], factor)};
 }
-// Loads rows that are no whole eights, element by element. Columns from `cols` on repeat the last one: no
-// column beyond the head has a part in a score, or is stored.
+// Loads rows that are not whole groups of eight, element by element. Columns from `cols` on repeat the last one: no
+// column outside the head takes part in a score or is stored.
 template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
   T x[8];
   #pragma unroll
@@ -137,12 +138,12 @@ DEV void load_eight(const float* row, u32 column, u32 cols, float* x) {
 }
 
 // ------------------------------------------------------------------------------------------------ output
-// An output of row n, column c of all heads, times its gate.
+// Returns the output of row n, column c of all heads, times its gate.
 DEV float gated_output(const AttentionArgs& a, u32 n, u32 c, float x) {
-  return a.gate ? x * sigmoid(a.gate[(u64)n * a.row_heads * a.head_dim + c]) : x;
+  return a.gate ? x * sigmoid(a.gate[(u64)n * a.row_cols + c]) : x;
 }
 
-// Stores eight outputs of row n, from column `column` of head `head` on, at most to the head's end.
+// Stores eight outputs of row n, from column `column` of head `head` on, but none past the head's end.
 DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const float* x) {
   const u32 cols = a.num_heads * a.value_dim, c = head * a.value_dim + column;
   if (a.value_dim % 8) {
@@ -158,7 +159,7 @@ DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const 
   store_eight(a.out, a.format_out, n, c, cols, y);
 }
 
-// Stores zeros to the columns behind the last head, which all formats but F32 have. All threads of a block call it.
+// Stores zeros to the padding after the last head, which all formats but F32 have. All threads of a block call this.
 DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
   if (a.format_out == FORMAT_F32) return;
   const u32 cols = a.num_heads * a.value_dim, padded = (cols + 255) & ~255u;
@@ -166,10 +167,10 @@ DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
 }
 
 // ------------------------------------------------------------------------------------------------ a few queries in f32
-// A group of 32 lanes attends with QUERIES queries at once. A lane has eight elements of a key, or of heads beyond 256
-// eight of every 256 of them (PARTS). D / 8 lanes share a key, 32 at most, so that the group works on several runs of
-// consecutive keys side by side, each with its own maximum and sums. VALUES < D: a row is latent, its first VALUES
-// elements are V, and no V lies elsewhere.
+// A group of 32 lanes attends with QUERIES queries at once. A lane has eight elements of a key; for heads above 256
+// elements, eight of every 256 (PARTS). D / 8 lanes share a key, 32 at most. The group therefore works on several runs
+// of consecutive keys in parallel, each with its own maximum and sums. VALUES < D: a row is latent, its first VALUES
+// elements are V, and there is no other V.
 template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
   static constexpr u32 PARTS = (D + 255) / 256, LANES = D < 256 ? D / 8 : 32, RUNS = 32 / LANES;
   static constexpr u32 VALUE_PARTS = (VALUES + 255) / 256, COLUMNS = 8 * LANES * PARTS;
@@ -178,11 +179,11 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
   float q[QUERIES][PARTS][8], values[QUERIES][VALUE_PARTS][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
 
-  // The first of this lane's eight columns of a part.
+  // Returns the first of this lane's eight columns of a part.
   MEMBER static u32 column(u32 part = 0) { return 256 * part + ((u32)tid_x() % LANES) * 8; }
 
-  // Sets query `i` to this lane's columns (zeros beyond the head) times `factor`; it sees keys first .. end. `x` has
-  // those of the first part, and `stride` elements behind them those of the next one.
+  // Sets query `i` to this lane's columns (zeros outside the head) times `factor`; it sees keys first .. end. `x`
+  // points to the columns of the first part, and those of the next part follow at distance `stride` elements.
   MEMBER void set_query(u32 i, const float* x, u32 stride, float factor, u32 first_, u32 end_) {
     for (u32 p = 0; p < PARTS; p++)
       for (u32 j = 0; j < 8; j++) q[i][p][j] = x[p * stride + j] * factor;
@@ -194,7 +195,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     end[i] = end_;
   }
 
-  // This lane's part of the product of query `i` with a key.
+  // Returns this lane's part of the product of query `i` with a key.
   MEMBER float product(u32 i, const Eight<T> (&k)[PARTS]) const {
     float s = 0;
     #pragma unroll
@@ -208,8 +209,8 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     return s;
   }
 
-  // Starts the sums of the queries just set with one key that all of them see, in the runs where `mine` is true. The
-  // scales are those of a cache that has them.
+  // Starts the sums of the current queries with one key that all of them see, in the runs where `mine` is true. The
+  // scales count only for a cache with scales.
   MEMBER void begin_with(const Eight<T> (&k)[PARTS], const Eight<T> (&v)[PARTS], float k_scale, float v_scale, bool mine,
                          float softcap) {
     #pragma unroll
@@ -230,16 +231,16 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     }
   }
 
-  // Attends to all keys of `keys` that belong to worker `worker` of `workers`, the groups that share the keys. Callers
-  // whose keys are never aligned pass ALIGNED = false: they are spared the other way's code.
+  // Attends to the keys of `keys` that belong to `worker` of `workers`, the groups that share the keys. Callers whose
+  // keys are never aligned pass ALIGNED = false, which omits the other path's code.
   template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     if (keys.first >= keys.end) return;
     if (ALIGNED && keys.aligned) walk<PARTS == 1 ? 4 : 2, true>(keys, worker, workers, softcap);
     else walk<1, false>(keys, worker, workers, softcap);
   }
 
-  // Walks runs of KEYS keys, which lie within one block. The bounds of the loop are the same for all groups of a block,
-  // because two of them may make up a wave.
+  // Walks runs of KEYS keys, each within one block. The loop bounds are the same for all groups of a block, because two
+  // groups may form a wave.
   template <u32 KEYS, bool ALIGNED> MEMBER void walk(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     const u32 stride = workers * RUNS * KEYS, start = keys.first & ~(KEYS - 1);
     u32 key = start + (worker * RUNS + ((u32)tid_x() & 31) / LANES) * KEYS;
@@ -252,7 +253,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       const u32 slot_now = slot, page_now = page;
       slot += step_slots;
       if (slot >= keys.block_size) { slot -= keys.block_size; block++; }
-      page = ld_step(keys.table + min_(block, last_block));      // asked for before the keys of this turn
+      page = ld_step(keys.table + min_(block, last_block));      // requested before the keys of this turn
       run<KEYS, ALIGNED>(keys, key, page_now, slot_now, last_slot, softcap);
       key += stride;
     }
@@ -260,10 +261,10 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
 
   template <u32 KEYS, bool ALIGNED>
   MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
-    // Keys beyond the range read a neighbour within it, in the same block; the mask drops them.
+    // Keys outside the range read a neighbour within it, in the same block; the mask drops them.
     const u64 base = page * keys.block_stride;
     Eight<T> k[KEYS][PARTS], v[LATENT ? 1 : KEYS][PARTS];
-    float k_scales[KEYS], v_scales[KEYS];            // where the cache has them
+    float k_scales[KEYS], v_scales[KEYS];            // only if the cache has scales
     u64 at[KEYS];
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) {
@@ -332,7 +333,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       }
   }
 
-  // Loads this lane's columns of a row of the cache. Columns beyond the head are any of it: there q = 0.
+  // Loads this lane's columns of a row of the cache. Columns outside the head may be anything, since q is 0 there.
   template <bool ALIGNED> MEMBER static void load_row(Eight<T> (&row)[PARTS], const T* from, u32 head_dim) {
     #pragma unroll
     for (u32 p = 0; p < PARTS; p++) {
@@ -351,7 +352,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       for (u32 j = 0; j < 8; j++) values[i][p][j] *= factor;
   }
 
-  // Adds up the runs of the group, each of which then holds the result.
+  // Adds up the runs of the group; each run then holds the result.
   MEMBER void merge_runs() {
     for (u32 m = LANES; m < 32; m *= 2)
       #pragma unroll
@@ -366,11 +367,11 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
   }
 };
 
-// Returns the factor on q·k before the softmax. With a cap, the cap's result is brought to log2 later.
+// Returns the factor of q * k before the softmax. With a soft cap, the conversion to log2 follows after the cap.
 DEV float query_factor(const AttentionArgs& a) { return a.softcap != 0.f ? a.scale : a.scale * LOG2E; }
 
-// Returns the factor that turns weights relative to `top`, whose sum is `sum`, into a softmax. A sink is one more key
-// without a value. A row that saw no key gives zeros.
+// Returns the factor that turns weights relative to `top`, whose sum is `sum`, into a softmax. A sink acts as one more
+// key without a value. A row that saw no key gives zeros.
 DEV float softmax_factor(const AttentionArgs& a, u32 head, float top, float sum) {
   if (sum == 0.f) return 0.f;
   if (!a.sinks) return 1.f / sum;

@@ -1,37 +1,35 @@
-// Attention of one token per sequence over the paged cache, the context split over the grid (flash decoding); kernels
-// of other head shapes are in other files.
+// Attention of one token per sequence over the paged cache, with the context split over the grid (flash decoding).
 //
-// A block attends with the query heads of one kv head to one split of the keys, so that K and V are read once for them;
-// or, where the sequences are few and short, with one query head: what counts then is how long a block takes.
-// Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
-// split may turn out empty.
+// A block attends with the query heads of one kv head to one split of the keys. K and V are then read once for these
+// heads. For few, short sequences it attends with one query head: then the latency of a block counts. All values that
+// change from step to step are read from device memory: a captured launch serves any context, and a split may be empty.
 //
-// With a slot_mapping of the rotation, q, k and v come as the projection left them. A block then rotates its queries,
-// and the one whose split ends the context also the new token's k: one of them stores it with v, all attend to it from
-// LDS.
+// With a slot_mapping in `rotation`, q, k and v come unrotated from the projection. A block then rotates its queries.
+// The block whose split ends the context also rotates the new token's k. One such block stores k and v; all of them
+// attend to the new token from LDS.
 #pragma once
 #include "arrival.h"
 #include "attention.h"
 #include "rope.h"
 
 // The work of a block: an item's token and `heads` query heads of one kv head, in chunks of QUERIES heads. Up to GROUPS
-// chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
+// chunks run in parallel, one per group. With fewer chunks, the groups share the keys of a chunk.
 struct Work {
   u32 item, split;
   u32 sequence, row;
   u32 kv_head, first_head, heads, chunks, side_by_side;
-  u32 pieces, first_piece; // of the item: how many blocks share a head's keys, and the number of their first result
+  u32 pieces, first_piece; // of the item: the blocks that share a head's keys; index of their first result
 };
 
-// The shape of a block of THREADS: a group of 32 has QUERIES heads at once. PER_HEAD: a block for each query head.
-// VALUES: elements of V, where V is the beginning of K's latent row; no such rows are rotated here.
+// The shape of a block of THREADS: a group of 32 lanes has QUERIES heads at once. PER_HEAD: a block for each query
+// head. VALUES: elements of V, if V is the beginning of K's latent row; such rows are not rotated here.
 template <class Element, u32 HEAD_SIZE, u32 THREADS_, u32 QUERIES_, bool PER_HEAD_, u32 VALUES_ = HEAD_SIZE>
 struct Shape {
   using T = Element;
   static constexpr u32 D = HEAD_SIZE, THREADS = THREADS_, QUERIES = QUERIES_, GROUPS = THREADS / 32;
   static constexpr u32 VALUES = VALUES_, COLUMNS = FewQueries<T, D, QUERIES, VALUES>::COLUMNS;
   static constexpr bool PER_HEAD = PER_HEAD_, LATENT = VALUES < D;
-  // Heads that a block works at side by side.
+  // Heads that a block works on in parallel.
   static constexpr u32 HEADS = PER_HEAD ? 1 : GROUPS * QUERIES;
 
   // Results of the groups: values relative to exp2(top), and the sum of the weights.
@@ -40,13 +38,13 @@ struct Shape {
   };
   struct Lds {
     alignas(16) float q[HEADS][COLUMNS];
-    T k[LATENT ? 8 : D], v[LATENT ? 8 : D];  // of the new token, rounded as the cache holds them
-    float k_scale, v_scale;                  // what they are worth, where the cache has scales
+    T k[LATENT ? 8 : D], v[LATENT ? 8 : D];  // of the new token, rounded as in the cache
+    float k_scale, v_scale;                  // their scales, if the cache has scales
     Results results;
   };
 };
 
-// Blocks of an item and a split. The many heads of latent attention, which have one KV head, are shared out.
+// Returns the number of blocks per item and split. Latent attention divides its many heads, which share one KV head.
 template <class S> DEV u32 blocks_of(const AttentionArgs& a) {
   if (S::PER_HEAD) return a.num_heads;
   return S::LATENT ? (a.num_heads + S::HEADS - 1) / S::HEADS : a.num_kv_heads;
@@ -84,7 +82,8 @@ template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work&
                     min_(context, (block + share) * a.block_size));
 }
 
-// Asks L2 for the split's keys. They come from device memory: since the step before, all weights passed through L2.
+// Prefetches the split's keys into L2. They come from device memory: all weights have passed through L2 since the last
+// step.
 template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
   constexpr u32 LINE = 128 / sizeof(T);
   const u32 lines = (keys.head_dim + LINE - 1) / LINE;
@@ -97,32 +96,35 @@ template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
   }
 }
 
-// Puts the heads `first` .. `first + heads` of latent attention into LDS.
+// Puts heads `first` .. `first + heads` of latent attention into LDS.
 template <class S> DEV void stage_latent(const AttentionArgs& a, const Work& w, u32 first, u32 heads, typename S::Lds& lds) {
-  const float* row = a.qkv + ((u64)w.row * a.row_heads + first) * a.head_dim;
+  const float* row = a.qkv + (u64)w.row * a.row_cols + first * a.head_dim;
   for (u32 i = recomputed(tid_x()); i < heads * S::COLUMNS; i += S::THREADS) {
     const u32 head = i / S::COLUMNS, column = i % S::COLUMNS;
     lds.q[head][column] = column < a.head_dim ? row[head * a.head_dim + column] : 0.f;
   }
 }
 
-// Puts the heads `first` .. `first + heads` into LDS, and with them the new token's k and v where `adds_key`. Each
-// group takes heads in turn; all make the same trips, because two of them may make up a wave.
+// Puts heads `first` .. `first + heads` into LDS, and the new token's k and v if `adds_key`. Each group takes heads in
+// turn. All groups make the same number of iterations, because two groups may form a wave.
 template <class S>
 DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool adds_key, typename S::Lds& lds) {
   using T = typename S::T;
   const RotationArgs& r = a.rotation;
   const bool rotates = r.slot_mapping != nullptr;
-  const float* row = a.qkv + (u64)w.row * a.row_heads * a.head_dim;
+  const float* row = a.qkv + (u64)w.row * a.row_cols;
   const float* angles = r.angles + (u64)w.row * 2 * r.num_pairs;
   const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
   const u32 slot = stores ? ld_step(r.slot_mapping + w.row) : NO_SLOT, all = heads + (adds_key ? 2 : 0);
   for (u32 turn = 0; turn < all; turn += S::GROUPS) {
     const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
     const bool is_q = i < heads, is_k = i == heads, exists = i < all;
-    const u32 head = is_q ? first + i : a.num_heads + (is_k ? 0 : a.num_kv_heads) + w.kv_head;
+    // Heads of V are not rotated: their pairs are adjacent elements.
+    const bool is_v = !is_q && !is_k;
+    const u32 dim = is_v ? a.value_dim : a.head_dim, head = is_q ? first + i : a.num_heads + w.kv_head;
+    const u32 from = is_v ? (a.num_heads + a.num_kv_heads) * a.head_dim + w.kv_head * dim : head * dim;
     GroupHead<S::D> mine;
-    mine.load(row + (u64)head * a.head_dim, exists, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
+    mine.load(row + from, exists, dim, is_v ? 0 : r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
     if (rotates) mine.load_angles(angles, is_q || is_k);
     loads_first();
     mine.arrange();
@@ -144,7 +146,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
           if ((thread & 31) == 0) scales_of(to, a.block_size, a.head_dim)[token] = scale;
       }
     }
-    for (u32 c = a.head_dim + (thread & 31); c < S::D && exists; c += 32) {
+    for (u32 c = dim + (thread & 31); c < S::D && exists; c += 32) {
       if (is_q) lds.q[i][c] = {};
       else (is_k ? lds.k : lds.v)[c] = 0;
     }
@@ -161,13 +163,13 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   const bool adds_key = !S::LATENT && ends_context && args.rotation.slot_mapping;
   if constexpr (S::LATENT) stage_latent<S>(reload(args), w, w.first_head + first, heads, lds);
   else stage<S>(reload(args), w, w.first_head + first, heads, adds_key, lds);
-  block_sync();                                        // the queries are there
+  block_sync();                                        // the queries are in LDS
   const AttentionArgs& a = reload(args);
   if (adds_key) keys.end--;                            // the cache may not have it yet
   Queries queries;
   #pragma unroll
   for (u32 i = 0; i < S::QUERIES; i++) {
-    // Places beyond the last head compute it again; nobody reads them.
+    // Places after the last head compute it again; nobody reads them.
     const float* q = lds.q[min_(group % w.side_by_side * S::QUERIES + i, heads - 1)] + Queries::column();
     queries.set_query(i, q, 256, query_factor(a), keys.first, keys.end);
   }
@@ -195,12 +197,12 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   }
 }
 
-// Address of result number `split` of a head of the item.
+// Returns the address of result `split` of a head of the item.
 DEV float* partial_of(const AttentionArgs& a, const Work& w, u32 head, u32 split) {
   return a.partial + ((u64)(w.first_piece + split) * a.num_heads + head) * (a.value_dim + 2);
 }
 
-// Sums up four neighbouring columns of a head from several results, in the order of the calls.
+// Sums up four adjacent columns of a head from several results, in the order of the calls.
 struct Columns {
   float top = NOTHING, sum = 0, values[4] = {0, 0, 0, 0};
 
@@ -249,9 +251,9 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
   }
 }
 
-// Sums the results of an item's heads in order, so that what comes out does not depend on which block came last.
+// Sums the results of an item's heads in order, so that the output does not depend on which block came last.
 template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
-  constexpr u32 BATCH = 4;                             // results asked for at once: this is all waiting for memory
+  constexpr u32 BATCH = 4;                             // results loaded at once: this code only waits for memory
   for (u32 i = recomputed(tid_x()); i < w.heads * S::VALUES / 4; i += S::THREADS) {
     const u32 head = w.first_head + i / (S::VALUES / 4), column = i % (S::VALUES / 4) * 4;
     if (column >= a.value_dim) continue;
@@ -260,7 +262,7 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
       float top[BATCH], sum[BATCH], values[BATCH][4];
       #pragma unroll
       for (u32 u = 0; u < BATCH; u++) {
-        const bool valid = first + u < w.pieces;       // else the last one again, without weight
+        const bool valid = first + u < w.pieces;       // else the last one again, with weight 0
         const float* partial = partial_of(a, w, head, valid ? first + u : w.pieces - 1);
         top[u] = valid ? partial[a.value_dim] : NOTHING;
         sum[u] = valid ? partial[a.value_dim + 1] : 0.f;
@@ -274,7 +276,7 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
   }
 }
 
-// Hands over what the block has of its heads. The last of the blocks that share them, which `counter` counts, finishes
+// Hands over the block's results for its heads. The last of the blocks that share them, counted by `counter`, completes
 // them.
 template <class S> DEV void finish_heads(const AttentionArgs& a, const Work& w, u32* counter) {
   if (w.pieces > 1) {
@@ -286,7 +288,7 @@ template <class S> DEV void finish_heads(const AttentionArgs& a, const Work& w, 
 
 template <class S> DEV void attention_decode(const AttentionArgs& a) {
   SHARED typename S::Lds lds;
-  // These three read the step's inputs alone, so they may run ahead of pdl_wait; keys are only prefetched before it.
+  // These three read only the step's inputs, so they may run before pdl_wait; keys are only prefetched before it.
   const Work w = work_of<S>(a);
   const Keys<typename S::T> keys = keys_of_split<typename S::T>(a, w);
   const bool ends_context = keys.first < keys.end && keys.end == ld_step(a.context_lens + w.sequence);
@@ -295,7 +297,7 @@ template <class S> DEV void attention_decode(const AttentionArgs& a) {
   pdl_wait();
   for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
     attend<S>(reload(a), w, keys, ends_context, chunk, lds);
-    block_sync();                                      // the results are there; the next ones come behind a barrier
+    block_sync();                                      // results are complete; the next ones come after a barrier
     combine_groups<S>(reload(a), w, chunk, lds.results);
   }
   const AttentionArgs& end = reload(a);

@@ -4,7 +4,7 @@
   #include "attention_decode_nv.h"
 #endif
 
-// Wide heads leave room for fewer of them at once.
+// Wide heads leave room for fewer heads at once.
 #define ATTENTION_DECODE(type, suffix, D)                                                                \
   KERNEL(ATTENTION_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {                           \
     attention_decode<Shape<type, D, ATTENTION_THREADS, D <= 256 ? 4 : 2, false>>(a);                     \
@@ -12,7 +12,7 @@
   KERNEL(ATTENTION_DECODE_HEAD_THREADS, attention_decode_head_##suffix##_d##D, AttentionArgs) {          \
     attention_decode<Shape<type, D, ATTENTION_DECODE_HEAD_THREADS, 1, true>>(a);                         \
   }
-// So many blocks are at once on a multiprocessor, whose registers they share.
+// The number is that of blocks on a multiprocessor at once, which share its registers.
 #define ATTENTION_DECODE_MMA(type, suffix, D)                                                                 \
   KERNEL_AT_ONCE(ATTENTION_DECODE_MMA_THREADS, 2, attention_decode_mma_##suffix##_d##D, AttentionArgs) {      \
     attention_decode_mma<type, D, ATTENTION_DECODE_MMA_THREADS>(a);                                           \

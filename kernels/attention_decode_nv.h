@@ -1,22 +1,22 @@
-// Attention of single rows on NVIDIA's matrix units, over f16 or int8, for heads of up to 256 elements: mma.m16n8k16.
-// Keys are the rows of the scores' product, and columns of V those of the outputs' one, so that K and V are read once,
-// as they lie. The columns are eight query heads of one kv head; those of a smaller group are empty, which costs
-// nothing, since all of this waits for memory. q and the weights are rounded to f16, as for prompts.
+// Attention of single rows on NVIDIA's matrix units (mma.m16n8k16), over f16 or int8, for heads of up to 256 elements.
+// Keys are the rows of the score product, and columns of V are the rows of the output product. K and V are read once,
+// in their order in memory. The columns of both are eight query heads of one kv head. Columns of a smaller group are
+// empty, which costs nothing, since this code waits for memory. q and the weights are rounded to f16, as in prefill.
 //
-// Each warp of a block walks tiles of keys by itself, without a barrier. It has one place for them, to which
-// asynchronous copies bring K, then V, then K of its next tile: while one warp waits, others multiply. Levels of int8
-// lie there as they came, and become operands on the way to the matrix units.
+// Each warp of a block walks tiles of keys independently, without a barrier. It has one buffer, to which asynchronous
+// copies bring K, then V, then K of its next tile: while one warp waits, others multiply. Levels of int8 are copied
+// unchanged, and become operands on the way to the matrix units.
 //
-// The contexts of all items are cut into pieces of about the same length, a block for each piece and kv head: long ones
-// beside short ones leave no block with much work when the others are done.
+// The contexts of all items are cut into pieces of about the same length, with a block for each piece and kv head. Long
+// contexts next to short ones then leave no block that works long after the others.
 #pragma once
 #include "attention_decode.h"
 #include "attention_nv.h"
 
-// Keys of a run, which lies within one block of the cache: rows of an operand of the matrix units.
+// Keys of a run, which is within one block of the cache: the rows of an operand of the matrix units.
 constexpr u32 RUN_KEYS = 16;
 
-// An element of q as the matrix units take it: it saturates.
+// An element of q as the matrix units take it; it saturates.
 struct QueryHalf { f16 bits; };
 DEV void store_cache(QueryHalf* at, float x) { at->bits = f2h_sat(x); }
 DEV void store_cache(QueryHalf* at, float x, float y) { *(u32*)at = f2h_sat(x) | (u32)f2h_sat(y) << 16; }
@@ -28,19 +28,19 @@ DEV void store_cache(QueryHalf* at, float x, float y, float z, float w) {
 template <class Element, u32 HEAD_SIZE, u32 BLOCK_THREADS> struct MatrixShape {
   using T = Element;
   static constexpr u32 D = HEAD_SIZE, THREADS = BLOCK_THREADS, GROUPS = THREADS / 32;
-  static constexpr u32 HEADS = 8, QUERIES = D <= 128 ? 8 : 4;        // side by side; whose results have room at once
+  static constexpr u32 HEADS = 8, QUERIES = D <= 128 ? 8 : 4;        // in parallel; results that fit at once
   static constexpr u32 VALUES = D;
   static constexpr bool PER_HEAD = false, LATENT = false, SCALED = HAS_SCALES<T>;
   static constexpr u32 KEYS = D < 128 ? 32 : 16, RUNS = KEYS / RUN_KEYS;      // of a tile
-  static constexpr u32 COLUMNS = D < 128 ? D : 128, PARTS = D / COLUMNS;      // of a tile; wide heads have several
-  // Bytes from row to row, in other banks than those that a warp reads at once.
+  static constexpr u32 COLUMNS = D < 128 ? D : 128, PARTS = D / COLUMNS;      // of a tile; several for wide heads
+  // Bytes from row to row, chosen so that a warp's reads use different banks.
   static constexpr u32 ROW = COLUMNS * sizeof(T), K_STRIDE = ROW + (SCALED ? 32 : 16), V_STRIDE = ROW + 16;
   static constexpr u32 Q_STRIDE = D + (SCALED ? 32 : 8);                      // elements
 
-  // Counts of the search for a block's piece.
+  // Counters of the search for a block's piece.
   struct Search {
     u32 runs[GROUPS], pieces[GROUPS];        // of a warp's items
-    u32 item, count, first;                  // the item that is found, its pieces, and the number of its first one
+    u32 item, count, first;                  // the item found, the number of its pieces, and the index of its first one
   };
   struct Results {
     float values[GROUPS][QUERIES][VALUES + 4], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
@@ -58,7 +58,7 @@ template <class Element, u32 HEAD_SIZE, u32 BLOCK_THREADS> struct MatrixShape {
   };
 };
 
-// Tokens of an item that its row sees, in runs, and the first run.
+// The tokens of an item that its row sees, in runs, and the first run.
 struct Seen { u32 context, first, first_run, runs; };
 DEV Seen seen_of(const AttentionArgs& a, u32 item) {
   const u32 context = ld_step(a.context_lens + ld_step(a.items + item));
@@ -66,9 +66,9 @@ DEV Seen seen_of(const AttentionArgs& a, u32 item) {
   return {context, first, first_run, (context + RUN_KEYS - 1) / RUN_KEYS - first_run};
 }
 
-// Finds the item and the piece of its context that are the block's, in the order of the items; false where there are
-// fewer pieces than blocks. An item has as many as its part of all runs asks for, each of about split_tokens at least,
-// and one in any case. Without splits item and piece are known.
+// Finds the item and the piece of its context for this block, in the order of the items. Returns false if there are
+// fewer pieces than blocks. An item gets pieces in proportion to its part of all runs: at least one, and each of about
+// split_tokens at least. Without splits, item and piece are known.
 template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename S::Search& search) {
   const u32 number = (u32)bid_y(), lane = (u32)lane_id(), warp = (u32)tid_x() / 32;
   w.item = w.first_piece = number;
@@ -85,7 +85,7 @@ template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename
     for (u32 first = 0; first < a.num_items && before <= number; first += S::THREADS) {
       const u32 item = first + (u32)tid_x();
       const u32 pieces = item < a.num_items ? max_((seen_of(a, item).runs + share / 2) / share, 1) : 0;
-      u32 end = pieces;                                  // of the item's pieces: those of the lanes up to this one
+      u32 end = pieces;                                  // of the item's pieces, counting the lanes up to this one
       for (u32 d = 1; d < 32; d *= 2) {
         const u32 others = shfl_u32(end, (int)(lane - d));
         if (lane >= d) end += others;
@@ -102,7 +102,7 @@ template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename
         search.count = pieces;
         search.first = end - pieces;
       }
-      block_sync();                                      // it is there, and the counts were read
+      block_sync();                                      // the item is found, and the counts were read
     }
     if (before <= number) return false;
     w.item = search.item;
@@ -122,30 +122,30 @@ template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename
 
 template <class T> DEV Keys<T> keys_of_piece(const AttentionArgs& a, const Work& w) {
   const Seen seen = seen_of(a, w.item);
-  // Pieces have a run more or less than others, but none is without: the last one ends the context.
+  // Pieces differ by at most one run, and none is empty: the last one ends the context.
   const u32 run = seen.first_run + seen.runs * w.split / w.pieces;
   const u32 end = seen.first_run + seen.runs * (w.split + 1) / w.pieces;
   return keys_of<T>(a, w.sequence, w.kv_head, max_(seen.first, run * RUN_KEYS), min_(seen.context, end * RUN_KEYS));
 }
 
-// Brings a warp's tiles of keys, one after the other. It stores zeros outside of the keys and of the head, since
-// 0 * NaN is NaN.
+// Copies a warp's tiles of keys, one after the other. Stores zeros outside of the keys and of the head, since 0 * NaN
+// is NaN.
 template <class S> struct WarpTiles {
   using T = typename S::T;
-  static constexpr u32 WIDTH = 16 / sizeof(T);                        // elements of 16 bytes
-  static constexpr u32 CHUNKS = S::COLUMNS / WIDTH, ROWS = 32 / CHUNKS;       // of a row; rows side by side
+  static constexpr u32 WIDTH = 16 / sizeof(T);                        // elements in 16 bytes
+  static constexpr u32 CHUNKS = S::COLUMNS / WIDTH, ROWS = 32 / CHUNKS;       // of a row; rows in parallel
   static constexpr u32 NEXT = S::KEYS * S::GROUPS;
   Keys<T> keys;
-  u32 key;                 // the first one of the tile
+  u32 key;                 // the first key of the tile
   u32 to;                  // the lane's column of the tile's first row in shared memory
-  u32 row, column;         // the lane's first of a tile
-  u32 runs[S::RUNS];       // where the tile's runs begin in the cache, and their scales: in sixteens of elements
+  u32 row, column;         // the lane's first ones in a tile
+  u32 runs[S::RUNS];       // positions of the tile's runs in the cache, and of their scales, in units of 16 elements
   u32 scales[S::RUNS];
-  u32 pages[S::RUNS];      // blocks of the next tile's runs, asked for a tile ahead
-  u32 block, slot;         // of the first of those
+  u32 pages[S::RUNS];      // blocks of the next tile's runs, requested a tile ahead
+  u32 block, slot;         // of the first of those runs
   u32 last_block, step_blocks, step_slots;
 
-  // The keys end at `end`, the last of which may not be in the cache yet.
+  // Starts at key `first`. The keys end at `end`; the last key may not be in the cache yet.
   MEMBER void start(u32 first, u32 end, u32 tile) {
     key = first;
     row = (u32)lane_id() / CHUNKS;
@@ -159,7 +159,7 @@ template <class S> struct WarpTiles {
     ask();
     locate();
   }
-  // Blocks beyond the last are not read: the last one is in their place.
+  // Blocks after the last are not read; the last one replaces them.
   MEMBER void ask() {
     u32 b = block, s = slot;
     #pragma unroll
@@ -188,7 +188,7 @@ template <class S> struct WarpTiles {
     key += NEXT;
     locate();
   }
-  // Copies a part of the tile's K, or of its V, to rows that are `stride` bytes apart.
+  // Copies a part of the tile's K or V to rows that are `stride` bytes apart.
   MEMBER void copy(const T* cache, u32 part, u32 stride) const {
     const u32 c = part * S::COLUMNS + column, first = to + row * stride;
     const bool in_head = c < keys.head_dim;
@@ -218,7 +218,7 @@ template <class S> struct WarpTiles {
   }
   MEMBER bool is_there(u32 place) const { return key + place >= keys.first && key + place < keys.end; }
 
-  // Copies the first part of the tile's K, or of its V, and what the levels of its keys are worth: 16 bytes a lane.
+  // Copies the first part of the tile's K or V, and the scales of its keys: 16 bytes a lane.
   MEMBER void copy_first(const T* cache, u32 stride, const float* scales_to) const {
     copy(cache, 0, stride);
     if constexpr (S::SCALED) {
@@ -228,8 +228,8 @@ template <class S> struct WarpTiles {
         copy_async(shared_address(scales_to + lane * 4), cache + ((u64)at * 16 + lane % 4 * 16), true);
     }
   }
-  // Returns what the levels of a key are worth, by its place in the tile; 0 outside of the keys, where anything may
-  // lie. That of the new token, which has `new_place`, is given.
+  // Returns the scale of a key by its place in the tile; 0 outside of the keys, where memory may hold anything. The
+  // scale of the new token, at `new_place`, is given.
   MEMBER float scale_of(const float* copied, u32 place, u32 new_place, float of_new) const {
     const float x = copied[place];
     return is_there(place) ? x : place == new_place ? of_new : 0.f;
@@ -241,7 +241,7 @@ template <class S> struct WarpTiles {
 template <class S, u32 CHAINS> DEV void multiply_k(float (&score)[CHAINS][4], u32 tile, u32 q_place, u32 first) {
   const u32 lane = (u32)lane_id();
   if constexpr (S::SCALED) {
-    // A lane has eight neighbouring columns of every 32 where the matrix units think of two and two: q has the same.
+    // A lane has eight adjacent columns of every 32, where the matrix units expect pairs; q has the same order.
     const u32 k_row = tile + lane / 4 * S::K_STRIDE + lane % 4 * 8;
     const u32 q_row = q_place + (lane / 4 * S::Q_STRIDE + first + lane % 4 * 8) * 2;
     #pragma unroll
@@ -261,7 +261,7 @@ template <class S, u32 CHAINS> DEV void multiply_k(float (&score)[CHAINS][4], u3
       }
     }
   } else {
-    // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins.
+    // Addresses of this lane for `load_matrices`: the start of a row of an 8x8 matrix.
     const u32 q_row = q_place + (lane % 8 * S::Q_STRIDE + first + lane / 8 * 8) * 2;
     const u32 k_row = tile + lane % 16 * S::K_STRIDE + lane / 16 * 16;
     #pragma unroll
@@ -278,18 +278,18 @@ template <class S, u32 CHAINS> DEV void multiply_k(float (&score)[CHAINS][4], u3
   }
 }
 
-// The column of a part that the lane's output number i of those of a head is for.
+// Returns the column of a part for the lane's i-th output of a head.
 template <class S> DEV u32 output_column(u32 i) {
   const u32 lane = (u32)lane_id();
   return S::SCALED ? i / 4 * 32 + lane / 4 * 4 + i % 4 : 8 * i + lane / 4;
 }
 
-// Adds the products of weights with a tile's part of V to the outputs. `factors`: what 128 levels of a key are worth.
+// Adds the products of weights with a tile's part of V to the outputs. `factors`: 128 times the scale of each key.
 template <class S> DEV void multiply_v(float (*values)[4], u32 tile, const u32 (&weights)[S::RUNS][2],
                                        const u32 (&factors)[2 * S::RUNS]) {
   const u32 lane = (u32)lane_id();
   if constexpr (S::SCALED) {
-    // A lane has four neighbouring columns of every 32, which are rows of two products.
+    // A lane has four adjacent columns of every 32, which are rows of two products.
     const u32 v_row = tile + lane % 4 * 2 * S::V_STRIDE + lane / 4 * 4;
     #pragma unroll
     for (u32 i = 0; i < S::RUNS; i++)
@@ -300,7 +300,7 @@ template <class S> DEV void multiply_v(float (*values)[4], u32 tile, const u32 (
         for (u32 half = 0; half < 2; half++) {
           const u32 from = v_row + (i * RUN_KEYS + 8 * half) * S::V_STRIDE + c;
           const u32 even = load_shared4(from), odd = load_shared4(from + S::V_STRIDE), factor = factors[2 * i + half];
-          // Levels of both keys in turn: those of columns 0 and 1, of 2 and 3.
+          // Interleaved levels of both keys: of columns 0 and 1, and of 2 and 3.
           u32 x[4];
           halves_of_levels(__byte_perm(even, odd, 0x5140), x[0], x[1]);
           halves_of_levels(__byte_perm(even, odd, 0x7362), x[2], x[3]);
@@ -324,9 +324,9 @@ template <class S> DEV void multiply_v(float (*values)[4], u32 tile, const u32 (
 }
 
 // ------------------------------------------------------------------------------------------------ the kernel
-// Attends with the heads of one chunk, and combines what the warps have. The first chunk waits for the kernel before,
-// once the place of its first tile is known. `ends_context`: the piece's last key is the token's own, which is not in
-// the cache where this kernel rotates it.
+// Attends with the heads of one chunk, and combines the results of the warps. The first chunk waits for the previous
+// kernel once the position of its first tile is known. `ends_context`: the piece's last key is the token's own. If this
+// kernel rotates that key, it is not in the cache.
 template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const Work& w, Keys<typename S::T> keys,
                                                    bool ends_context, u32 chunk, typename S::Lds& lds) {
   const u32 lane = (u32)lane_id(), warp = (u32)tid_x() / 32;
@@ -338,7 +338,7 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
   WarpTiles<S> tiles;
   tiles.keys = keys;
   const float (*scales)[S::KEYS] = lds.scales[S::SCALED ? warp : 0];     // of the tile's K, of its V
-  if (chunk) block_sync();                               // the last chunk's results were read
+  if (chunk) block_sync();                               // the previous chunk's results were read
   if (first_tile < end) tiles.start(first_tile, end, tile);
   if (!chunk) {
     pdl_launch();
@@ -348,15 +348,15 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
   for (u32 i = (u32)tid_x(); i < (S::HEADS - heads) * S::Q_STRIDE / 8; i += S::THREADS)
     *((v4*)lds.q[heads] + i) = {0, 0, 0, 0};
   stage<S>(a, w, w.first_head + first, heads, adds_key, lds);
-  block_sync();                                          // the queries are there
+  block_sync();                                          // the queries are in shared memory
 
   const u32 q_place = shared_address(lds.q);
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
-  // Lane l has heads 2 * (l % 4) and the next one: of the scores keys l / 4 and l / 4 + 8 of every 16, of the outputs
-  // such columns.
+  // Lane l has heads 2 * (l % 4) and 2 * (l % 4) + 1. Of the scores it has keys l / 4 and l / 4 + 8 of every 16, of the
+  // outputs those columns.
   float values[S::D / 16][4] = {}, top[2] = {NOTHING, NOTHING}, sum[2] = {0.f, 0.f};
   for (u32 key = first_tile; key < end; key += S::KEYS * S::GROUPS) {
-    // Waits for a part of the tile, and puts that of the new token into it.
+    // Waits for a part of the tile, and inserts the new token's part.
     const auto arrive_part = [&](const typename S::T* of_new, u32 stride) {
       copies_wait();
       warp_sync();
@@ -366,7 +366,7 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
       warp_sync();
     };
     const u32 new_place = adds_key ? end - 1 - key : S::KEYS;
-    constexpr u32 CHAINS = S::RUNS > 1 ? S::RUNS : 2;    // of products that do not wait for each other
+    constexpr u32 CHAINS = S::RUNS > 1 ? S::RUNS : 2;    // independent chains of products
     float score[CHAINS][4] = {};
     #pragma unroll
     for (u32 part = 0; part < S::PARTS; part++) {
@@ -425,7 +425,7 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
       weights[i / 2][i % 2] = transposed(pack(x[0], x[1]));
     }
 
-    u32 v_factors[2 * S::RUNS] = {};                     // what 128 levels of two keys are worth, as halves
+    u32 v_factors[2 * S::RUNS] = {};                     // 128 times the scales of two keys, as halves
     #pragma unroll
     for (u32 part = 0; part < S::PARTS; part++) {
       arrive_part(lds.v + part * S::COLUMNS, S::V_STRIDE);
@@ -449,7 +449,7 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
     #pragma unroll
     for (u32 h = 0; h < 2; h++) sum[h] += shfl_xor(sum[h], m);
   for (u32 done = 0; done < heads; done += S::QUERIES) {
-    block_sync();                                        // what is in their place was read
+    block_sync();                                        // the previous content was read
     #pragma unroll
     for (u32 h = 0; h < 2; h++) {
       const u32 head = lane % 4 * 2 + h, place = head - done;
@@ -462,7 +462,7 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
         lds.results.sum[warp][place] = sum[h];
       }
     }
-    block_sync();                                        // they are there
+    block_sync();                                        // the results are complete
     combine_groups<S>(a, w, (first + done) / S::QUERIES, lds.results);
   }
 }
@@ -471,11 +471,11 @@ template <class T, u32 D, u32 THREADS> DEV void attention_decode_mma(const Atten
   using S = MatrixShape<T, D, THREADS>;
   SHARED typename S::Lds lds;
   Work w;
-  // The search reads the step's inputs alone, so it may run ahead of pdl_wait.
+  // The search reads only the step's inputs, so it may run before pdl_wait.
   if (!find_piece<S>(a, w, lds.search)) return;
   const Keys<T> keys = keys_of_piece<T>(a, w);
   const bool ends_context = keys.first < keys.end && w.split == w.pieces - 1;
-  if (keys.first < keys.end) {         // each warp's first tile, which it would wait for longest
+  if (keys.first < keys.end) {         // each warp's first tile, for which it would wait longest
     Keys<T> soon = keys;
     soon.end = min_(keys.end, keys.first / RUN_KEYS * RUN_KEYS + S::KEYS * S::GROUPS);
     prefetch_keys<S::THREADS>(soon);

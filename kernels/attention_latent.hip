@@ -1,7 +1,7 @@
-// Attention over latent rows (MLA, absorbed): all heads attend to one row a token, whose first elements are V as well.
-// What FewQueries does for other heads it does here, in f32 on the vector units; a row is read once for K and V. Rows
-// and their values may be shorter than what the kernels hold, as in small models. On NVIDIA prompts over an f16 cache
-// go through the matrix units, as those of other heads do.
+// Attention over latent rows (MLA, absorbed): all heads attend to one row per token, whose first elements are also V.
+// FewQueries computes it in f32 on the vector units; a row is read once for K and V. Rows and values may be shorter
+// than the kernels' sizes, as in small models. On NVIDIA, prefill over an f16 cache uses the matrix units, as for other
+// heads.
 #include "attention_decode.h"
 #include "attention_prefill_few.h"
 #if GPU_NV

@@ -1,17 +1,17 @@
-// Attention on NVIDIA's matrix units, of prompts and of single rows, shares this: asynchronous copies into shared
-// memory, loads of matrices from there, products. The instructions exist from compute capability 8.0 on.
+// Shared by prefill and decode on NVIDIA's matrix units: asynchronous copies into shared memory, loads of matrices from
+// there, products. The instructions need compute capability 8.0.
 #pragma once
 #include "attention.h"
 
-// A weight is 2^(score - top), where `top` stays the largest score of earlier tiles until one is above it by more than
-// this: weights stay far below the largest half, and most tiles leave the sums as they are.
+// A weight is 2^(score - top). `top` is the largest score of earlier tiles, and is raised only when a score exceeds it
+// by more than RISE. Weights stay far below the largest half, and most tiles do not rescale the sums.
 constexpr float RISE = 8.f;
 
-// Copies 16 bytes, or stores zeros where not `valid`.
+// Copies 16 bytes, or stores zeros if not `valid`.
 DEV void copy_async(u32 to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-// Copies 8 bytes likewise.
+// Copies 8 bytes, or stores zeros if not `valid`.
 DEV void copy_async8(u32 to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
@@ -55,7 +55,7 @@ DEV u32 pack(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-// Transposes an 8x8 matrix of halves; lane l has elements 2 * (l % 4) and the next one of row l / 4.
+// Transposes an 8x8 matrix of halves; lane l has elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4.
 DEV u32 transposed(u32 x) {
   u32 r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));

@@ -3,7 +3,7 @@
 #include "arrival.h"
 #include "attention.h"
 
-// Rows of an item at most: the host cuts the sequences into items of so many.
+// The most rows of an item; the host cuts sequences into items of that many.
 constexpr u32 ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
 
 // Up to ATTENTION_PREFILL_ROWS rows of one sequence, for one head.
@@ -13,7 +13,8 @@ struct RowTile {
   u32 position, context;   // of the first row; of the sequence
   u32 window, ahead;
 
-  // Row `r` of the tile sees keys first_key .. end_key, and none with an empty context, whose positions mean nothing.
+  // Row `r` of the tile sees keys first_key .. end_key. With an empty context it sees none, and its position has no
+  // meaning.
   MEMBER u32 first_key(u32 r) const { return ::first_key(position + r, window); }
   MEMBER u32 end_key(u32 r) const { return min_(position + r + 1 + ahead, context); }
 };
@@ -28,7 +29,7 @@ DEV RowTile row_tile(const AttentionArgs& a) {
           a.ahead};
 }
 
-// The keys first .. end of a block's split of those that some rows see: whole tiles of KEYS, shared out in order.
+// Keys first .. end of a block's split of the keys that some rows see: whole tiles of KEYS, divided in order.
 struct SplitKeys { u32 first, end; };
 template <u32 KEYS> DEV SplitKeys keys_of_split(const AttentionArgs& a, u32 first, u32 end) {
   const u32 start = first / KEYS * KEYS, tiles = end > start ? (end - start + KEYS - 1) / KEYS : 0;
@@ -36,11 +37,10 @@ template <u32 KEYS> DEV SplitKeys keys_of_split(const AttentionArgs& a, u32 firs
   return {max_(first, from), min_(end, from + share)};
 }
 
-// Adds what all splits of the context have found, in order of the splits, whichever block comes last. Returns false in
-// all other blocks. A thread has ROWS rows, and of each COLUMNS sums of values, `value(row, column)`, which are
-// relative to 2^(top[row] * to_log2), and a part of the sum of weights. They are the rows of one of the block's ROUNDS.
-// `before`: a place in shared memory that nobody reads any more, of a word for each wave. The block's first THREADS
-// threads call this.
+// Adds the results of all splits of the context, in order of the splits, whichever block comes last. Returns false in
+// all other blocks. A thread has ROWS rows. Each row has COLUMNS sums of values, `value(row, column)`, relative to
+// 2^(top[row] * to_log2), and a part of the sum of weights. The rows belong to one of the block's ROUNDS. `before`:
+// free shared memory with a word for each wave. The block's first THREADS threads call this.
 template <u32 ROWS, u32 COLUMNS, u32 ROUNDS, u32 THREADS, class Value>
 DEV bool add_splits(const AttentionArgs& a, u32 round, Value value, float* top, float* sum, float to_log2,
                     u32* before) {

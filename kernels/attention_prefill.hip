@@ -1,7 +1,7 @@
-// Attention of chunks of prompts over the paged cache: a block takes up to 64 rows (tokens; 128 on
-// NVIDIA) of one sequence and one head, and walks the keys in tiles with an online softmax (flash attention). Over a
-// cache of f16 or int8 the products run on the matrix units, with q and the weights rounded to f16, and the elements of
-// int8 made f16; over an f32 cache, and for heads that are no whole eights, everything is f32 on the vector units.
+// Attention of prompt chunks over the paged cache. A block takes up to 64 rows (tokens; 128 on NVIDIA) of one sequence
+// and one head, and walks the keys in tiles with an online softmax (flash attention). Over a cache of f16 or int8 the
+// products use the matrix units, with q, the weights and int8 elements converted to f16. Over an f32 cache, and for
+// heads that are not a multiple of eight, everything is f32 on the vector units.
 #include "attention_prefill_few.h"
 #if GPU_NV
   #include "attention_prefill_nv.h"
@@ -12,10 +12,10 @@
 
 // Over f16 and int8.
 template <class T, u32 D> DEV void attention_prefill_narrow(const AttentionArgs& a) {
-  // Outputs of so many columns would fill all registers of the matrix units' way; on NVIDIA warps share them, over f16.
+  // So many output columns would fill all registers on the matrix units' path; on NVIDIA, over f16, warps share them.
   if constexpr (D > 256 && !(GPU_NV && sizeof(T) == 2)) attention_prefill_few<T, D, 2, true>(a);
   else if (a.head_dim % 8 == 0) attention_prefill_mma<T, D>(a);
-  else attention_prefill_few<T, D, 1, false>(a);  // one row: no more registers than the other way
+  else attention_prefill_few<T, D, 1, false>(a);  // one row: no more registers than the other path
 }
 template <u32 D> DEV void attention_prefill_f16(const AttentionArgs& a) {
 #if GPU_WGMMA
@@ -44,7 +44,7 @@ constexpr u32 PREFILL_THREADS = ATTENTION_PREFILL_WGMMA_THREADS;
 #else
 constexpr u32 PREFILL_THREADS = ATTENTION_THREADS;
 #endif
-// Registers go from one warpgroup to another only in kernels that say how many blocks run at once.
+// setmaxnreg moves registers between warpgroups only in kernels that declare how many blocks run at once.
 #define ATTENTION_PREFILL_GROUPS(suffix, D) \
   KERNEL_AT_ONCE(PREFILL_THREADS, 1, attention_prefill_##suffix##_d##D, AttentionArgs) ATTENTION_PREFILL(suffix, D)
 ATTENTION_PREFILL_GROUPS(f16, 64)

@@ -3,22 +3,22 @@
 #include "attention_prefill.h"
 #include "attention_nv.h"
 
-// Levels of a tile, eight of a key a word pair, as the threads asked for them; and what they are worth, of two tiles.
+// Levels of a tile, eight of a key in a word pair, in the order of the loading threads; and the scales of two tiles.
 template <u32 KEYS, u32 D> struct TileLevels {
   v2 of[2][KEYS * D / 8 / ATTENTION_THREADS][ATTENTION_THREADS];     // of K and of V
   alignas(16) float scales[2][2][KEYS];
 };
 
-// Brings tiles of K and V into shared memory, one after the other, with ATTENTION_THREADS threads. It stores zeros
-// outside of the keys and of the head, since 0 * NaN is NaN. `Tile` says how K, and V too, lies there.
+// Copies tiles of K and V into shared memory, one after the other, with ATTENTION_THREADS threads. Stores zeros outside
+// of the keys and of the head, since 0 * NaN is NaN. `Tile` defines the layout of K and V in shared memory.
 template <class T, class Tile, u32 D> struct TileCopies {
   static constexpr u32 KEYS = Tile::KEYS, RUNS = KEYS / 16, CHUNKS = D / 8;
-  static constexpr u32 ROWS = ATTENTION_THREADS / CHUNKS;   // side by side; the thread's others are that far apart
-  u32 first_key, end_key;  // those to bring; outside of them nothing is read
-  u32 pages[RUNS];         // blocks of the next tile's runs of 16 keys, asked for a tile ahead
-  const u32* entry;        // of the table, where the next tile begins, and the slot in its block
+  static constexpr u32 ROWS = ATTENTION_THREADS / CHUNKS;   // in parallel; the thread's further rows are that far apart
+  u32 first_key, end_key;  // the keys to copy; nothing outside is read
+  u32 pages[RUNS];         // blocks of the next tile's runs of 16 keys, requested a tile ahead
+  const u32* entry;        // in the table, of the next tile, and the slot in its block
   u32 slot;
-  u32 row;                 // the thread's first row of a tile; behind all keys where its columns are behind the head
+  u32 row;                 // the thread's first row of a tile; past all keys if its columns are outside the head
   u32 head;                // of the kv head in a block (elements)
   u32 from, to;            // its part of a run (elements), of a tile in shared memory (bytes)
 
@@ -33,7 +33,7 @@ template <class T, class Tile, u32 D> struct TileCopies {
     slot = key % a.block_size;
     ask(a, key);
   }
-  // Asks for the blocks of a tile's runs. Runs outside of the keys have no block to ask for.
+  // Requests the blocks of a tile's runs. Runs outside of the keys have no block.
   MEMBER void ask(const AttentionArgs& a, u32 key) {
     const u32* e = entry;
     u32 s = slot;
@@ -47,7 +47,7 @@ template <class T, class Tile, u32 D> struct TileCopies {
     s += 16;
     if (s == a.block_size) { s = 0; e++; }
   }
-  // Copies the tile from `key` on: K to `k` bytes behind where tiles begin, and V to `v` bytes behind it.
+  // Copies the tile from `key` on: K to offset `k` of the tiles, and V to offset `v` (bytes).
   MEMBER void copy(const AttentionArgs& a, u32 key, u32 k, u32 v) {
     #pragma unroll
     for (u32 i = 0; i < RUNS; i++) {
@@ -86,7 +86,7 @@ template <class T, class Tile, u32 D> struct TileCopies {
     }
     ask(a, key + KEYS);
   }
-  // Makes the tile of the levels that this thread has copied. What a key outside of the range is worth may be NaN.
+  // Makes the tile from the levels that this thread has copied. The scale of a key outside of the range may be NaN.
   MEMBER void widen(u32 key, u32 stage, const TileLevels<KEYS, D>& levels) const {
     #pragma unroll
     for (u32 which = 0; which < 2; which++)

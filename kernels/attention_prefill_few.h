@@ -1,4 +1,4 @@
-// Prefill in f32 on the vector units: over an f32 cache, and for heads that the matrix units do not take.
+// Prefill in f32 on the vector units: over an f32 cache, and for heads that the matrix units do not support.
 #pragma once
 #include "attention_prefill.h"
 
@@ -10,9 +10,9 @@ DEV void attention_prefill_few(const AttentionArgs& a) {
   if (bid_z()) return;                                 // contexts are not split here
   const RowTile tile = row_tile(a);
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
-  const u64 q_stride = (u64)a.row_heads * a.head_dim;
+  const u64 q_stride = a.row_cols;
   for (u32 first = 0; first < tile.rows; first += ROUND) {
-    // These are the keys of all rows of the round, so that its groups run the same loop.
+    // The keys of all rows of the round, so that its groups run the same loop.
     const u32 last = min_(first + ROUND, tile.rows) - 1;
     const Keys<T> keys = keys_of<T>(a, tile.sequence, tile.kv_head, tile.first_key(first), tile.end_key(last));
     const u32 row = first + ((u32)tid_x() >> 5) * QUERIES;
@@ -44,7 +44,7 @@ DEV void attention_prefill_few(const AttentionArgs& a) {
   }
 }
 
-// The last head's blocks also fill up the rows with zeros.
+// The last head's blocks also fill the rows' padding with zeros.
 DEV void pad_rows(const AttentionArgs& a) {
   const RowTile tile = row_tile(a);
   if (tile.head != a.num_heads - 1 || bid_z()) return;

@@ -1,6 +1,5 @@
-// Prefill over a cache of f16 or int8 on AMD (and on the CPU, for tests): every product is a 16x16x16 tile of f16 whose
-// operands lie in LDS. K and V of a tile take turns in one buffer; whichever is next is on its way into registers
-// meanwhile.
+// Prefill over a cache of f16 or int8 on AMD (and on the CPU, for tests). Every product is a 16x16x16 tile of f16 with
+// operands in LDS. K and V of a tile take turns in one buffer; the next one loads into registers meanwhile.
 #pragma once
 #include "attention_prefill.h"
 #include "mma.h"
@@ -15,10 +14,10 @@ template <u32 D> struct PrefillLds {
   f16 weights[ATTENTION_PREFILL_ROWS * V_STRIDE];                  // [row][key]; a wave writes and reads its own rows
 };
 
-// Places in the cache of the runs of 16 keys that make up a tile of KEYS keys: a block of the cache holds whole runs.
+// Positions in the cache of the runs of 16 keys that form a tile of KEYS keys; a block of the cache holds whole runs.
 template <class T, u32 KEYS> struct Runs {
   u64 at[KEYS / 16];       // elements
-  u64 scales[KEYS / 16];   // their scales, where the cache has them: elements too, which are bytes
+  u64 scales[KEYS / 16];   // their scales, if the cache has scales: in elements too, which are bytes
   u32 block, slot;         // of the next tile
 
   // Starts at `key`, a multiple of 16.
@@ -26,7 +25,7 @@ template <class T, u32 KEYS> struct Runs {
     block = key / keys.block_size;
     slot = key % keys.block_size;
   }
-  // Moves on to the tile from `key` on, behind the last one. Runs outside of the keys have no block to ask for.
+  // Moves on to the next tile, which begins at `key`. Runs outside of the keys have no block.
   MEMBER void next(const Keys<T>& keys, u32 key) {
     #pragma unroll
     for (u32 i = 0; i < KEYS / 16; i++, key += 16) {
@@ -40,18 +39,18 @@ template <class T, u32 KEYS> struct Runs {
   }
 };
 
-// A thread's share of a K or V tile, on its way from the cache to LDS; zeros outside of the keys and of the head, since
-// 0 * NaN is NaN.
+// A thread's share of a K or V tile, between the cache and LDS; zeros outside of the keys and of the head, since 0 *
+// NaN is NaN.
 template <class T, u32 D> struct Staged {
   using Lds = PrefillLds<D>;
   static constexpr u32 COUNT = Lds::KEYS * D / 8 / ATTENTION_THREADS;
   Eight<T> eights[COUNT];
-  float scales[COUNT];                                   // where the cache has them
+  float scales[COUNT];                                   // if the cache has scales
 
   // In a tile of K, neighbouring threads have neighbouring columns of a key.
   MEMBER static u32 k_row(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) / (D / 8); }
   MEMBER static u32 k_column(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) % (D / 8) * 8; }
-  // In a tile of V, a thread has two consecutive keys of the same columns, which will be the halves of a word.
+  // In a tile of V, a thread has two consecutive keys of the same columns, which become the halves of a word.
   // Neighbouring threads have neighbouring pairs of keys, so that they store to different banks.
   MEMBER static u32 v_row(u32 thread, u32 i) {
     return (thread + i / 2 * ATTENTION_THREADS) % (Lds::KEYS / 2) * 2 + i % 2;
@@ -72,7 +71,7 @@ template <class T, u32 D> struct Staged {
   }
   MEMBER void load(u32 i, const Keys<T>& keys, const T* cache, const Runs<T, Lds::KEYS>& runs, u32 key, u32 row,
                    u32 column) {
-    // There is no branch: lanes without an element read the head's first one.
+    // Without a branch: lanes without an element read the head's first one.
     const bool valid = key + row >= keys.first && key + row < keys.end && column < keys.head_dim;
     const u64 low = runs.at[0], high = runs.at[1];
     const u64 at = valid ? (row < 16 ? low : high) + row % 16 * keys.head_dim + column : 0;
@@ -86,7 +85,7 @@ template <class T, u32 D> struct Staged {
       eights[i].words = {valid ? words.x : 0, valid ? words.y : 0, valid ? words.z : 0, valid ? words.w : 0};
     }
   }
-  // The eight elements as halves.
+  // Returns the eight elements as halves.
   MEMBER v4 halves(u32 i) const {
     if constexpr (HAS_SCALES<T>) return halves_of_eight(eights[i], scales[i]);
     else return eights[i].words;
@@ -113,8 +112,8 @@ template <class T, u32 D> struct Staged {
   }
 };
 
-// Sixteen rows of a wave. A lane has one column (key or output) of every 16 and MMA_ACC rows of them, the same ones as
-// the other 15 lanes of its run of 16.
+// Sixteen rows of a wave. A lane has one column (key or output) of every 16, and MMA_ACC rows. The other 15 lanes of
+// its group of 16 have the same rows.
 template <u32 D> struct Rows {
   using Lds = PrefillLds<D>;
   static constexpr u32 KEY_TILES = Lds::KEYS / 16;
@@ -128,10 +127,10 @@ template <u32 D> struct Rows {
       for (u32 i = 0; i < MMA_ACC; i++) values[d][i] = 0;
   }
 
-  // Computes the scores of the tile of keys from `key` on and their softmax so far, and puts the weights into LDS.
+  // Computes the scores of the tile of keys from `key` on and their running softmax, and puts the weights into LDS.
   MEMBER void scores(const AttentionArgs& a, const RowTile& tile, Lds& lds, u32 key) {
     float score[KEY_TILES][MMA_ACC] = {};
-    #pragma unroll 1                                     // unrolled whole, the operands of all turns fill the registers
+    #pragma unroll 1                                     // fully unrolled, the operands of all turns fill the registers
     for (u32 d = 0; d < D / 16; d++)
       #pragma unroll
       for (u32 n = 0; n < KEY_TILES; n++)
@@ -186,8 +185,8 @@ template <u32 D> struct Rows {
       }
   }
 
-  // Stores the outputs through the place of the wave's rows of q, half of the columns at a time, so that a lane has
-  // whole words of neighbouring columns.
+  // Stores the outputs through the memory of the wave's rows of q, half of the columns at a time. A lane then has whole
+  // words of adjacent columns.
   MEMBER void store(const AttentionArgs& a, const RowTile& tile, Lds& lds) {
     constexpr u32 STRIDE = Lds::K_STRIDE / 2, EIGHTS = D / 2 / 8;
     float* out = (float*)(lds.q + first_row * Lds::K_STRIDE);
@@ -217,7 +216,7 @@ template <u32 D> struct Rows {
 
 template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   using Lds = PrefillLds<D>;
-  // The widest heads leave no registers for a tile that is on its way.
+  // The widest heads leave no registers for a prefetched tile.
   constexpr bool AHEAD = D < 256;
   constexpr u32 KEYS = Lds::KEYS, ROW_TILES = ATTENTION_PREFILL_ROWS / 16 / (ATTENTION_THREADS / WARP);
   SHARED Lds lds;
@@ -226,10 +225,10 @@ template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a)
   const Keys<T> keys = keys_of<T>(a, tile.sequence, tile.kv_head, split.first, split.end);
 
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
-  const u64 q_stride = (u64)a.row_heads * a.head_dim;
-  const u32 queries = keys.first < keys.end ? ATTENTION_PREFILL_ROWS * D : 0;       // without a key nobody reads them
+  const u64 q_stride = a.row_cols;
+  const u32 queries = keys.first < keys.end ? ATTENTION_PREFILL_ROWS * D : 0;       // without keys nobody reads them
   for (u32 i = (u32)tid_x(); i < queries; i += ATTENTION_THREADS) {
-    const u32 row = i / D, column = i % D;               // rows beyond the last repeat it; nobody stores them
+    const u32 row = i / D, column = i % D;               // rows after the last repeat it; nobody stores them
     const u64 at = (tile.row + min_(row, tile.rows - 1)) * q_stride + column;
     lds.q[row * Lds::K_STRIDE + column] = column < a.head_dim ? f2h_sat(q[at]) : (f16)0;
   }
@@ -248,14 +247,14 @@ template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a)
   for (; key < keys.end; key += KEYS) {
     if (!AHEAD) staged.load_k(keys, runs, key);
     staged.store_k(lds);
-    block_sync();                                        // q and K are there
+    block_sync();                                        // q and K are in LDS
     if (AHEAD) staged.load_v(keys, runs, key);
     #pragma unroll
     for (u32 i = 0; i < ROW_TILES; i++) rows[i].scores(a, tile, lds, key);
-    block_sync();                                        // K has been read; the weights are there
+    block_sync();                                        // K has been read; the weights are in LDS
     if (!AHEAD) staged.load_v(keys, runs, key);
     staged.store_v(lds);
-    block_sync();                                        // V is there
+    block_sync();                                        // V is in LDS
     if (key + KEYS < keys.end) {
       runs.next(keys, key + KEYS);
       if (AHEAD) staged.load_k(keys, runs, key + KEYS);
@@ -264,7 +263,7 @@ template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a)
     for (u32 i = 0; i < ROW_TILES; i++) rows[i].add_values(lds);
     block_sync();                                        // V has been read
   }
-  if (a.splits > 1) {                                    // the flags' place is V's: more LDS would cost CDNA a block
+  if (a.splits > 1) {                                    // the flags use V's memory: more LDS would cost CDNA a block
     float top[ROW_TILES * MMA_ACC], sum[ROW_TILES * MMA_ACC];
     #pragma unroll
     for (u32 i = 0; i < ROW_TILES * MMA_ACC; i++) {
@@ -282,7 +281,7 @@ template <class T, u32 D> DEV void attention_prefill_mma(const AttentionArgs& a)
       rows[i / MMA_ACC].sum[i % MMA_ACC] = sum[i];
     }
   }
-  // The outputs go through the place of the wave's own rows of q, which nobody else reads.
+  // The outputs go through the memory of the wave's own rows of q, which no other wave reads.
   #pragma unroll
   for (u32 i = 0; i < ROW_TILES; i++) rows[i].store(reload(a), tile, lds);
 }

@@ -1,13 +1,13 @@
-// Prefill on NVIDIA's matrix units: the softmax of rows, between products of q and K and those with V, and their store.
-// A warp has TILES times 16 rows; its lane l has rows l / 4 and l / 4 + 8 of every 16 ("halves"), and two columns of
-// every 8, of scores (whose columns are keys) as of values.
+// Prefill on NVIDIA's matrix units: the softmax of rows, between the products q * K and weights * V, and the store of
+// rows. A warp has TILES times 16 rows. Its lane l has rows l / 4 and l / 4 + 8 of every 16 ("halves"), and two columns
+// of every 8. That holds for scores, whose columns are keys, and for values.
 #pragma once
 #include "attention_prefill.h"
 #include "attention_nv.h"
 
 template <u32 TILES, u32 EIGHTS> using RowsOfLane = float[TILES][EIGHTS][4];
 
-// Puts the cap on scores, and hides keys from rows that do not see them. The tile begins with `key`, the warp's rows
+// Applies the soft cap to scores, and masks keys that a row does not see. The tile begins with `key`, the warp's rows
 // with `position`; no row sees `end` or later keys.
 template <u32 TILES, u32 EIGHTS>
 DEV void cap_and_mask(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a, u32 window, u32 key, u32 position,
@@ -30,10 +30,10 @@ DEV void cap_and_mask(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a, 
       }
     }
 }
-// A capped score needs no scale any more.
+// A capped score is already scaled.
 DEV float score_to_log2(const AttentionArgs& a) { return a.softcap != 0.f ? LOG2E : a.scale * LOG2E; }
 
-// The softmax of the warp's rows, a tile of keys after the other.
+// The running softmax of the warp's rows, one tile of keys after the other.
 template <u32 TILES> struct RowsSoftmax {
   float top[TILES][2], sum[TILES][2];    // of each row; the sum is this lane's, those of a quad are added at the end
   float factor[TILES][2];                // for the values of earlier tiles
@@ -42,7 +42,7 @@ template <u32 TILES> struct RowsSoftmax {
     #pragma unroll
     for (u32 i = 0; i < 2 * TILES; i++) { top[i / 2][i % 2] = NOTHING; sum[i / 2][i % 2] = 0.f; }
   }
-  // Makes weights of a tile's scores. Returns whether values of earlier tiles are to be multiplied by `factor`.
+  // Turns a tile's scores into weights. Returns true if the values of earlier tiles must be multiplied by `factor`.
   template <u32 EIGHTS> MEMBER bool weigh(RowsOfLane<TILES, EIGHTS>& score, float to_log2) {
     bool risen = false;
     #pragma unroll
@@ -81,7 +81,7 @@ template <u32 TILES> struct RowsSoftmax {
   }
 };
 
-// Weights of keys 16 * n .. of the tile as an operand: the layout of a result is that of an operand.
+// Converts the weights of keys 16 * n .. of the tile to an operand: results and operands have the same layout.
 template <u32 EIGHTS> DEV void weights_of(const float (&score)[EIGHTS][4], u32 n, u32* weights) {
   #pragma unroll
   for (u32 i = 0; i < 4; i++) {
@@ -90,7 +90,7 @@ template <u32 EIGHTS> DEV void weights_of(const float (&score)[EIGHTS][4], u32 n
   }
 }
 
-// Returns what the values of each half are multiplied by at the end.
+// Returns, for each half, the final factor of its values.
 template <u32 TILES>
 DEV void last_factors(const AttentionArgs& a, u32 head, const RowsSoftmax<TILES>& softmax, float to_log2,
                       float (&factors)[2 * TILES]) {
@@ -104,7 +104,7 @@ DEV void last_factors(const AttentionArgs& a, u32 head, const RowsSoftmax<TILES>
 }
 
 // Stores the warp's rows, from `first_row` of the tile and column `first_value` of the head on. They go through `room`
-// in shared memory, eight rows at a time, so that a lane stores eight neighbours.
+// in shared memory, eight rows at a time, so that a lane stores eight adjacent columns.
 template <u32 EIGHTS> constexpr u32 OUT_ROW = 8 * EIGHTS + 8;                // floats
 template <u32 TILES, u32 EIGHTS>
 DEV void store_rows(const AttentionArgs& a, const RowTile& tile, const float (&factors)[2 * TILES],

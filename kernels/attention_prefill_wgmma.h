@@ -1,11 +1,12 @@
-// Prefill over a cache of f16 on Hopper, heads of up to 256. Two warpgroups have 64 rows each and all keys of a tile;
-// K, V and q lie in shared memory as products of a warpgroup read them. Products run while threads do other things: a
-// warpgroup makes weights of a tile's scores while the values of the tile before are added up,
+// Prefill over a cache of f16 on Hopper, for heads of up to 256 (the scheme of FlashAttention-3). Two warpgroups have
+// 64 rows each and all keys of a tile. K, V and q are in shared memory in the layout of warpgroup products. Products
+// run asynchronously: a warpgroup computes the weights of a tile's scores while the values of the previous tile are
+// added up:
 //
-//   scores and weights of tile 0;  for each tile t behind it: scores of t, values of t - 1 | weights of t;  last values
+//   scores and weights of tile 0;  for each later tile t: scores of t, values of t - 1 | weights of t;  last values
 //
-// and the two take turns to begin their products, so that one multiplies while the other one makes weights. A third
-// warpgroup, which leaves most of its registers to them, brings the tiles (the scheme of FlashAttention-3).
+// The two take turns to begin their products, so that one multiplies while the other computes weights. A third
+// warpgroup copies the tiles, and leaves most of its registers to the other two.
 #pragma once
 #include "attention_prefill_copies.h"
 #include "attention_prefill_rows.h"
@@ -20,15 +21,16 @@ static_assert(ATTENTION_PREFILL_WGMMA_THREADS == MULTIPLIERS + WARPGROUP, "and o
 // ROWS rows of a head of D elements in shared memory: 64 columns of all rows, then the next 64.
 template <u32 ROWS, u32 D> struct SwizzledTile {
   static constexpr u32 KEYS = ROWS, ROW_BYTES = 128, COLUMNS_BYTES = ROWS * ROW_BYTES, BYTES = D / 64 * COLUMNS_BYTES;
-  // The place of the eight elements from `column` on of a row (bytes).
+  // Returns the position of the eight elements from `column` on of a row (bytes).
   MEMBER static u32 place(u32 row, u32 column) { return column / 64 * COLUMNS_BYTES + swizzled(row, column % 64); }
-  // The place of the same ones `rows` behind a row, of which the last three bits have none in common with `rows`.
+  // Returns the position of the same columns `rows` rows later; the last three bits of the row and of `rows` are
+  // disjoint.
   MEMBER static u32 behind(u32 place, u32 rows) { return (place + rows * ROW_BYTES) ^ (rows % 8 * 16); }
-  // Where 16 columns begin, which a product takes at a time.
+  // Returns the start of 16 columns, the step of a product.
   MEMBER static u32 step(u32 column) { return column / 64 * COLUMNS_BYTES + column % 64 * 2; }
 };
 
-// Shared memory of a block. Tile t of V is read with tile t + 1 of K, and t + 2 is on its way meanwhile.
+// Shared memory of a block. Tile t of V is read together with tile t + 1 of K, while t + 2 loads.
 template <u32 D> struct WgmmaRoom {
   using Q = SwizzledTile<ATTENTION_PREFILL_ROWS, D>;
   using Kv = SwizzledTile<D <= 128 ? 128 : 64, D>;
@@ -39,8 +41,8 @@ static_assert(WgmmaRoom<64>::BYTES == ATTENTION_PREFILL_WGMMA_SHARED_D64 &&
               WgmmaRoom<128>::BYTES == ATTENTION_PREFILL_WGMMA_SHARED_D128 &&
               WgmmaRoom<256>::BYTES == ATTENTION_PREFILL_WGMMA_SHARED_D256, "what the host asks for");
 
-// A warpgroup waits for its turn to begin products, and gives it to the other one.
-constexpr u32 FIRST_TURN = 1;                                          // its barrier; the next one is the other's
+// A warpgroup waits for its turn to begin products, and passes the turn to the other one.
+constexpr u32 FIRST_TURN = 1;                                          // its barrier; the next number is the other's
 DEV void wait_turn(u32 group) {
   asm volatile("bar.sync %0, %1;" :: "r"(FIRST_TURN + group), "n"(MULTIPLIERS) : "memory");
 }
@@ -48,8 +50,8 @@ DEV void give_turn(u32 group) {
   asm volatile("bar.arrive %0, %1;" :: "r"(FIRST_TURN + group), "n"(MULTIPLIERS) : "memory");
 }
 
-// Barriers in shared memory, of tiles in turn: `full`, a tile is there; `empty`, the scores of a tile and the values of
-// the one before it are made, so that there is room for the tile behind the next one.
+// Barriers in shared memory, for alternating tiles. `full`: a tile has arrived. `empty`: the scores of a tile and the
+// values of the previous tile are computed, so that the tile after the next one has room.
 struct TileBarriers {
   u64 full[2], empty[2];
   MEMBER void init(u32 multiplying_warps) {
@@ -67,14 +69,13 @@ struct TileBarriers {
   MEMBER void wait_empty(u32 tile) { barrier_wait(shared_address(empty + tile % 2), tile / 2 % 2); }
 };
 
-// Stores a warpgroup's rows of q as halves, with the last one in place of those that are not there, and zeros behind
-// the head.
+// Stores a warpgroup's rows of q as halves. Missing rows repeat the last one; columns outside the head are zero.
 template <u32 D> DEV void store_queries(const AttentionArgs& a, const RowTile& tile, u32 first_row, u32 to) {
-  constexpr u32 AT_ONCE = 8 < D / 16 ? 8 : D / 16;                       // pieces that a thread has asked for
+  constexpr u32 AT_ONCE = 8 < D / 16 ? 8 : D / 16;                       // vectors that a thread loads at once
   const u32 thread = (u32)tid_x() % WARPGROUP, column = thread % (D / 8) * 8;
-  const bool in_head = column < a.head_dim;                              // heads of whole eights
+  const bool in_head = column < a.head_dim;                              // heads are multiples of eight
   const float* head = a.qkv + (u64)tile.head * a.head_dim + (in_head ? column : 0);
-  constexpr u32 DISTANCE = WARPGROUP / (D / 8);                          // rows from one of them to the next
+  constexpr u32 DISTANCE = WARPGROUP / (D / 8);                          // distance of a thread's rows
   const u32 end = first_row + WARPGROUP_ROWS;
   #pragma unroll 1
   for (u32 row = first_row + thread / (D / 8); row < end; row += AT_ONCE * DISTANCE) {
@@ -82,7 +83,7 @@ template <u32 D> DEV void store_queries(const AttentionArgs& a, const RowTile& t
     #pragma unroll
     for (u32 i = 0; i < AT_ONCE; i++) {
       const u32 r = min_(row + i * DISTANCE, tile.rows - 1);
-      const float* x = head + (u64)(tile.row + r) * a.row_heads * a.head_dim;
+      const float* x = head + (u64)(tile.row + r) * a.row_cols;
       low[i] = ld16(x);
       high[i] = ld16(x + 4);
     }
@@ -98,13 +99,13 @@ template <u32 D> DEV void store_queries(const AttentionArgs& a, const RowTile& t
   }
 }
 
-// Stores the warp's rows as halves, row after row, without gates. It takes a tenth of the instructions of `store_rows`,
-// each of which is fetched for one use.
+// Stores the warp's rows as halves, row after row, without gates. This takes a tenth of the instructions of
+// `store_rows`, each of which is fetched for one use.
 template <u32 D>
 DEV void store_half_rows(const AttentionArgs& a, const RowTile& tile, const float (&factors)[2],
                          const float (&values)[D / 8][4], u32 first_row, u32 room) {
   constexpr u32 ROW_BYTES = D * 2 + 16;                                  // eight rows begin in different banks
-  const u32 lane = (u32)lane_id(), cols = a.num_heads * a.head_dim, padded = (cols + 255) & ~255u;
+  const u32 lane = (u32)lane_id(), cols = a.num_heads * a.value_dim, padded = (cols + 255) & ~255u;
   const u32 to = room + lane % 16 * ROW_BYTES + lane / 16 * 16;          // two halves of an eight, then of the next one
   #pragma unroll
   for (u32 i = 0; i < D / 8; i += 2) {
@@ -117,16 +118,16 @@ DEV void store_half_rows(const AttentionArgs& a, const RowTile& tile, const floa
     store_matrices(to + i * 16, words);
   }
   warp_sync();
-  u16* out = (u16*)a.out + (u64)(tile.row + first_row) * padded + tile.head * a.head_dim;
+  u16* out = (u16*)a.out + (u64)(tile.row + first_row) * padded + tile.head * a.value_dim;
   #pragma unroll 4
   for (u32 i = lane; i < 2 * D; i += 32) {
     const u32 row = i / (D / 8), column = i % (D / 8) * 8;
     const v4 eight = load_shared16(room + row * ROW_BYTES + column * 2);
-    if (first_row + row < tile.rows && column < a.head_dim) *(v4*)(out + (u64)row * padded + column) = eight;
+    if (first_row + row < tile.rows && column < a.value_dim) *(v4*)(out + (u64)row * padded + column) = eight;
   }
 }
 
-// Brings the tiles of `keys` from `first` on.
+// Copies the tiles of `keys` from `first` on.
 template <u32 D>
 DEV void bring_tiles(const AttentionArgs& a, const RowTile& tile, SplitKeys keys, u32 first, u32 places,
                      TileBarriers& barriers) {
@@ -148,7 +149,7 @@ DEV void bring_tiles(const AttentionArgs& a, const RowTile& tile, SplitKeys keys
   }
 }
 
-// Computes the rows of one of the two warpgroups that multiply.
+// Computes the rows of one of the two multiplying warpgroups.
 template <u32 D>
 DEV void multiply_tiles(const AttentionArgs& a, const RowTile& tile, SplitKeys keys, u32 first, u32 places, u32 group,
                         bool takes_turns, TileBarriers& barriers) {
@@ -201,7 +202,7 @@ DEV void multiply_tiles(const AttentionArgs& a, const RowTile& tile, SplitKeys k
     barriers.is_empty(0);
     make_weights(first);
     pack_weights();
-    u32 v = 0;                                                         // place of the tile before
+    u32 v = 0;                                                         // buffer of the previous tile
     u32 t = 1;
     for (u32 key = first + KEYS; key < keys.end; key += KEYS, t++) {
       barriers.wait_full(t);
@@ -209,7 +210,7 @@ DEV void multiply_tiles(const AttentionArgs& a, const RowTile& tile, SplitKeys k
       wgmma_begin();
       multiply_keys(t % 2);
       multiply_values(v);
-      // At the end the first warpgroup waits no more.
+      // After its last turn the first warpgroup does not wait again.
       if (takes_turns && (group == 0 || key + KEYS < keys.end)) give_turn(group ^ 1);
       v = v == Room::V_PLACES - 1 ? 0 : v + 1;
       wgmma_wait<1>();
@@ -249,7 +250,7 @@ template <u32 D> DEV void attention_prefill_wgmma(const AttentionArgs& a) {
   extern __shared__ __align__(1024) u8 room[];
   SHARED __attribute__((aligned(8))) TileBarriers barriers;
   const RowTile tile = row_tile(a);
-  const u32 groups = tile.rows > WARPGROUP_ROWS ? 2 : 1;               // that have rows
+  const u32 groups = tile.rows > WARPGROUP_ROWS ? 2 : 1;               // with rows
   if (tid_x() == 0) {
     barriers.init(groups * 4);
     barriers_made();

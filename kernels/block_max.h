@@ -1,8 +1,8 @@
-// The largest of a number over all threads of a block. It stands apart from gpu.h as block_sum.h does.
+// A maximum over all threads of a block. It is separate from gpu.h for the same reason as block_sum.h.
 #pragma once
 #include "gpu.h"
 
-// The largest over a block of so many threads, for every thread. `waves` is shared memory for this alone.
+// Returns the maximum over a block of BLOCK threads, to every thread. `waves` is shared memory for this call only.
 template <u32 BLOCK> DEV u32 block_max(u32 v, u32 (&waves)[BLOCK / WARP]) {
   const auto larger = [](u32 a, u32 b) { return a > b ? a : b; };
   for (int m = WARP / 2; m; m >>= 1) v = larger(v, shfl_xor_u32(v, m));

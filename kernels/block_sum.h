@@ -1,9 +1,10 @@
-// A sum over all threads of a block. It stands apart from gpu.h because it has a barrier: a file that includes it gets
-// a mutation test for that barrier, and one that does not call it could not pass that test.
+// A sum over all threads of a block. It is separate from gpu.h because it has a barrier. Every file that includes it
+// gets a mutation test for that barrier, which a file without a call could not pass.
 #pragma once
 #include "gpu.h"
 
-// Sums over a block of so many threads, in one order, for every thread. `waves` is shared memory for this sum alone.
+// Returns the sum over a block of BLOCK threads, in one order, to every thread. `waves` is shared memory for this sum
+// only.
 template <u32 BLOCK> DEV float block_sum(float v, float (&waves)[BLOCK / WARP]) {
   v = warp_sum(v);
   if (lane_id() == 0) waves[tid_x() / WARP] = v;

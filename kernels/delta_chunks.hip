@@ -1,18 +1,18 @@
-// Gated delta nets over long texts, 64 tokens at a time, on the matrix units.
+// Gated delta nets over long sequences, 64 tokens at a time, on the matrix units.
 //
-// Within a tile of 64 rows, g_i being the decay of the state by token i and those before it, the changes u_i that the
-// tokens make to the state S_0 before the tile (S_i = g_i S_0 + sum_{j <= i} g_i / g_j k_j u_j^T) follow from
+// Within a tile of 64 rows, let g_i be the decay of the state by tokens 1 .. i, and S_0 the state before the tile. The
+// tokens change the state by u_i: S_i = g_i S_0 + sum_{j <= i} g_i / g_j k_j u_j^T. The changes follow from
 //   (I + A) U = beta (V - g K S_0),    A_ij = beta_i g_i / g_j k_i k_j below the diagonal, 0 elsewhere,
 // and the outputs are O = g Q S_0 + P U with P_ij = g_i / g_j q_i k_j up to the diagonal (Yang et al., "Gated Delta
 // Networks", 2024, and "Parallelizing Linear Transformers with the Delta Rule", 2024). T = (I + A)^-1 and P do not
-// depend on the state: `delta_net_pairs` makes them for all tiles at once, then `delta_net_scan` goes from tile to
-// tile. Tiles are of the step's rows; pairs of tokens of two sequences have nothing to do with each other.
+// depend on the state. `delta_net_pairs` computes them for all tiles at once; `delta_net_scan` then goes from tile to
+// tile. Tiles consist of the step's rows; pairs of tokens of two sequences do not interact.
 #include "delta_tiles.h"
 
 constexpr u32 COLUMNS = STATE_COLUMNS, WAVES = STATE_WALK_THREADS / WARP;
-// Strips of 16 tokens that a wave has.
+// Strips of 16 tokens per wave.
 constexpr u32 STRIPS = TILE / 16 / WAVES;
-// Columns of q and k that are in shared memory at a time. Strides are multiples of 16 bytes.
+// Columns of q and k in shared memory at a time. Strides are multiples of 16 bytes.
 constexpr u32 SLICE = 32, SLICE_STRIDE = SLICE + 8, TILE_STRIDE = TILE + 8, KEY_STRIDE = KEY_SIZE + 8;
 
 // ------------------------------------------------------------------------------------------------ pairs of tokens
@@ -30,7 +30,7 @@ struct PairsLds {
   u32 sequences[TILE];
 };
 
-// Column c of the inverse, by substitution from row to row; two lanes share a column.
+// Computes one column of the inverse, by substitution from row to row; two lanes share a column.
 DEV void invert(PairsLds& lds) {
   static_assert(STATE_WALK_THREADS == 2 * TILE, "two lanes have a column");
   const u32 column = (u32)tid_x() >> 1, part = (u32)tid_x() & 1;
@@ -55,7 +55,7 @@ KERNEL(STATE_WALK_THREADS, delta_net_pairs, DeltaNetArgs) {
   float of_k[STRIPS][TILE / 16][MMA_ACC] = {}, of_q[STRIPS][TILE / 16][MMA_ACC] = {};
   #pragma unroll 1
   for (u32 slice = 0; slice < KEY_SIZE; slice += SLICE) {
-    block_sync();                                        // the slice before was read; the gates are there
+    block_sync();                                        // the previous slice was read; the gates are complete
     #pragma unroll
     for (u32 i = thread; i < TILE * SLICE / 4; i += STATE_WALK_THREADS) {
       const u32 token = i / (SLICE / 4), column = i % (SLICE / 4) * 4, row = tile * TILE + token;
@@ -63,13 +63,13 @@ KERNEL(STATE_WALK_THREADS, delta_net_pairs, DeltaNetArgs) {
       store_four(lds.slice.q[0] + at, TILE * SLICE_STRIDE, key_four(a, row, key + slice + column));
       store_four(lds.slice.k[0] + at, TILE * SLICE_STRIDE, key_four(a, row, key_cols(a) + key + slice + column));
     }
-    block_sync();                                        // the slice is there
+    block_sync();                                        // the slice is in shared memory
     #pragma unroll
     for (u32 s = 0; s < STRIPS; s++) {
       const u32 strip = wave() * STRIPS + s, at = strip * 16 * SLICE_STRIDE;
       #pragma unroll
       for (u32 n = 0; n < TILE / 16; n++) {
-        if (n > strip) continue;                         // later tokens do nothing to earlier ones
+        if (n > strip) continue;                         // later tokens do not affect earlier ones
         #pragma unroll
         for (u32 c = 0; c < SLICE; c += 16) {
           const u16* k = lds.slice.k[0] + n * 16 * SLICE_STRIDE + c;
@@ -104,9 +104,9 @@ KERNEL(STATE_WALK_THREADS, delta_net_pairs, DeltaNetArgs) {
         pairs[3 * PAIRS + row * TILE + column] = p.low;
       }
   }
-  block_sync();                                          // A is there; q and k were read
+  block_sync();                                          // A is complete; q and k were read
   invert(lds);
-  block_sync();                                          // all columns are there
+  block_sync();                                          // all columns are complete
   #pragma unroll 1
   for (u32 i = thread; i < PAIRS / 4; i += STATE_WALK_THREADS) {
     const u32 row = i / (TILE / 4), column = i % (TILE / 4) * 4;
@@ -121,22 +121,22 @@ KERNEL(STATE_WALK_THREADS, delta_net_pairs, DeltaNetArgs) {
 // ------------------------------------------------------------------------------------------------ from tile to tile
 struct ScanLds {
   alignas(16) u16 state[2][COLUMNS * KEY_STRIDE];        // S transposed; then U transposed, in rows of TILE_STRIDE
-  u16 rows[TILE / 16][4 * 16 * SLICE_STRIDE];            // of each strip: a slice of k and of q; keys of all tokens
-  u16 changes[2][COLUMNS * TILE_STRIDE];                 // what T is to multiply, then decayed U: transposed both
+  u16 rows[TILE / 16][4 * 16 * SLICE_STRIDE];            // of each strip: a slice of k and of q; then all tokens' keys
+  u16 changes[2][COLUMNS * TILE_STRIDE];                 // the right operand of T, then decayed U; both transposed
   Gates gates;
-  float since[TILE];                                     // what is left of S_0 behind each token; 0 for those of others
-  float until[TILE];                                     // what is left of each token's change in the state to come
+  float since[TILE];                                     // decay of S_0 by each token; 0 for tokens of other sequences
+  float until[TILE];                                     // decay of each token's change until the next state
 };
 static_assert(2 * 16 * TILE_STRIDE <= 4 * 16 * SLICE_STRIDE, "keys of all tokens fit the place of a strip");
 
 struct Scan {
-  // How many of the rows of T and P of a strip are asked for ahead: as many as the registers hold.
+  // How many rows of T and P of a strip are prefetched: as many as fit the registers.
   static constexpr u32 AHEAD = sizeof(Rows) > 32 ? 1 : TILE / 16;
   static constexpr u32 KEY_TILES = KEY_SIZE / 16 / WAVES;
   static constexpr u32 STATE_LOW = COLUMNS * KEY_STRIDE, ROWS_LOW = 16 * SLICE_STRIDE;
   static constexpr u32 CHANGES_LOW = COLUMNS * TILE_STRIDE;
   u32 head, key, first_column;
-  // Rows of the tile that are the sequence's.
+  // The rows of the tile that belong to the sequence.
   u32 tile, first, last;
   // 16 keys by 16 columns of the state, for the keys of this wave.
   float s[KEY_TILES][2][MMA_ACC];
@@ -159,7 +159,7 @@ struct Scan {
         for (u32 i = 0; i < MMA_ACC; i++) s[m][n][i] = slot == NO_STATE ? 0.f : *place(a, slot, m, n, i);
   }
 
-  // Puts the state into shared memory, for the products with k and q.
+  // Copies the state into shared memory, for the products with k and q.
   MEM void share(ScanLds& lds) const {
     #pragma unroll
     for (u32 m = 0; m < KEY_TILES; m++)
@@ -176,7 +176,7 @@ struct Scan {
 
   MEM bool is_own(u32 token) const { return token >= first && token < last; }
 
-  // A lane's share of some columns of k and q of a strip, on its way to shared memory.
+  // A lane's share of some columns of k and q of a strip, between memory and shared memory.
   struct Slices {
     static constexpr u32 COUNT = 16 * SLICE / 4 / WARP;
     Four k[COUNT], q[COUNT];
@@ -199,14 +199,14 @@ struct Scan {
     }
   }
 
-  // of_k = UNIT * K S_0, of_q = UNIT * Q S_0 for a strip of tokens, whose first slice was asked for.
+  // of_k = UNIT * K S_0, of_q = UNIT * Q S_0 for a strip of tokens, whose first slice is already loading.
   MEM void multiply_state(const DeltaNetArgs& a, ScanLds& lds, u32 strip, Slices& next, float (*of_k)[MMA_ACC],
                           float (*of_q)[MMA_ACC]) {
     u16* rows = lds.rows[strip];
     #pragma unroll 1
     for (u32 slice = 0; slice < KEY_SIZE; slice += SLICE) {
       put(next, rows);
-      warp_sync();                                       // the slice is there
+      warp_sync();                                       // the slice is in shared memory
       if (slice + SLICE < KEY_SIZE) ask(a, strip, slice + SLICE, next);
       #pragma unroll 1
       for (u32 c = 0; c < SLICE; c += 16) {
@@ -218,20 +218,20 @@ struct Scan {
     }
   }
 
-  // The columns of v of this block in a row, which the outputs take the place of.
+  // Returns the columns of v of this block in a row, which the outputs replace.
   MEM float* value_of(const DeltaNetArgs& a, u32 token) const {
     const u64 row = tile * TILE + token;
     return a.convolved + row * channels(a) + 2 * key_cols(a) + head * a.value_size + first_column;
   }
 
-  // The first of T's or P's rows of a strip, on their way from memory.
+  // The first rows of a strip of T or P, loading from memory.
   using Strip = Rows[AHEAD];
   MEM void ask_strip(const u16* pairs, u32 strip, Strip& to) const {
     #pragma unroll
     for (u32 n = 0; n < AHEAD; n++)
       if (n <= strip) load_rows(to[n], pairs + strip * 16 * TILE + n * 16, PAIRS, TILE);
   }
-  // Brings them together with the columns in shared memory; later tokens have no part in it.
+  // Multiplies these rows and the columns in shared memory; later tokens do not take part.
   MEM void multiply_strip(const Strip& first, const u16* pairs, u32 strip, const u16* with, u32 with_low,
                           float (*acc)[MMA_ACC]) const {
     #pragma unroll
@@ -242,11 +242,11 @@ struct Scan {
       multiply<2>(acc, pairs + strip * 16 * TILE + n * 16, PAIRS, TILE, with + n * 16, with_low, TILE_STRIDE);
   }
 
-  // The state behind the tokens before `end`: kept in a slot, or gone on with.
+  // Computes the state after the tokens before `end`, and stores it in a slot or continues with it.
   MEM void advance(const DeltaNetArgs& a, ScanLds& lds, const float (*u)[2][MMA_ACC], u32 end, bool is_kept, u32 slot) {
     const u32 thread = (u32)tid_x(), age = lds.gates.age[end - 1];
     if (thread < TILE) lds.until[thread] = thread < end ? decay_between(lds.gates.age[thread], age) : 0.f;
-    block_sync();                                        // all decays are there
+    block_sync();                                        // all decays are stored
     #pragma unroll
     for (u32 t = 0; t < STRIPS; t++)
       #pragma unroll
@@ -258,13 +258,13 @@ struct Scan {
           lds.changes[0][at] = x.high;
           lds.changes[1][at] = x.low;
         }
-    block_sync();                                        // all changes are there
+    block_sync();                                        // all changes are stored
     const float decay = lds.since[end - 1];
     u16* rows = lds.rows[wave() * STRIPS];
     #pragma unroll
     for (u32 m = 0; m < KEY_TILES; m++) {
-      warp_sync();                                       // the keys before were read
-      #pragma unroll 4                                   // unrolled whole, the loads fill the registers
+      warp_sync();                                       // the previous keys were read
+      #pragma unroll 4                                   // fully unrolled, the loads fill the registers
       for (u32 i = 0; i < TILE * 4 / WARP; i++) {
         const u32 j = (u32)lane_id() + i * WARP, token = j % TILE, four = j / TILE * 4;
         const u32 column = key_cols(a) + key + (wave() * KEY_TILES + m) * 16 + four;
@@ -276,7 +276,7 @@ struct Scan {
           rows[16 * TILE_STRIDE + (four + c) * TILE_STRIDE + token] = k.low;
         }
       }
-      warp_sync();                                       // the keys are there
+      warp_sync();                                       // the keys are in shared memory
       float acc[2][MMA_ACC];
       #pragma unroll
       for (u32 n = 0; n < 2; n++)
@@ -315,7 +315,7 @@ KERNEL(STATE_WALK_THREADS, delta_net_scan, DeltaNetArgs) {
     scan.last = min_(end - first_row, TILE);
     u16* pairs = pairs_of(a, scan.tile, scan.head);
     const Gates* gates = gates_of(pairs);
-    // A block has few waves, and the chip few blocks: memory is asked long before what it gives is used.
+    // A block has few waves, and the chip few blocks: loads start long before their data is used.
     Scan::Slices slices;
     scan.ask(a, wave() * STRIPS, 0, slices);
     const u32 thread = (u32)tid_x(), age_before = scan.first ? gates->age[scan.first - 1] : 0;
@@ -337,7 +337,7 @@ KERNEL(STATE_WALK_THREADS, delta_net_scan, DeltaNetArgs) {
         }
     }
     scan.share(lds);
-    block_sync();                                        // state and gates are there
+    block_sync();                                        // state and gates are in shared memory
     Scan::Strip strips[STRIPS];
     float of_q[STRIPS][2][MMA_ACC] = {}, u[STRIPS][2][MMA_ACC] = {};
     #pragma unroll
@@ -359,7 +359,7 @@ KERNEL(STATE_WALK_THREADS, delta_net_scan, DeltaNetArgs) {
           lds.changes[1][at] = x.low;
         }
     }
-    block_sync();                                        // what T multiplies is there; the state was read
+    block_sync();                                        // the right operand of T is complete; the state was read
     #pragma unroll
     for (u32 t = 0; t < STRIPS; t++) {
       const u32 strip = wave() * STRIPS + t;
@@ -376,7 +376,7 @@ KERNEL(STATE_WALK_THREADS, delta_net_scan, DeltaNetArgs) {
           lds.state[1][at] = x.low;
         }
     }
-    block_sync();                                        // the changes are there, undecayed
+    block_sync();                                        // the changes are complete, undecayed
     #pragma unroll
     for (u32 t = 0; t < STRIPS; t++) {
       scan.multiply_strip(strips[t], pairs + 2 * PAIRS, wave() * STRIPS + t, lds.state[0], Scan::STATE_LOW, of_q[t]);

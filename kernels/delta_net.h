@@ -1,4 +1,4 @@
-// The kernels of gated delta nets share this: how a row lies, and its gates.
+// Shared by the kernels of gated delta nets: the layout of a row, and its gates.
 #pragma once
 #include "states.h"
 
@@ -12,7 +12,7 @@ DEV Inputs inputs_of(const DeltaNetArgs& a) {
 }
 DEV Matrices matrices_of(const DeltaNetArgs& a) { return {a.states.matrices, a.value_heads, a.key_size, a.value_size}; }
 
-// beta of a value head for the token in row `row`, and the logarithm of what its state decays by: below zero.
+// beta of a value head for the token in row `row`, and the logarithm of its state's decay, which is below zero.
 struct HeadGates { float beta, log_decay; };
 DEV HeadGates head_gates(const DeltaNetArgs& a, u32 row, u32 head) {
   const float* gates = a.x + (u64)row * projected_cols(a) + channels(a) + value_cols(a) +

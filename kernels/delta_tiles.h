@@ -1,19 +1,19 @@
-// The kernels of gated delta nets over tiles of tokens share this: operands of the matrix units that are as exact as
+// Shared by the kernels of gated delta nets over tiles of tokens: operands of the matrix units with the accuracy of
 // floats, and the gates of a tile.
 #pragma once
 #include "delta_net.h"
 #include "mma.h"
 
 constexpr u32 TILE = DELTA_NET_TILE, KEY_SIZE = DELTA_NET_KEY_SIZE;
-// Elements of one matrix of a tile in memory; T and P have two each, of high and of low halves.
+// Elements of one matrix of a tile in memory; T and P have two each, one of high and one of low halves.
 constexpr u32 PAIRS = TILE * TILE;
 
 DEV u32 wave() { return (u32)tid_x() / WARP; }
 
 // ------------------------------------------------------------------------------------------------ pairs of halves
-// Operands are pairs of halves, 22 bits of a number, so that states stay as exact as those of the walk.
-// They are multiplied by 8, so that the low halves of small ones (elements of q are about 0.01) keep their bits
-// above the smallest half; sums of products hold UNIT for 1. Operands saturate at 8,000.
+// Operands are pairs of halves, with 22 bits of a number, so that states stay as accurate as those of the walk. They
+// are multiplied by 8, so that the low halves of small numbers (elements of q are about 0.01) keep their bits above the
+// smallest half. In sums of products UNIT means 1. Operands saturate at 8,000.
 constexpr float OPERAND = 8.f, UNIT = OPERAND * OPERAND;
 
 struct Halves { u16 high, low; };
@@ -23,7 +23,7 @@ DEV Halves halves(float x) {
   return {high, f2h_sat(scaled - h2f(high))};
 }
 
-// Stores four numbers whose high halves go to `to`, the low ones `low` elements behind.
+// Stores four numbers: the high halves to `to`, the low halves at distance `low` elements.
 DEV void store_four(u16* to, u32 low, const Four& x) {
   const Halves a = halves(x.v[0]), b = halves(x.v[1]), c = halves(x.v[2]), d = halves(x.v[3]);
   *(v2*)to = v2{a.high | (u32)b.high << 16, c.high | (u32)d.high << 16};
@@ -37,8 +37,8 @@ DEV void load_rows(Rows& to, const u16* a, u32 a_low, u32 a_stride) {
   mma_load(to.low, a + a_low, a_stride);
 }
 
-// acc[n] += UNIT * a * b[n]^T over 16 columns, the tiles of b lying one behind the other. What the low halves give with
-// each other is below the last bit of the rest.
+// acc[n] += UNIT * a * b[n]^T over 16 columns; the tiles of b are contiguous. Products of two low halves are below the
+// last bit of the rest.
 template <u32 N> DEV void multiply(float (*acc)[MMA_ACC], const Rows& a, const u16* b, u32 b_low, u32 b_stride) {
   #pragma unroll
   for (u32 n = 0; n < N; n++) {
@@ -58,9 +58,9 @@ DEV void multiply(float (*acc)[MMA_ACC], const u16* a, u32 a_low, u32 a_stride, 
 }
 
 // ------------------------------------------------------------------------------------------------ gates
-// What a state has decayed by from the beginning of a tile to the end of each of its tokens, as -ln in whole numbers of
-// 2^-21: differences are exact, so that a long decay before two tokens costs nothing between them. A token's own is cut
-// at 30, where e^-30 leaves nothing.
+// The decay of a state from the beginning of a tile to the end of each of its tokens, as -ln in integer multiples of
+// 2^-21. Differences are exact, so that a long decay before two tokens costs no accuracy between them. The decay of one
+// token is limited to 30, where e^-30 leaves nothing.
 constexpr float AGE_UNIT = 1.f / 2097152.f, MOST_AGE = 30.f;
 
 struct alignas(16) Gates {
@@ -71,7 +71,7 @@ static_assert(4 * PAIRS * sizeof(u16) + sizeof(Gates) == DELTA_NET_PAIRS_BYTES, 
 
 DEV float decay_between(u32 younger, u32 older) { return exp_accurate(-(float)(older - younger) * AGE_UNIT); }
 
-// The first wave's work; 32 lanes have two tokens each.
+// The first wave computes the gates; 32 lanes have two tokens each.
 DEV void make_gates(const DeltaNetArgs& a, u32 tile, u32 head, Gates& gates, u32 (&sequences)[TILE]) {
   if (wave() != 0) return;
   const u32 lane = (u32)lane_id(), token = lane % 32 * 2;
@@ -104,7 +104,7 @@ DEV void make_gates(const DeltaNetArgs& a, u32 tile, u32 head, Gates& gates, u32
   }
 }
 
-// Four elements of q or k of a row, from its column on; zeros where there is no row.
+// Returns four elements of q or k of a row, from `column` on; zeros if there is no row.
 DEV Four key_four(const DeltaNetArgs& a, u32 row, u32 column) {
   Four x = {};
   if (row < a.rows) {
@@ -114,7 +114,8 @@ DEV Four key_four(const DeltaNetArgs& a, u32 row, u32 column) {
   return x;
 }
 
-// T of a tile and head, with P and the gates behind it: T and P are the high halves of [TILE][TILE], then the low ones.
+// T of a tile and head, followed by P and the gates. T and P are each the high halves of [TILE][TILE], then the low
+// halves.
 DEV u16* pairs_of(const DeltaNetArgs& a, u32 tile, u32 head) {
   return a.pairs + ((u64)tile * a.value_heads + head) * (DELTA_NET_PAIRS_BYTES / sizeof(u16));
 }

@@ -1,18 +1,19 @@
-// Draws a token of a row of logits at random, without sorting it.
+// Draws a random token of a row of logits, without sorting the row.
 //
-// A token weighs exp((logit - largest) * per_logit). The token drawn is the one at which the weights, added up best
-// token first, reach a random share of their sum; top_p is a cut of the same kind before. Weights are whole numbers of
-// 2^-DRAW_FRACTION_BITS here, so a sum is the same in any order, and which of two threads adds first leaves no trace.
-// They are summed up by bucket, an interval of logits; the tokens of the one bucket in which the sum reaches the share
-// are then compared with each other, all pairs of them. top_k is a cut of the same kind in front of these two, at which
-// every token counts as one.
+// A token's weight is exp((logit - largest) * per_logit). The drawn token is the one at which the weights, added up
+// from the best token on, reach a random share of their sum. top_p is an earlier cut of the same kind. top_k is a cut
+// before these two, in which every token counts as one.
 //
-// The host makes sure of the token with the same weights in double precision, so a weight has the host's bits.
+// Weights are integer multiples of 2^-DRAW_FRACTION_BITS here. A sum is therefore the same in any order of additions.
+// Sums are kept by bucket, an interval of logits. In the one bucket where the sum reaches the share, all pairs of
+// tokens are compared.
+//
+// The host verifies the token with the same weights in double precision, so a weight must have the host's bits.
 #pragma once
 #include "logits.h"
 
-// A token, and the sum of the weights of all better ones, in units of 2^-DRAW_FRACTION_BITS. Its id is ~0 where it was
-// not found.
+// A token, and the sum of the weights of all better ones, in units of 2^-DRAW_FRACTION_BITS. Its id is ~0 if it was not
+// found.
 struct Cut {
   u32 token;
   float logit;
@@ -20,8 +21,8 @@ struct Cut {
 };
 struct Drawn {
   float largest;          // NaN if the row holds one
-  u64 total;              // the sum of all weights; 0 if the token at which top_k cuts was not found
-  Cut last_kept;          // by top_p, where that is below 1
+  u64 total;              // the sum of all weights; 0 if the cut by top_k was not found
+  Cut last_kept;          // by top_p, if that is below 1
   Cut drawn;
 };
 
@@ -31,7 +32,7 @@ constexpr float WEIGHT_ONE = (float)(1ull << DRAW_FRACTION_BITS);
 
 // e^x for x <= 0: `exp_nonpositive` of the Rust side, operation by operation.
 DEV float exp_nonpositive(float x) {
-  // Added and taken away again, 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
+  // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, which is then in the low mantissa bits.
   constexpr float ROUND = 12582912.f, SMALLEST = -87.33f;
   const float clamped = x > SMALLEST ? x : SMALLEST;
   const float shifted = add_rn(mul_rn(clamped, LOG2E), ROUND);
@@ -48,7 +49,7 @@ DEV float exp_nonpositive(float x) {
   return x > SMALLEST ? mul_rn(p, bits_f32(exponent)) : 0.f;
 }
 
-// The largest and the smallest finite logit of a row. Where there is none the smallest is +infinity.
+// The largest and the smallest finite logit of a row. If there is none, the smallest is +infinity.
 struct Extremes {
   float largest, smallest;
   u32 nan;
@@ -84,11 +85,11 @@ DEV Extremes extremes_of(const Share& row) {
 
 // Weights and buckets of a row's tokens.
 struct Scale {
-  float largest, range;     // tokens further below the largest logit than `range` weigh nothing
+  float largest, range;     // tokens further than `range` below the largest logit have weight 0
   float per_logit, min_p;
   float buckets_per_logit;  // finite
-  u64 least = 0;            // tokens of smaller keys are out of play
-  u64 most = ~0ull;         // that a token adds to a sum: 1 counts tokens
+  u64 least = 0;            // tokens with smaller keys are out of play
+  u64 most = ~0ull;         // the limit of a token's part; 1 counts tokens
 
   MEM Scale(const Extremes& e, const DrawRow& wish) : largest(e.largest), per_logit(wish.per_logit), min_p(wish.min_p) {
     const float lightest = (DRAW_FRACTION_BITS * 0.693147181f + 0.1f) / per_logit, all = largest - e.smallest;
@@ -96,7 +97,7 @@ struct Scale {
     const float fine = (float)BUCKETS / range;
     buckets_per_logit = fine < 3e38f ? fine : 3e38f;
   }
-  // A token's part of a sum; 0 for one out of play.
+  // Returns a token's part of a sum; 0 if it is out of play.
   MEM u64 part(float logit, u32 id) const {
     const float below = largest - logit;
     if (!(below <= range)) return 0;
@@ -105,14 +106,15 @@ struct Scale {
     const u64 whole = (u64)(w * WEIGHT_ONE);     // in units of 2^-DRAW_FRACTION_BITS, rounded down
     return whole < most ? whole : most;
   }
-  // A better token is never in a later bucket: every operation is monotonic, with its rounding.
+  // Returns a token's bucket. A better token is never in a later bucket: every operation is monotonic, including its
+  // rounding.
   MEM u32 bucket(float logit) const {
     const float place = (largest - logit) * buckets_per_logit;
     return place < (float)(BUCKETS - 1) ? (u32)place : BUCKETS - 1;
   }
 };
 
-// Adds each token's part to its bucket: that of bucket i is sums[i + 1], and sums[0] is 0.
+// Adds each token's part to its bucket: the sum of bucket i is sums[i + 1], and sums[0] is 0.
 DEV void fill_buckets(const Share& row, const Scale& scale, u64* sums) {
   for (u32 i = (u32)tid_x(); i <= BUCKETS; i += THREADS) sums[i] = 0;
   block_sync();
@@ -128,13 +130,12 @@ DEV void fill_buckets(const Share& row, const Scale& scale, u64* sums) {
   block_sync();
 }
 
-// Replaces the sum of each bucket by that of it and all before: sums[i] is then that of the buckets before i. Returns
-// that of all.
+// Replaces the sums by their prefix sums: sums[i] is then the sum of all buckets before i. Returns the total.
 DEV u64 run_sums(u64* sums) {
   SHARED u64 waves[WAVES];
   const u32 t = (u32)tid_x(), lane = (u32)lane_id(), wave = t / WARP;
   const u64 first = sums[2 * t + 1], both = first + sums[2 * t + 2];
-  u64 up_to = both;                       // of this wave, with the lanes before
+  u64 up_to = both;                       // of this wave, including the previous lanes
   for (u32 m = 1; m < WARP; m *= 2) {
     const int from = (int)(lane < m ? lane : lane - m);
     const u64 before = (u64)shfl_u32((u32)(up_to >> 32), from) << 32 | shfl_u32((u32)up_to, from);
@@ -153,14 +154,14 @@ DEV u64 run_sums(u64* sums) {
   return all;
 }
 
-// The part of a sum that is reached first at the token looked for.
+// Returns the value that the running sum must reach at the wanted token.
 DEV u64 part_of(u64 sum, double share) {
   const u64 part = (u64)((double)sum * share) + 1;
   return part < sum ? part : sum;
 }
 
-// Finds the token at which the running sum reaches `part`, and returns the sum with it. Where its bucket holds more
-// tokens than there are threads it finds none, and returns 0.
+// Finds the token at which the running sum reaches `part`, and returns the sum up to and including it. If its bucket
+// holds more tokens than there are threads, it finds none and returns 0.
 DEV u64 find_cut(const Share& row, const Scale& scale, const u64* sums, u64 part, Cut& cut) {
   SHARED u64 keys[THREADS], parts[THREADS], reached;
   SHARED u32 reached_in, count;
@@ -210,10 +211,10 @@ DEV void draw_token(const Share& row, const DrawRow& wish, Drawn& found) {
     found.total = 0;
     found.last_kept = found.drawn = NO_CUT;
   }
-  // An infinite logit has no difference to the others: the host knows what to do.
+  // An infinite logit has no finite difference to the others; the host handles it.
   if (e.nan || !is_finite(e.largest)) return;
   Scale scale(e, wish);
-  // One after the other, in a loop, so that their code exists once and leaves registers for it.
+  // The cuts run in a loop, so that their code exists once and leaves registers for it.
   enum { TOP_K, TOP_P, DRAW };
   u64 kept = 0;
   for (u32 cut_by = wish.top_k > 0 ? TOP_K : TOP_P; cut_by <= DRAW; cut_by++) {
@@ -231,7 +232,7 @@ DEV void draw_token(const Share& row, const DrawRow& wish, Drawn& found) {
     if (cut_by == TOP_K) {
       scale.least = token_key(cut.logit, cut.token);
     } else if (first) {
-      // One thread alone writes to memory, so its stores come in their order.
+      // Only one thread writes to memory, so its stores stay in order.
       (cut_by == TOP_P ? found.last_kept : found.drawn) = cut;
     }
   }

@@ -1,14 +1,14 @@
-// Mixture of experts: which experts serve a row, where its copies go so that those of one expert lie together, and the
-// sum of what the experts have made of them. The products themselves are those of `gemv` and `matmul`.
+// Mixture of experts: the choice of experts for each row, the places of rows grouped by expert, and the weighted sum of
+// the experts' outputs. The products themselves are those of `gemv` and `matmul`.
 #include "activation.h"
 #include "elementary.h"
 #include "order.h"
 
-// The key that a logit is compared by. A NaN is above all, and comes back as one: its row is not to lose it.
+// Returns the key that compares logits. NaN is above all and converts back to NaN, so that its row keeps it.
 DEV u32 logit_key(float logit) { return logit != logit ? 0xffffffffu : ordered(logit); }
 constexpr u32 NO_KEY = 0;                                  // of no logit, and below all: only a NaN could have it
 
-// An expert with the key by which it is compared; `before` is the order in which experts are chosen.
+// An expert with its comparison key; `before` is the order in which experts are chosen.
 struct Candidate {
   u32 key, expert;
   MEM bool before(const Candidate& c) const { return (key > c.key) | ((key == c.key) & (expert < c.expert)); }
@@ -16,15 +16,15 @@ struct Candidate {
 
 constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane: lane, lane + 32, ...
 
-// Loads a lane's values of an array of `num`, all on their way together. Those beyond it are the last one.
+// Loads a lane's values of an array of `num` together. Values after the end repeat the last one.
 DEV void load_held(float (&held)[HELD], const float* values, u32 num, u32 lane) {
   #pragma unroll
   for (u32 i = 0; i < HELD; i++) held[i] = values[i * 32 + lane < num ? i * 32 + lane : num - 1];
   loads_first();
 }
 
-// The lane's first candidate. Pairs are compared in a tree, whose steps wait for none beside them; among equals the
-// earlier one stays, which has the lower index.
+// Returns the lane's first candidate. Pairs are compared in a tree, whose steps are independent of each other. Among
+// equals the earlier one stays, which has the lower index.
 DEV Candidate first_of(const u32 (&keys)[HELD], u32 lane) {
   Candidate first[HELD];
   #pragma unroll
@@ -40,7 +40,7 @@ DEV Candidate first_of(const u32 (&keys)[HELD], u32 lane) {
   return first[0];
 }
 
-// The weight of an expert (sigmoid), or a number in proportion to it (softmax). `top` is the row's largest logit.
+// Returns the weight of an expert (sigmoid) or a proportional number (softmax). `top` is the row's largest logit.
 DEV float share_of(const ChooseExpertsArgs& a, float logit, float top) {
   if (a.gating == GATING_SOFTMAX) return exp_accurate(logit - top);
   return logit != logit ? logit : 1.f / (1.f + exp_accurate(-logit));
@@ -52,8 +52,8 @@ DEV float group_sum(float v) {
   return v;
 }
 
-// Takes the keys of all experts from a lane that are not of the best groups of their row. A group is as good as the sum
-// of its two best experts; lane g compares group g with the others.
+// Removes the keys of all experts outside of the row's best groups. A group's score is the sum of its two best experts.
+// Lane g compares group g with the others.
 DEV void keep_best_groups(const ChooseExpertsArgs& a, u32 (&keys)[HELD], u32 lane) {
   const u32 of_group = a.num / a.groups;
   u32 mine = NO_KEY;                                       // of the lane's group
@@ -90,9 +90,8 @@ DEV void keep_best_groups(const ChooseExpertsArgs& a, u32 (&keys)[HELD], u32 lan
   }
 }
 
-// A group of 32 lanes has a row, in registers. Rows beyond the last are computed like the last one, because all lanes
-// of a wave take part in its shuffles, but they are not stored. A step waits for this kernel, which does little: so
-// there is no branch between the loads, nor in the choice.
+// A group of 32 lanes has a row, in registers. Rows after the last repeat it, because all lanes of a wave take part in
+// its shuffles, but are not stored. The step waits for this short kernel, so its loads and its choice have no branches.
 KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x() * CHOOSE_EXPERTS_ROWS + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
@@ -103,7 +102,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   #pragma unroll
   for (u32 i = 0; i < HELD; i++) keys[i] = i * 32 + lane < a.num ? logit_key(held[i]) : NO_KEY;
 
-  // Where only the chosen experts matter, the largest logit is that of the first of them.
+  // If only the chosen experts count, the largest logit is that of the first one.
   const bool by_weight = a.bias || a.groups, weighs_all = by_weight || !a.normalize;
   u32 largest = 0;
   float all = 1.f;
@@ -121,7 +120,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
     }
     all = group_sum(all);
   }
-  // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
+  // Without a bias the weights have the order of the logits, which, unlike weights, do not round to equal numbers.
   if (by_weight) {
     float bias[HELD] = {};
     if (a.bias) load_held(bias, a.bias, a.num, lane);
@@ -159,8 +158,8 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   a.weights[pair] = a.scale * (share / sum) * (a.factors ? a.factors[mine.expert] : 1.f);
 }
 
-// Calls `use(pair, expert)` for each pair of a thread. One block has all pairs and little else to do, so several loads
-// of a thread are on their way at once.
+// Calls `use(pair, expert)` for each pair of a thread. One block has all pairs and little other work, so a thread has
+// several loads in flight.
 template <class Use> DEV void for_pairs(const PlaceExpertsArgs& a, u32 thread, const Use& use) {
   constexpr u32 AHEAD = 8;
   for (u32 first = thread; first < a.pairs; first += AHEAD * PLACE_THREADS) {
@@ -179,11 +178,11 @@ template <class Use> DEV void for_pairs(const PlaceExpertsArgs& a, u32 thread, c
   }
 }
 
-// Which of its expert's places a pair gets depends on the order of the atomics; no result does, since a place's values
-// depend on its row alone and sums go by pairs.
+// The order of the atomics determines a pair's place among those of its expert. Results do not depend on it: the values
+// of a place depend only on its row, and sums go by pairs.
 KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   SHARED u32 next[MAX_EXPERTS];                            // pairs of each expert, then the place of its next one
-  SHARED u32 runs;                                         // that are needed
+  SHARED u32 runs;                                         // number of runs needed
   pdl_launch(); pdl_wait();
   const u32 thread = (u32)tid_x();
   next[thread] = 0;
@@ -191,14 +190,14 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   for_pairs(a, thread, [&](u32, u32 expert) { atomic_add_u32(&next[expert], 1); });
   block_sync();
   if (thread < WARP) {
-    const u32 lane = thread & 31;                          // a second group of a wave does the same, and stores nothing
+    const u32 lane = thread & 31;                          // the wave's second group does the same, stores nothing
     u32 before[HELD], mine = 0;                            // runs of the experts HELD * lane ..
     #pragma unroll
     for (u32 i = 0; i < HELD; i++) {
       before[i] = mine;
       mine += (next[HELD * lane + i] + a.run - 1) / a.run;
     }
-    u32 through = mine;                                    // this lane's and those of the lanes before it
+    u32 through = mine;                                    // of this lane and the previous lanes
     for (u32 d = 1; d < 32; d <<= 1) {
       const u32 other = shfl_u32(through, (int)(lane >= d ? thread - d : thread));
       through += lane >= d ? other : 0;
@@ -219,11 +218,11 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   for (u32 run = runs + thread; run < a.runs; run += PLACE_THREADS) a.run_experts[run] = NO_EXPERT;
   for (u32 place = runs * a.run + thread; place < a.runs * a.run; place += PLACE_THREADS) a.rows[place] = NO_ROW;
   block_sync();
-  for (u32 place = next[thread]; place % a.run; place++) a.rows[place] = NO_ROW;         // what its last run has left
+  for (u32 place = next[thread]; place % a.run; place++) a.rows[place] = NO_ROW;         // the rest of its last run
 }
 
-// The columns of a row that one step of a product takes: four of each run of 64 of a super-block. Those beyond the row
-// are zero. Aligned loads have no branch, so that none waits for another.
+// The columns of a row for one step of a product: four of each 64 of a super-block. Columns outside the row are zero.
+// Aligned loads have no branch, so that none waits for another.
 struct StepColumns {
   u32 outer[4], inner[4];                                  // columns 0 and 2, and 1 and 3, of four
   template <bool ALIGNED> MEM void load(const float* row, u32 step, u32 cols, bool bf16) {
@@ -273,7 +272,7 @@ template <bool ALIGNED> DEV void gather_pair(const GatherPairsArgs& a, u32 row, 
   }
 }
 
-// Eight threads have a step of eight places. For wgmma these lie together, and so whole lines are stored.
+// Eight threads have one step of eight places. For wgmma these places are adjacent, so whole lines are stored.
 KERNEL(GATHER_PAIRS_THREADS, gather_pairs, GatherPairsArgs) {
   pdl_launch(); pdl_wait();
   const u32 place = 8 * (u32)bid_x() + (u32)tid_x() % 8, row = ld_step(a.rows + place);
@@ -282,7 +281,7 @@ KERNEL(GATHER_PAIRS_THREADS, gather_pairs, GatherPairsArgs) {
   else gather_pair<false>(a, row, place, (u32)tid_x() / 8);
 }
 
-// Each thread adds up four columns, of several pairs whose values are on their way at once.
+// Each thread adds up four columns, with the values of several pairs in flight.
 KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
   constexpr u32 AHEAD = 8;
   pdl_launch(); pdl_wait();
@@ -298,7 +297,7 @@ KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
     for (u32 i = 0; i < AHEAD; i++) {
       const u64 pair = (u64)row * a.used + (first + i < a.used ? first + i : a.used - 1);
       values[i] = a.values + (a.places ? ld_step(a.places + pair) : pair) * a.cols;
-      weights[i] = a.weights[pair];
+      weights[i] = a.weights ? a.weights[pair] : 1.f;
     }
     loads_first();
     if (aligned) {

@@ -3,20 +3,21 @@
 #include "gate.h"
 #include "norm_rows.h"
 
-// Returns the bits of the larger size: those given, or those of x. They are ordered as sizes are, a NaN's above all.
+// Returns the bits of the larger magnitude: `largest` or that of x. Their order is that of the magnitudes, with NaN on
+// top.
 DEV u32 larger_size(u32 largest, float x) {
   const u32 size = f32_bits(x) & 0x7fffffffu;
   return size > largest ? size : largest;
 }
 
-// A row's scale, and what its numbers are multiplied by: the least power of two with which no size is beyond 448 = 1.75
-// * 2^8. It changes no mantissa, so nothing is rounded but once. A row with a NaN or an infinity has a NaN for its
+// A row's scale and the factor of its numbers. The scale is the least power of two for which no magnitude exceeds 448 =
+// 1.75 * 2^8. It changes no mantissa, so numbers are rounded only once. A row with a NaN or an infinity has a NaN
 // scale.
 struct RowScale {
   float scale, inverse;
   MEM RowScale(u32 largest) {
-    // The exponent, one more where the mantissa is above 1.75. Rows of next to nothing have a scale that is a normal
-    // number all the same, and so has its inverse.
+    // The exponent, plus one if the mantissa exceeds 1.75. The scale of tiny rows and its inverse are still normal
+    // numbers.
     u32 exponent = (largest + 0x1fffffu) >> 23;
     exponent = exponent < 9 ? 9 : exponent > 255 ? 255 : exponent;
     scale = largest < 0x7f800000u ? bits_f32((exponent - 8) << 23) : F32_NAN;
@@ -25,7 +26,7 @@ struct RowScale {
 };
 
 #if GPU_WGMMA
-// Four numbers as the nearest of e4m3, up to 448 on either side; ties go to the even one.
+// Converts four numbers to the nearest e4m3, up to 448 in magnitude; ties go to even.
 DEV u32 to_four_e4m3(const float* x, float inverse) {
   u16 low, high;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1] * inverse), "f"(x[0] * inverse));
@@ -33,14 +34,14 @@ DEV u32 to_four_e4m3(const float* x, float inverse) {
   return (u32)high << 16 | low;
 }
 #else
-// The e4m3 nearest to x, up to 448 on either side; ties go to the even one. Zero has no sign: hardware that has no
-// negative zero takes its code for no number.
+// Converts x to the nearest e4m3, up to 448 in magnitude; ties go to even. Zero has no sign: hardware without a
+// negative zero takes its code for NaN.
 DEV u32 to_e4m3(float x) {
   const u32 size = f32_bits(x) & 0x7fffffffu;
   u32 code;
-  if (size < 0x3c800000u) {                            // below 2^-6 steps are 2^-9, as those of floats from 2^14 on are
+  if (size < 0x3c800000u) {                            // below 2^-6 steps are 2^-9, like those of floats from 2^14 on
     code = f32_bits(bits_f32(size) + 16384.f) - f32_bits(16384.f);
-  } else {                                             // 20 bits of the mantissa go, and the exponent's bias becomes 7
+  } else {                                             // drops 20 bits of the mantissa, makes the exponent's bias 7
     code = ((size + 0x7ffffu + (size >> 20 & 1)) >> 20) - (120u << 3);
   }
   return code ? code | (f32_bits(x) >> 24 & 0x80u) : 0;
@@ -51,15 +52,15 @@ DEV u32 to_four_e4m3(const float* x, float inverse) {
 }
 #endif
 
-// Grid: rows. It does what `norm_rows` does, but the scale needs the whole row behind the norm: rows of more than one
-// span are finished twice, from the last span back to the first, and to the last one again.
+// Grid: rows. Like `norm_rows`, but the scale needs the whole row after the norm. Rows of more than one span are
+// computed twice: from the last span back to the first, then forward to the last.
 KERNEL(NORM_THREADS, norm_rows_fp8, NormRowsArgs) {
   using Held = SpanOf<PLAIN>;
   const u32 padded = stored_cols(FORMAT_FP8, a.cols), last = (padded - 1) / SPAN * SPAN, row = (u32)bid_x();
   Held x, weights;
   SHARED float of_squares[NORM_THREADS / WARP];
   SHARED u32 of_sizes[NORM_THREADS / WARP];
-  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
+  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // loads while the previous kernel ends
   loads_first();
   pdl_launch(); pdl_wait();
   float squares = 0.f, scale = 1.f;
@@ -97,8 +98,8 @@ KERNEL(NORM_THREADS, norm_rows_fp8, NormRowsArgs) {
   if (tid_x() == 0) a.scales[row] = of_row.scale;
 }
 
-// A row whose gate and up lie as `Eight` says. Up to HELD times eight columns of a thread, which is all there is of
-// most rows, are asked for at once, and stay in registers until the scale is there; those beyond are computed twice.
+// A row of gate and up, loaded by `Eight`. Up to HELD times eight columns of a thread cover most rows. They are loaded
+// at once and stay in registers until the scale is known. Further columns are computed twice.
 template <class Eight, bool SILU> DEV void gate_row(const GatedArgs& a) {
   constexpr u32 HELD = 4;
   SHARED u32 of_sizes[GATED_FP8_THREADS / WARP];
@@ -148,7 +149,7 @@ template <class Eight, bool SILU> DEV void gate_row(const GatedArgs& a) {
   if (tid_x() == 0) a.scales[row] = of_row.scale;
 }
 
-// The usual activation stands apart, so that it is chosen once.
+// The usual activation is separate, so that it is chosen once.
 template <class Eight> DEV void gate_row(const GatedArgs& a) {
   if (a.activation == ACTIVATION_SILU) gate_row<Eight, true>(a);
   else gate_row<Eight, false>(a);

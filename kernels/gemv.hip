@@ -1,19 +1,21 @@
 // gemv_<type>: one activation row times a matrix, at the speed of reading the matrix. gemv_<type>_<type>: two matrices
-// of one stack in one launch, in which each block computes one of the two.
+// of one stack in one launch; each block computes one of the two.
 //
-// A block walks the tiles bid, bid + grid_x, ... of 16 rows. A tile is a row of pieces (256 columns; the float types:
-// less), and the pieces of all the block's tiles, in order, are dealt to its groups of 32 lanes: piece u to group
-// u % GROUPS. So all groups are busy whatever the number of columns, and each has loaded its next piece before it uses
-// the current one. After a round (one piece a group) that completes tiles, a barrier makes the partial sums visible and
-// the first threads add them in a fixed order. Partial sums lie in a ring of four places, because fast groups run
-// ahead; but never past the next barrier, so they write at most to the two tiles (where a round completes several: to
-// the one round) after the one that is still being read.
+// A block walks the tiles bid, bid + grid_x, ... of 16 rows. A tile is a row of pieces (256 columns; fewer for float
+// types). The pieces of all the block's tiles, in order, are dealt to its groups of 32 lanes: piece u to group u %
+// GROUPS. All groups are therefore busy for any number of columns, and each loads its next piece before it uses the
+// current one.
 //
-// Gate and up together count as one tile of twice the pieces, with two sums.
+// A round is one piece for each group. After a round that completes tiles, a barrier makes the partial sums visible,
+// and the first threads add them in a fixed order. Partial sums use a ring of four places, because fast groups run
+// ahead, but never past the next barrier. They write at most to the two tiles after the one that is still being read
+// (or to the next round, if a round completes several tiles).
 //
-// Every block norms, quantises and puts the activations into LDS: that costs less than a kernel of its own, and the
-// first weights are on their way meanwhile. Where the row is longer than LDS allows, the block takes CHUNK columns at a
-// time, for BATCH tiles each, and adds up in LDS: any number of columns will do.
+// Gate and up together count as one tile with twice the pieces and two sums.
+//
+// Every block norms and quantises the activations into LDS. That costs less than a separate kernel, and the first
+// weights arrive meanwhile. If the row does not fit LDS, the block takes CHUNK columns at a time, for BATCH tiles each,
+// and adds up in LDS. Any number of columns is supported.
 #include "activation.h"
 #include "args.h"
 #include "elementary.h"
@@ -29,13 +31,13 @@ struct Quantised {
   alignas(16) xmeta meta[CHUNK / 16];
   // Puts columns c .. c + 3. All lanes of a wave call it at once: four neighbouring lanes hold a block of 16.
   MEM void put(u32 c, const float v[4]) {
-    u32 bits = 0;                                      // of the largest magnitude: a NaN wins, and becomes the scale
+    u32 bits = 0;                                      // of the largest magnitude; NaN wins and becomes the scale
     for (int i = 0; i < 4; i++) { const u32 b = f32_bits(v[i]) & 0x7fffffffu; bits = b > bits ? b : bits; }
     for (int m = 1; m <= 2; m <<= 1) { const u32 b = shfl_xor_u32(bits, m); bits = b > bits ? b : bits; }
     const float largest = bits_f32(bits), d = largest * (1.f / 127.f);
-    const bool usable = largest > 1e-35f && largest < 1e37f;           // else codes 0: its inverse would overflow
+    const bool usable = largest > 1e-35f && largest < 1e37f;           // else codes are 0: 1 / d would overflow
     const float inverse = 127.f * fast_rcp(largest);
-    // Added to 1.5 * 2^23, whose last bit counts 1, a number is rounded to the nearest whole one, in the lowest byte.
+    // Adding 1.5 * 2^23, whose last bit counts 1, rounds a number to the nearest integer, in the lowest byte.
     u32 packed = 0;
     for (int i = 0; i < 4; i++) packed |= (f32_bits(fma_(v[i], inverse, 12582912.f)) & 255u) << (8 * i);
     packed = usable ? packed : 0;
@@ -62,7 +64,7 @@ struct Floats {
 template <bool F> struct Staged { using Type = Quantised; };
 template <> struct Staged<true> { using Type = Floats; };
 
-// The LDS of a block. X: the type that holds its activations.
+// The LDS of a block. X is the type that holds its activations.
 template <class X> struct Shared {
   X x;
   float partial[4][GROUPS][2][16];                         // ring, group, gate or up, row
@@ -71,11 +73,11 @@ template <class X> struct Shared {
 };
 template <class T> using SharedFor = Shared<typename Staged<GemvPiece<T>::Type::FLOATS>::Type>;
 
-// Vectors of four that a thread has on their way at once, STRIDE columns apart: the prologue takes as long as it waits
-// for its loads. Of a normed row it keeps up to HELD, and as many of the norm's weights.
+// Vectors of four that a thread loads at once, STRIDE columns apart: the prologue takes as long as its loads. A thread
+// keeps up to HELD vectors of a normed row, and as many of the norm's weights.
 constexpr u32 STRIDE = 4 * GEMV_THREADS, IN_FLIGHT = WARP == 64 ? 4 : 8, HELD = 4;
 
-// A thread's fours of the COUNT * STRIDE columns from `first` on of a row that is_whole, with zeros beyond it.
+// A thread's fours among the COUNT * STRIDE columns from `first` on of a row that is_whole, with zeros outside the row.
 template <u32 COUNT> struct Span {
   Four fours[COUNT];
   MEM static u32 column(u32 u) { return 4 * recomputed(tid_x()) + u * STRIDE; }
@@ -85,7 +87,7 @@ template <u32 COUNT> struct Span {
   }
 };
 
-// Returns 1 / rms of a row from the sum of the squares that each thread has loaded.
+// Returns 1 / rms of a row from each thread's sum of squares.
 template <class X> DEV float inverse_rms(Shared<X>& s, const GemvArgs& a, float sum) {
   for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
   if ((tid_x() & 31) == 0) s.squares[tid_x() >> 5] = sum;
@@ -98,7 +100,7 @@ DEV float square(const Four& f, float sum) {
   for (int i = 0; i < 4; i++) sum = fma_(f.v[i], f.v[i], sum);
   return sum;
 }
-// Returns the sum of the squares of a thread's columns of a row.
+// Returns the sum of squares of a thread's columns of a row.
 DEV float squares_of(const float* x, u32 cols) {
   float sum = 0.f;
   if (is_whole(x, cols)) {
@@ -115,8 +117,8 @@ DEV float squares_of(const float* x, u32 cols) {
   return sum;
 }
 
-// Puts columns `first` .. `first` + `count` of a row into LDS, and zeros beyond it. All lanes of a wave make the same
-// trips, as `put` demands: `count` is a multiple of 256, and a wave covers 128 or 256 columns.
+// Puts columns `first` .. `first` + `count` of a row into LDS, with zeros outside the row. All lanes of a wave make the
+// same number of iterations, as `put` requires: `count` is a multiple of 256, and a wave covers 128 or 256 columns.
 template <class X> DEV void stage(Shared<X>& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
   const auto put = [&](u32 c, Four four, bool whole) {
     if (a.norm) {
@@ -141,13 +143,13 @@ template <class X> DEV void stage(Shared<X>& s, const float* x, const GemvArgs& 
   }
 }
 
-// Waits for the kernel before. A normed row of up to HELD loads a thread is then put into LDS; of other rows what
-// `stage` multiplies them with is returned: 1 / rms of a normed one.
+// Waits for the previous kernel. Then stages a normed row of up to HELD loads a thread in LDS. For other rows returns
+// the factor for `stage`, which is 1 / rms of a normed row.
 struct Begun { bool is_staged; float scale; };
 template <class X> DEV Begun begin_row(Shared<X>& s, const float* x, const GemvArgs& a) {
   if (a.norm && a.cols <= HELD * STRIDE && a.cols <= X::CHUNK && is_whole(x, a.cols) && is_whole(a.norm, a.cols)) {
     Span<HELD> span, weights;
-    weights.load(a.norm, 0, a.cols);                   // they depend on no kernel before
+    weights.load(a.norm, 0, a.cols);                   // they depend on no earlier kernel
     pdl_launch();
     pdl_wait();
     span.load(x, 0, a.cols);
@@ -168,11 +170,11 @@ template <class X> DEV Begun begin_row(Shared<X>& s, const float* x, const GemvA
   return {false, a.norm ? inverse_rms(s, a, squares_of(x, a.cols)) : 1.f};
 }
 
-// The walk of a group over the pieces of `tiles` tiles of `length` pieces.
+// The walk of a group over the pieces of `tiles` tiles of `length` pieces each.
 struct Walk {
   u32 tile, piece, step_tiles, step_pieces, length;
   MEM Walk(u32 start, u32 length_) : length(length_) {
-    if (length >= GROUPS) {            // without divisions, as the first loads wait for this
+    if (length >= GROUPS) {            // without divisions, since the first loads wait for this
       tile = 0; piece = start;
       step_tiles = length == GROUPS; step_pieces = length == GROUPS ? 0 : GROUPS;
     } else {
@@ -186,7 +188,7 @@ struct Walk {
   }
 };
 
-// Adds up row r of a tile from the partial sums of the groups that had pieces of it, one of each group.
+// Adds up row r of a tile from the partial sums of its groups, one per group.
 template <class X>
 DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool is_gated, float sums[2]) {
   sums[0] = sums[1] = 0.f;
@@ -207,7 +209,7 @@ DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool is_g
     if (is_gated) sums[1] += place[1][r];
   }
 }
-// `before`: what is added to the output.
+// Stores an output; `before` is added to it.
 DEV void store(const GemvArgs& a, float* out, u32 row, u32 expert, bool is_gated, const float sums[2], float before) {
   float v = sums[0], up = sums[1];
   if (a.bias) v += a.bias[(u64)expert * a.out_rows + row];
@@ -218,7 +220,7 @@ DEV void store(const GemvArgs& a, float* out, u32 row, u32 expert, bool is_gated
   out[row] = v + before;
 }
 
-// Computes block `bid` of the a.grid_x of a matrix of type T; with EXPERTS, each row may have a matrix of its own.
+// Computes block `bid` of the a.grid_x blocks of a matrix of type T. With EXPERTS, each row may have its own matrix.
 template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
   using Piece = typename GemvPiece<T>::Type;
   constexpr u32 PIECES = 256 / Piece::COLS;                  // of a super-block
@@ -235,7 +237,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
   float* out = a.out + (u64)bid_y() * a.out_stride;
   Begun begun = {false, 1.f};
   u32 expert = 0;
-  if (EXPERTS && a.experts) {          // chosen by a kernel before
+  if (EXPERTS && a.experts) {          // chosen by an earlier kernel
     pdl_wait();
     expert = ld_step(a.experts + bid_y());
     x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
@@ -262,7 +264,8 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
       if (mine.tile < tiles) next.load(address(mine), lane);
       loads_first();
       if (first_tile == 0 && first_chunk) begun = begin_row(s, x, a);
-      // Nobody reads the chunk before any more: its last round completed tiles, so all have passed a barrier since.
+      // No thread still reads the previous chunk: its last round completed tiles, so all threads have passed a barrier
+      // since.
       if (!begun.is_staged && (first_tile == 0 || chunk_blocks < super_blocks))
         stage(s, x, a, begun.scale, first_block * 256, blocks * 256);
       block_sync();
@@ -299,7 +302,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
         if (completed == 0) continue;
         const u32 tile = done + (tid_x() >> 4), r = tid_x() & 15, row = (bid + grid * (first_tile + tile)) * 16 + r;
         const bool adds = tid_x() < (int)completed * 16;
-        float before = 0.f;            // on its way while this waits for the other groups
+        float before = 0.f;            // loads while this waits for the other groups
         if (adds && last_chunk && row < a.out_rows && (a.flags & LINEAR_ADD)) before = out[row];
         block_sync();
         if (!adds) continue;

@@ -1,15 +1,16 @@
 // The portability layer: one kernel source for four compilers.
 //   clang -x hip          AMD, ahead of time     __AMDGCN__
-//   hipRTC                AMD, at run time       __AMDGCN__, and a prelude of its own
+//   hipRTC                AMD, at run time       __AMDGCN__, and its own prelude
 //   NVRTC, nvcc           NVIDIA                 __CUDACC_RTC__, __CUDACC__
 //   any C++17 compiler    CPU, for tests         none of them (host/gpu_cpu.h)
-// The GPUs need nothing else: no vendor header, no device library. So kernels know neither blockDim nor gridDim (block
-// sizes are compile-time constants, grids come with the arguments), and AMD code objects have no hidden arguments.
+// The GPU code needs no vendor header and no device library. Kernels therefore have no blockDim and no gridDim: block
+// sizes are compile-time constants, and grids come with the arguments. AMD code objects have no hidden arguments.
 //
 // Vocabulary, on every platform:
-//   KERNEL(threads, name, Args) { ... a.field ... },  DEV function,  MEM member function,  SHARED variable of a block
-//   KERNEL_AT_ONCE(threads, blocks, name, Args), whose registers leave room for so many blocks of a multiprocessor (on
-//   NVIDIA: AMD's compilers choose by themselves)
+//   KERNEL(threads, name, Args) { ... a.field ... },  DEV function,  MEM member function,  SHARED variable of a block,
+//   TABLE constant array
+//   KERNEL_AT_ONCE(threads, blocks, name, Args): limits registers so that `blocks` blocks fit a multiprocessor (NVIDIA
+//     only; AMD's compilers choose themselves)
 //   WARP (lanes of a wave: 32 or 64), tid_x, bid_x, bid_y, bid_z, lane_id
 //   block_sync (orders LDS), warp_sync, shfl_*, warp_ballot, atomics, fences
 //   h2f, f2h, dot4, fdot2, hsub2.., fast_*, mul_rn, add_rn, v4 / v2 and loads, lookup16, pdl_wait, pdl_launch
@@ -23,7 +24,7 @@ typedef short          i16;
 typedef unsigned int   u32;
 typedef int            i32;
 typedef unsigned long long u64;
-typedef u16 f16;                       // storage of a half: half headers differ by vendor, so arithmetic has functions
+typedef u16 f16;                       // storage of a half; vendors' half headers differ, so arithmetic uses functions
 
 // ================================================================================================ AMD
 #if defined(__AMDGCN__)
@@ -41,12 +42,12 @@ typedef u16 f16;                       // storage of a half: half headers differ
 #define DEV static __attribute__((device)) inline __attribute__((always_inline))
 #define MEM __attribute__((device)) inline __attribute__((always_inline))
 #define SHARED __attribute__((shared))
+#define TABLE static __attribute__((device)) const
 #define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
         __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
 #define KERNEL_AT_ONCE(threads, blocks, name, Args) KERNEL(threads, name, Args)
 
-// The wave's size is known by the family: clang 22 lacks __AMDGCN_WAVEFRONT_SIZE__, and __has_builtin does not tell
-// what a target has.
+// The family determines the wave size, because clang 22 lacks __AMDGCN_WAVEFRONT_SIZE__.
 #ifndef WARP
   #if defined(__GFX8__) || defined(__GFX9__)
     #define WARP 64
@@ -54,9 +55,15 @@ typedef u16 f16;                       // storage of a half: half headers differ
     #define WARP 32
   #endif
 #endif
-#if defined(__GFX11__)
+// Matrix units are listed by target. The generation does not determine them: gfx117x belong to gfx11 and have gfx12's
+// units, gfx125x belong to gfx12 and have neither. __has_builtin is true for gfx125x, but the compiler then aborts. A
+// target in no list uses dot products.
+#if defined(__gfx1100__) || defined(__gfx1101__) || defined(__gfx1102__) || defined(__gfx1103__) || \
+    defined(__gfx1150__) || defined(__gfx1151__) || defined(__gfx1152__) || defined(__gfx1153__) || \
+    defined(__gfx1154__) || defined(__gfx11_generic__)
   #define HAS_WMMA11 (WARP == 32)
-#elif defined(__GFX12__)
+#elif defined(__gfx1200__) || defined(__gfx1201__) || defined(__gfx12_generic__) || defined(__gfx1170__) || \
+      defined(__gfx1171__) || defined(__gfx1172__)
   #define HAS_WMMA12 (WARP == 32)
 #elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || \
       defined(__gfx942__) || defined(__gfx950__)
@@ -70,8 +77,10 @@ typedef u16 f16;                       // storage of a half: half headers differ
   #define HAS_SDOT4 1                  // v_dot4_i32_i8
   #define HAS_FDOT2 1                  // v_dot2_f32_f16
 #elif defined(__GFX11__) || defined(__GFX12__)
-  #define HAS_SUDOT4 1                 // v_dot4_i32_iu8, which replaces it
-  #define HAS_FDOT2 1
+  #define HAS_SUDOT4 1                 // v_dot4_i32_iu8, the successor of v_dot4_i32_i8
+  #if __has_builtin(__builtin_amdgcn_fdot2)  // gfx125x have none
+    #define HAS_FDOT2 1
+  #endif
 #endif
 
 // ---- threads
@@ -86,8 +95,8 @@ DEV int lane_id() {
   return (int)__builtin_amdgcn_mbcnt_lo(~0u, 0u);
 #endif
 }
-// Fences for LDS alone neither invalidate the cache nor wait for stores to global memory. clang < 19 has
-// only whole ones.
+// Fences for LDS only neither invalidate the cache nor wait for stores to global memory. clang < 19 has only full
+// fences.
 #if __clang_major__ >= 19
   #define LOCAL_FENCE(order) __builtin_amdgcn_fence(order, "workgroup", "local")
 #else
@@ -110,7 +119,7 @@ DEV u64 warp_ballot(bool p) {
   return __builtin_amdgcn_ballot_w32(p);
 #endif
 }
-// Between blocks only agent scope: caches of different compute units are not coherent below it.
+// Between blocks, use agent scope: caches of different compute units are not coherent at a narrower scope.
 DEV u32 atomic_add_u32(u32* p, u32 v) {
   return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
@@ -147,7 +156,7 @@ DEV i32 dot4(u32 a, u32 b, i32 c) {
 }
 #if __has_builtin(__builtin_amdgcn_exp2f)
 DEV float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
-#else                                  // clang <= 15 makes a bare v_exp_f32 of it
+#else                                  // clang <= 15 compiles this to a bare v_exp_f32
 DEV float fast_exp2(float x) { return __builtin_exp2f(x); }
 #endif
 DEV float fast_rcp(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -173,7 +182,7 @@ DEV v2 ld8s(const void* p) { return __builtin_nontemporal_load((const v2*)p); }
 DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
 DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
 DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
-#if defined(GPU_SCALAR_STEP)           // a mutation that sim/amdsim/tests/coherence.rs finds
+#if defined(GPU_SCALAR_STEP)           // a mutation for sim/amdsim/tests/coherence.rs
 DEV u32 ld_step(const u32* p) { return *p; }
 #else
 DEV u32 ld_step(const u32* p) { return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
@@ -211,6 +220,7 @@ DEV void prefetch(const void*) {}
 #define DEV static __device__ __forceinline__
 #define MEM __device__ __forceinline__
 #define SHARED __shared__
+#define TABLE static __device__ const
 #define KERNEL(threads, name, Args) extern "C" __global__ __launch_bounds__(threads) \
         void name(const __grid_constant__ Args a)
 #define KERNEL_AT_ONCE(threads, blocks, name, Args) extern "C" __global__ __launch_bounds__(threads, blocks) \
@@ -252,7 +262,7 @@ DEV u32 hfma2(u32 a, u32 b, u32 c) {
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
-// Halves saturate; a NaN stays one.
+// Halves saturate; a NaN stays NaN.
 DEV u32 hclamp2(u32 a) {
   u32 r;
   asm("{ .reg .b32 t; min.NaN.f16x2 t, %1, %2; max.NaN.f16x2 %0, t, %3; }"
@@ -282,13 +292,13 @@ DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
 DEV float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 DEV float add_rn(float a, float b) { return __fadd_rn(a, b); }
 
-// ---- memory. Addresses in shared memory are bytes, so that distances known to the compiler go into instructions.
+// ---- memory. Addresses in shared memory are in bytes, so that the compiler folds constant offsets into instructions.
 DEV u32 shared_address(const void* p) {
   u64 address;
   asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(p));
   return (u32)address;
 }
-// Weights are read once: they pass L1 by, and L2 fetches 256 bytes.
+// Weights are read once: their loads bypass L1, and L2 fetches 256 bytes.
 struct __align__(16) v4 { u32 x, y, z, w; };
 struct __align__(8)  v2 { u32 x, y; };
 #if GPU_WGMMA && defined(WEIGHTS_IN_SHARED)       // the copy engine has brought them
@@ -327,7 +337,7 @@ DEV void st_step(u64* p, u64 v) { *p = v; }
 DEV void loads_first() { asm volatile("" ::: "memory"); }
 DEV u32 recomputed(int x) { return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
-  const u32 half = 0x32103210u | ((w & 0x88888888u) >> 1);     // selectors are nibbles, of which three bits are read
+  const u32 half = 0x32103210u | ((w & 0x88888888u) >> 1);     // selectors are nibbles; only three of their bits count
   u32 r[2];
   for (int k = 0; k < 2; k++)
     r[k] = __byte_perm(__byte_perm(t0, t1, w >> (16 * k)), __byte_perm(t2, t3, w >> (16 * k)), half >> (16 * k));
@@ -386,34 +396,36 @@ DEV void prefetch(const void*) {}
 #endif
 
 // ================================================================================================ all
-// Definitions of each platform, where the name does not say it:
-//   mul_rn, add_rn     each rounded: hipRTC and NVRTC contract a product and a sum to one fma by default
-//   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
-//   halves_sat         two numbers as halves of a word that saturate, as f2h_sat does;  hclamp2: two halves
+// Definitions for all platforms:
+//   mul_rn, add_rn     each rounded; hipRTC and NVRTC contract a product and a sum to one fma by default
+//   hsub2, hmul2, ..   on the two halves of a word, each rounded once;  fdot2: c + a.x * b.x + a.y * b.y
+//   halves_sat         two numbers as the saturated halves of a word, as f2h_sat;  hclamp2: the same for two halves
 //   dot4               c + four products of signed bytes
-//   ld16s .. ld1s      streaming: weights, which are read once
-//   ld16_once          of what is read once in a step, and written: not to be kept in L2 on NVIDIA, while AMD's last
-//   st16_once          cache may have room for it until the next step
-//   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never
-//                      by AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
-//                      atomic load goes to L2
-//   ld_host, st_step   of page-locked memory, as it was when the host launched the kernel; of such a number. On NVIDIA
-//                      a plain load: volatile or relaxed ones of one line are done one after the other, in 1 us each
-//   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
-//                      save registers
-//   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where
-//                      it stands, instead of once for all turns of a loop, where it would take up registers (a
-//                      condition, one of the scalar ones) and spill them
-//   lookup16           bytes of the 16-byte table {t0, .., t3} by the low nibbles of w, and by the high ones. Permutes
-//                      pick from eight entries by three bits, then one picks the upper or the lower eight by the fourth
-//   release_fence      what a thread has written comes before its next atomic, for all blocks
-//   acquire_fence      what comes after sees what others released before the thread's last atomic
-//   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the one ahead of it has ended,
-//                      and calls this before it touches anything but weights and the step's inputs, which `copy_step`
-//                      has written before any other kernel of the step starts (`Stream::launch_apart`). EVERY kernel
-//                      must: order is transitive
-//   pdl_launch         from here on the next kernel may start
-//   prefetch           asks for a line of L2, whoever may be writing it: worth while ahead of pdl_wait alone
+//   ld16s .. ld1s      streaming loads, for weights, which are read once
+//   ld16_once          data that is read once in a step, and written: not kept in NVIDIA's L2. AMD's last-level cache
+//   st16_once          may have room for it until the next step.
+//   ld_step            a number that changes from step to step: of the batch, or the expert of a row. Never through
+//                      AMD's scalar cache: runtimes were seen not to invalidate it for the kernels of a graph. An
+//                      atomic load reads L2.
+//   ld_host, st_step   ld_host reads page-locked memory as it was at the launch; st_step stores a number of a step. On
+//                      NVIDIA ld_host is a plain load: volatile or relaxed loads of one line run one after the other,
+//                      in 1 us each.
+//   loads_first        keeps the loads before it ahead of the arithmetic after it; compilers move loads down to save
+//                      registers
+//   recomputed         hides a lane's number from AMD's compiler. The compiler then recomputes derived values where
+//                      they are used, instead of hoisting them out of the loop. There they would occupy registers (a
+//                      condition: scalar registers) and spill.
+//   lookup16           bytes of the 16-byte table {t0, .., t3}, selected by the low and by the high nibbles of w.
+//                      Permutes select among eight entries by three bits; another one selects the upper or lower eight
+//                      by the fourth.
+//   release_fence      a thread's earlier writes become visible to all blocks before its next atomic
+//   acquire_fence      later reads see what others released before the thread's last atomic
+//   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the previous one has ended. It
+//                      calls pdl_wait before it touches anything but weights and the step's inputs. `copy_step` has
+//                      written those before any other kernel of the step starts (`Stream::launch_apart`). EVERY kernel
+//                      must call it, because order is transitive.
+//   pdl_launch         the next kernel may start from here on
+//   prefetch           requests a line of L2, even while another kernel may write it; useful only before pdl_wait
 DEV v4 ld16(const void* p) { return *(const v4*)p; }
 #if !GPU_NV
 DEV v4 ld16_once(const void* p) { return ld16(p); }
@@ -424,7 +436,7 @@ DEV v2 ld8(const void* p) { return *(const v2*)p; }
 DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }     // to a power of two
 DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
 DEV u32 f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
-DEV float clamp_half(float f) { return f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f; }    // a NaN stays one
+DEV float clamp_half(float f) { return f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f; }    // a NaN stays NaN
 DEV u16 f2h_sat(float f) { return f2h(clamp_half(f)); }
 #if !GPU_NV
 DEV u32 halves_sat(float low, float high) { return (u32)f2h_sat(low) | (u32)f2h_sat(high) << 16; }
@@ -433,7 +445,7 @@ DEV u32 hclamp2(u32 a) { return halves_sat(h2f((f16)(a & 0xffff)), h2f((f16)(a >
 DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
 DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
 DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
-// A bf16 is the upper half of an f32, rounded to nearest even; a NaN stays one.
+// A bf16 is the upper half of an f32, rounded to nearest even; a NaN stays NaN.
 DEV float bf2f(u16 b) { return bits_f32((u32)b << 16); }
 DEV u16 f2bf(float f) {
   const u32 u = f32_bits(f);

@@ -1,9 +1,9 @@
-// Rows that are made of two, where one of the two may be of the token before: of a sequence's first row in a step it is
-// what a state has kept.
+// Joins pairs of rows, where the second may be of the previous token: for a sequence's first row in a step, the state
+// holds it.
 #include "states.h"
 
-// A thread takes a column of a joined row. The threads of a sequence's first row keep its last ones for the steps that
-// follow, once they have read what the state held: it may go to the slot that it comes from.
+// A thread has a column of a joined row. The threads of a sequence's first row also store its last inputs for later
+// steps, after they have read the old state: the new state may go to the slot of the old one.
 KERNEL(CONVOLUTION_THREADS, join_rows, JoinRowsArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), at = (u32)bid_y() * CONVOLUTION_THREADS + (u32)tid_x(), joined = 2 * a.cols;

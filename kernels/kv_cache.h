@@ -1,6 +1,6 @@
-// Where K and V of a layer lie: [num_blocks][num_kv_heads] heads of a block, of which each is [block_size][head_dim]
-// elements. In int8 the elements are whole numbers up to LEVELS, and a head of a block has behind its elements what one
-// of them is worth, an f32 for each token. Blocks hold a multiple of 16 tokens, so that these begin at 16 bytes.
+// The layout of a layer's K and V: [num_blocks][num_kv_heads] heads of a block, each [block_size][head_dim] elements.
+// In int8, elements are integers up to LEVELS ("levels"). After its elements, a head of a block has an f32 scale for
+// each token. Blocks hold a multiple of 16 tokens, so that the scales are aligned to 16 bytes.
 #pragma once
 #include "gpu.h"
 #include "args.h"
@@ -12,13 +12,13 @@ template <class T> constexpr bool HAS_SCALES = sizeof(T) == 1;
 template <class T> DEV u32 head_stride(u32 block_size, u32 head_dim) {
   return block_size * (head_dim + (HAS_SCALES<T> ? (u32)sizeof(float) : 0));
 }
-// Returns what the tokens' elements are worth, of a head of a block that begins at `head`.
+// Returns the tokens' scales of the head of a block that begins at `head`.
 DEV float* scales_of(i8* head, u32 block_size, u32 head_dim) { return (float*)(head + (u64)block_size * head_dim); }
 DEV const float* scales_of(const i8* head, u32 block_size, u32 head_dim) {
   return (const float*)(head + (u64)block_size * head_dim);
 }
 
-// Two or four neighbours at a time, where all heads begin at a multiple of so many. To int8, x is a whole number.
+// Stores one, two or four adjacent elements; heads must be aligned to that many. For int8, x is an integer.
 DEV u32 level(float x) { return (u32)(i32)x & 0xff; }
 DEV void store_cache(i8* at, float x) { *at = (i8)(i32)x; }
 DEV void store_cache(i8* at, float x, float y) { *(u16*)at = (u16)(level(x) | level(y) << 8); }
@@ -36,8 +36,8 @@ DEV void store_cache(float* at, float x, float y, float z, float w) {
   *(v4*)at = {f32_bits(x), f32_bits(y), f32_bits(z), f32_bits(w)};
 }
 
-// Four levels as halves, each divided by 128: levels 0 and 1 in `low`, 2 and 3 in `high`. A byte, made unsigned, is the
-// end of a half of 1024 and more. Products with what 128 levels are worth are as large as the elements were.
+// Converts four levels to halves, each divided by 128: levels 0 and 1 in `low`, 2 and 3 in `high`. An unsigned byte
+// becomes the low bits of a half that is at least 1024. The matching scale is 128 times the token's (LEVELS_OF_HALVES).
 DEV void halves_of_levels(u32 levels, u32& low, u32& high) {
   const u32 w = levels ^ 0x80808080u;
   const u32 by = splat(0x2000), minus_nine = splat(0xc880);          // 1 / 128; 9 = (1024 + 128) / 128

@@ -1,4 +1,4 @@
-// The rows of latent attention (MLA): products of heads, each with a matrix of its own, and the store of latent rows.
+// The rows of latent attention (MLA): products of each head with its own matrix, and the store of latent rows.
 #include "activation.h"
 #include "block_sum.h"
 #include "mma.h"
@@ -19,8 +19,8 @@ struct Operands {
   alignas(16) f16 x[TILE * STRIDE], weights[TILE * STRIDE];
 };
 
-// A block computes 64 rows and 64 outputs of a head. A wave has 16 rows and its share of the tiles of 16 outputs; with
-// fewer rows, waves without any only bring operands. An output's order of summation depends on nothing but its columns.
+// A block computes 64 rows and 64 outputs of a head. A wave has 16 rows and its share of the tiles of 16 outputs. Waves
+// without rows only load operands. An output's order of summation depends only on its columns.
 KERNEL(HEAD_PRODUCTS_THREADS, head_products, HeadProductsArgs) {
   constexpr u32 TURNS = TILE * STEP / 4 / HEAD_PRODUCTS_THREADS, TILES = TILE / 4 / (HEAD_PRODUCTS_THREADS / WARP);
   SHARED Operands lds;
@@ -54,14 +54,14 @@ KERNEL(HEAD_PRODUCTS_THREADS, head_products, HeadProductsArgs) {
       *(v2*)&lds.x[r * STRIDE + c] = {f2h_sat(v[0]) | (u32)f2h_sat(v[1]) << 16, f2h_sat(v[2]) | (u32)f2h_sat(v[3]) << 16};
       *(v2*)&lds.weights[r * STRIDE + c] = halves[i];
     }
-    block_sync();                                        // the operands are there
+    block_sync();                                        // the operands are in LDS
     if (works)
       for (u32 d = 0; d < STEP; d += 16)
         #pragma unroll
         for (u32 n = 0; n < TILES; n++)
           mma_16x16x16(sums[n], lds.x + 16 * row_tile * STRIDE + d, STRIDE,
                        lds.weights + 16 * (first_tile + n) * STRIDE + d, STRIDE);
-    block_sync();                                        // they have been read
+    block_sync();                                        // the operands have been read
   }
 
   const u32 cols = a.heads * a.out_head;
@@ -74,7 +74,7 @@ KERNEL(HEAD_PRODUCTS_THREADS, head_products, HeadProductsArgs) {
       if (row < a.rows && out < a.out_cols)
         store_activation(a.out, a.format_out, row, head * a.out_head + out, cols, sums[n][i]);
     }
-  // The columns behind the last head, which all formats but F32 have.
+  // The padding after the last head, which all formats but F32 have.
   if (a.format_out == FORMAT_F32 || head + 1 != a.heads || bid_x() != 0) return;
   const u32 padding = ((cols + 255) & ~255u) - cols;
   for (u32 i = thread; i < TILE * padding; i += HEAD_PRODUCTS_THREADS)
@@ -88,20 +88,23 @@ template <class T> DEV void latent_store(const LatentStoreArgs& a) {
   SHARED float waves[LATENT_STORE_THREADS / WARP];
   const u32 thread = (u32)tid_x(), row = (u32)bid_x(), num_pairs = a.rope_dim / 2, row_dim = a.rank + a.rope_dim;
   const float* angles = a.angles + (u64)row * a.rope_dim;
+  const bool halves = (a.flags & ROTATION_NEOX) != 0;
+  const auto first = [&](u32 pair) { return halves ? pair : 2 * pair; };
+  const auto second = [&](u32 pair) { return halves ? pair + num_pairs : 2 * pair + 1; };
   const float* q = a.q + (u64)row * a.num_heads * (a.plain_dim + a.rope_dim);
   float* queries = a.queries + (u64)row * a.num_heads * row_dim;
   float factor = 1.f;
   if (a.temperature != 0.f) {
-    const u32 contexts = ld_step(a.positions + row) / a.temperature_context;
+    const u32 contexts = (ld_step(a.positions + row) + a.temperature_offset) / a.temperature_context;
     factor = 1.f + a.temperature * log_accurate(1.f + (float)contexts);
     for (u32 i = thread; i < a.num_heads * a.rank; i += LATENT_STORE_THREADS)
       queries[i / a.rank * row_dim + i % a.rank] *= factor;
   }
   for (u32 i = thread; i < a.num_heads * num_pairs; i += LATENT_STORE_THREADS) {
     const u32 head = i / num_pairs, pair = i % num_pairs;
-    const float* from = q + head * (a.plain_dim + a.rope_dim) + a.plain_dim + 2 * pair;
+    const float* from = q + head * (a.plain_dim + a.rope_dim) + a.plain_dim;
     float* to = queries + head * row_dim + a.rank + 2 * pair;
-    const float u = from[0], v = from[1], c = angles[pair], s = angles[num_pairs + pair];
+    const float u = from[first(pair)], v = from[second(pair)], c = angles[pair], s = angles[num_pairs + pair];
     to[0] = factor * fma_(u, c, -(v * s));
     to[1] = factor * fma_(u, s, v * c);
   }
@@ -115,7 +118,7 @@ template <class T> DEV void latent_store(const LatentStoreArgs& a) {
   T* cache = (T*)a.cache + (u64)slot * row_dim;
   for (u32 i = thread; i < a.rank; i += LATENT_STORE_THREADS) store_cache(cache + i, latent[i] * scale * a.norm[i]);
   for (u32 pair = thread; pair < num_pairs; pair += LATENT_STORE_THREADS) {
-    const float u = latent[a.rank + 2 * pair], v = latent[a.rank + 2 * pair + 1];
+    const float u = latent[a.rank + first(pair)], v = latent[a.rank + second(pair)];
     const float c = angles[pair], s = angles[num_pairs + pair];
     store_cache(cache + a.rank + 2 * pair, fma_(u, c, -(v * s)));
     store_cache(cache + a.rank + 2 * pair + 1, fma_(u, s, v * c));

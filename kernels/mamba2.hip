@@ -1,4 +1,4 @@
-// Mamba-2 mixers: a state of each sequence, carried from token to token.
+// Mamba-2 mixers: each sequence has a state that is carried from token to token.
 #include "states.h"
 #include "block_sum.h"
 
@@ -11,7 +11,7 @@ DEV Inputs inputs_of(const Mamba2Args& a) {
   return {a.x + inner_cols(a), a.states.windows, projected_cols(a), channels(a), a.num_taps - 1, 0};
 }
 
-// A thread takes a channel.
+// A thread has a channel.
 KERNEL(CONVOLUTION_THREADS, mamba2_convolve, Mamba2Args) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = (u32)bid_y() * CONVOLUTION_THREADS + (u32)tid_x();
@@ -40,7 +40,7 @@ template <u32 D> struct Recurrence {
   u32 group;
   Columns<D> columns;
 
-  // Brings the tokens in rows `row` .. `row` + count into shared memory.
+  // Copies the tokens in rows `row` .. `row` + count into shared memory.
   MEM void stage(u32 row, u32 count, Staged& staged) const {
     const u32 head = columns.head;
     const float* b = a.convolved + (u64)row * channels(a) + inner_cols(a) + group * a.state_size;
@@ -55,7 +55,7 @@ template <u32 D> struct Recurrence {
     }
   }
 
-  // The block's columns of a row's x, which its outputs take the place of.
+  // Returns the block's columns of a row's x, which its outputs replace.
   MEM float* value_of(u32 row) const {
     return a.convolved + (u64)row * channels(a) + columns.head * a.head_size + columns.first;
   }
@@ -93,11 +93,12 @@ template <u32 D> DEV void mamba2_walk(const Mamba2Args& a) {
 }
 
 KERNEL(STATE_WALK_THREADS, mamba2_walk_d32, Mamba2Args) { mamba2_walk<32>(a); }
-// Blocks wait for memory, so they are many.
+// Blocks wait for memory, so many of them run at once.
 KERNEL_AT_ONCE(STATE_WALK_THREADS, 5, mamba2_walk_d128, Mamba2Args) { mamba2_walk<128>(a); }
+KERNEL(STATE_WALK_THREADS, mamba2_walk_d256, Mamba2Args) { mamba2_walk<256>(a); }
 
 // ------------------------------------------------------------------------------------------------ gate and norm
-// A block takes a group.
+// A block has a group.
 KERNEL(MAMBA2_GATE_THREADS, mamba2_gate, Mamba2Args) {
   SHARED float waves[MAMBA2_GATE_THREADS / WARP];
   pdl_launch(); pdl_wait();
@@ -114,7 +115,7 @@ KERNEL(MAMBA2_GATE_THREADS, mamba2_gate, Mamba2Args) {
   }
   const float scale = rsqrt_accurate(block_sum<MAMBA2_GATE_THREADS>(squares, waves) / (float)size + a.eps);
   for (u32 c = thread; c < size; c += MAMBA2_GATE_THREADS) {
-    const float value = is_row ? y[c] * scale * a.norm[first + c] : 0.f;
+    const float value = !is_row ? 0.f : a.norm ? y[c] * scale * a.norm[first + c] : y[c];
     store_activation(a.out, a.format_out, row, first + c, inner_cols(a), value);
   }
   if (a.format_out == FORMAT_F32 || group + 1 != a.groups) return;

@@ -1,10 +1,10 @@
 // matmul_<type>_n{8,16,32,64}: quantised weights times 8, 16, 32 or 64 activation rows a block, on the matrix units.
-// matmul_<type>_<type>_n{8,16,32,64}: the same for two matrices of one stack, in one launch.
-#define WEIGHTS_IN_SHARED                // where wgmma multiplies
+// matmul_<type>_<type>_n{8,16,32,64}: two matrices of one stack in one launch.
+#define WEIGHTS_IN_SHARED                // with wgmma
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 
-// Computes the block at `x` among the blocks of a matrix of type T.
+// Computes block `x` among the blocks of a matrix of type T.
 template <class T, int N> DEV void matmul(const MatmulArgs& a, u32 x) {
   const MatmulPlace<N> at(a, x);
   MatmulSums<N> sums;

@@ -1,13 +1,13 @@
-// matmul_experts_<type>_n{16,64}: `matmul` over rows that lie in runs of one expert each, every run a whole number of
-// blocks of rows. matmul_gated_experts_<type>_n{16,64}: what an activation makes of the products with gate and up. A
-// unit of its own, so that models without experts neither compile nor load it.
+// matmul_experts_<type>_n{16,64}: `matmul` over rows grouped by expert; each group is a whole number of blocks of rows.
+// matmul_gated_experts_<type>_n{16,64}: the gated activation of the products with gate and up. A separate unit, so that
+// models without experts neither compile nor load it.
 #define MATMUL_OF_EXPERTS
-#define WEIGHTS_IN_SHARED                // where wgmma multiplies
+#define WEIGHTS_IN_SHARED                // with wgmma
 #include "matmul_gated.h"
 
-// Brings `product` to the expert of its block of rows; false for a block of none.
+// Points `product` to the expert of its block of rows. Returns false for a block without an expert.
 DEV bool of_expert(MatmulArgs& product, const MatmulExpertsArgs& a, u32 by) {
-  pdl_wait();                          // the experts were chosen by a kernel before
+  pdl_wait();                          // an earlier kernel chose the experts
   const u32 expert = ld_step(a.experts + by);
   if (expert == NO_EXPERT) return false;
   product.weights += expert * a.expert_bytes;

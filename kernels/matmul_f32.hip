@@ -1,6 +1,6 @@
-// matmul_f32_n{4,8,64}: f32 weights times 4, 8 or 64 activation rows a block, on the vector units, because no matrix
-// unit multiplies f32 exactly; 64 rows on NVIDIA in parts that its matrix units do multiply exactly. `gemv_f32` reads
-// the whole matrix for each row; these read it once for the rows of a block.
+// matmul_f32_n{4,8,64}: f32 weights times 4, 8 or 64 activation rows a block. They use the vector units, because no
+// matrix unit multiplies f32 exactly. On NVIDIA, blocks of 64 rows split numbers into parts that the matrix units
+// multiply exactly. `gemv_f32` reads the whole matrix for each row; these kernels read it once for the rows of a block.
 #include "activation.h"
 #include "args.h"
 #include "quant.h"
@@ -9,10 +9,11 @@
   #include "mma.h"
 #endif
 
-using Piece = FloatTile<1>;                                // 16 outputs x 64 columns: 16 in each quarter of a super-block
+using Piece = FloatTile<1>;                                // 16 outputs x 64 columns, 16 of each quarter of a
+                                                           // super-block
 constexpr u32 TILE_PIECES = F32::COLS / Piece::COLS;
 
-// The rows of a block. Rows beyond the last are the last one, and are not stored.
+// The rows of a block. Rows after the last repeat it, and are not stored.
 struct Rows {
   const float* x;
   u32 count, stride, cols;
@@ -20,7 +21,8 @@ struct Rows {
   MEM Rows(const MatmulF32Args& a, u32 first, u32 most)
       : x(a.x + (u64)first * a.x_stride), count(a.rows - first < most ? a.rows - first : most), stride(a.x_stride),
         cols(a.cols), aligned(is_aligned(a.x, 16) && a.x_stride % 4 == 0 && a.cols % 4 == 0) {}
-  // Columns c .. c + 4 of a row, zeros beyond it. Aligned loads have no branch, so that none waits for another.
+  // Returns columns c .. c + 4 of a row, with zeros outside. Aligned loads have no branch, so that none waits for
+  // another.
   template <bool ALIGNED> MEM v4 four(u32 row, u32 c) const {
     const float* from = x + (u64)(row < count ? row : count - 1) * stride;
     if constexpr (!ALIGNED) {
@@ -39,10 +41,10 @@ DEV void store(const MatmulF32Args& a, u32 row, u32 out_row, float value) {
   *out = a.flags & LINEAR_ADD ? *out + value : value;
 }
 
-// Few rows: a block has a tile of 16 outputs. Its groups of 32 lanes share out the columns and keep the sums of all
-// rows in registers, as the weights lie in the tile: those of outputs g and g + 8 for lane 4g + t.
+// Few rows: a block has a tile of 16 outputs. Its groups of 32 lanes divide the columns and keep the sums of all rows
+// in registers. As in the tile, lane 4g + t has the weights of outputs g and g + 8.
 //
-// Adds the products of a piece, which begins at column `c` of this lane.
+// Adds the products of a piece, whose columns for this lane begin at `c`.
 template <bool ALIGNED, u32 FEW>
 DEV void add_piece(float (&sums)[FEW][2], const Piece& w, const Rows& rows, u32 c) {
   #pragma unroll
@@ -105,12 +107,12 @@ template <u32 FEW, u32 GROUPS> DEV void multiply_few(const MatmulF32Args& a, flo
 MATMUL_F32_OF_FEW(4)
 MATMUL_F32_OF_FEW(8)
 
-// Many rows: a block has four tiles, a quarter of its threads the columns of a quarter of each super-block.
+// Many rows: a block has four tiles. A quarter of its threads has the columns of a quarter of each super-block.
 constexpr u32 SIDE = 64;                                   // outputs and rows of a block
 static_assert(MATMUL_F32_TILES_N64 * 16 == SIDE, "a block has as many outputs as rows");
 
-// The sums of quarters 2 and 3 come to those of 0 and 1, and these two are stored as one. `visit(use)` calls
-// use(row, output, sum) for each of a thread's sums.
+// Adds the sums of quarters 2 and 3 to those of 0 and 1, and stores the sum of these two. `visit(use)` calls use(row,
+// output, sum) for each of a thread's sums.
 template <class Visit>
 DEV void store_quarters(const MatmulF32Args& a, float (*sums)[SIDE][SIDE], u32 quarter, const Rows& rows, u32 first_row,
                         const Visit& visit) {
@@ -136,7 +138,7 @@ DEV void multiply_many(const MatmulF32Args& a, const Rows& rows, const u8* weigh
                        float (&sums)[4][4][4], u32 quarter, u32 first) {
   const u32 lane = (u32)tid_x() % 32, super_blocks = (a.cols + 255) / 256;
   v4 w[4][2], x[4], next_w[4][2], next_x[4];
-  const auto load = [&](v4 (&w)[4][2], v4 (&x)[4], u32 step) {       // of four columns of each run of the quarter
+  const auto load = [&](v4 (&w)[4][2], v4 (&x)[4], u32 step) {       // four columns of each group of the quarter
     #pragma unroll
     for (u32 m = 0; m < 4; m++)
       #pragma unroll
@@ -180,10 +182,10 @@ KERNEL(MATMUL_F32_THREADS_N64, matmul_f32_n64, MatmulF32Args) {
   });
 }
 #else
-// Each thread has the sums of 8 outputs and 8 rows of its quarter. Half a piece of each tile, and as many columns of
-// the rows, are in LDS, the next half on its way to the registers.
+// Each thread has the sums of 8 outputs and 8 rows of its quarter. LDS holds half a piece of each tile, and as many
+// columns of the rows; the next half is loading into registers.
 constexpr u32 DEPTH = 8;                                   // columns of a quarter at a time
-constexpr u32 QUARTER = DEPTH * SIDE + 8;                  // floats; those of the four quarters begin in other banks
+constexpr u32 QUARTER = DEPTH * SIDE + 8;                  // floats; the four quarters begin in different banks
 static_assert(4 * SIDE == MATMUL_F32_THREADS_N64, "a thread has 8 x 8 sums of a quarter");
 
 // Outputs or rows by column: [quarter][column][output or row].
@@ -193,7 +195,7 @@ KERNEL(MATMUL_F32_THREADS_N64, matmul_f32_n64, MatmulF32Args) {
   union Memory { struct { Half weights, x; } halves[2]; float sums[2][SIDE][SIDE]; };
   alignas(16) SHARED Memory memory;
   const u32 thread = (u32)tid_x(), first_row = (u32)bid_y() * SIDE;
-  // For loads: two groups of 32 lanes have a tile of weights, each half of its outputs, and each group 8 rows.
+  // For loads: two groups of 32 lanes have a tile of weights, each half of its outputs; each group has 8 rows.
   const u32 group = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const u32 super_blocks = (a.cols + 255) / 256, tiles = (a.out_rows + 15) / 16, halves = super_blocks * 8;
   const u32 tile = (u32)bid_x() * 4 + group / 2;
@@ -232,7 +234,7 @@ KERNEL(MATMUL_F32_THREADS_N64, matmul_f32_n64, MatmulF32Args) {
   put(0);
   block_sync();
 
-  // For sums: outputs 4m .. 4m + 3 and those 32 behind, of the rows alike.
+  // For sums: outputs 4m .. 4m + 3 and the same + 32; likewise for rows.
   const u32 quarter = thread / SIDE, m = thread % 8, n = thread / 8 % 8;
   float sums[8][8] = {};                                   // [row][output]
   for (u32 half = 0; half < halves; half++) {

@@ -1,10 +1,10 @@
-// Products of many f32 rows with f32 weights on NVIDIA's matrix units, which multiply numbers of 11 bits. A number is
-// the sum of two of these within 2^-23 of itself, so three products make one. The matrix units cut sums off: they add
-// up 32 columns, the rest is added in f32.
+// Products of many f32 rows with f32 weights on NVIDIA's matrix units, which multiply numbers with 11 bits. A number is
+// the sum of two of these within 2^-23 of itself, so three products give one. The matrix units truncate sums: they add
+// up only 32 columns, and the rest is added in f32.
 #pragma once
 #include "activation.h"
 
-// The numbers that x is the sum of. The matrix unit reads the upper 19 bits of each. A NaN stays one.
+// Splits x into two numbers. The matrix unit reads the upper 19 bits of each. A NaN stays NaN.
 DEV void split_f32(u32 x, u32& high, u32& low) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(high) : "f"(bits_f32(x)));
   low = f32_bits(bits_f32(x) - bits_f32(high));
@@ -17,7 +17,7 @@ DEV void mma_16x8x8(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four columns of each of the four runs of a super-block: two steps of eight columns.
+// Four columns of each of the four groups of a super-block: two steps of eight columns.
 struct TwoSteps {
   u32 high[2], low[2];                                     // of a step
   // Columns 2 * step and 2 * step + 1 of four.
@@ -27,8 +27,8 @@ struct TwoSteps {
   }
 };
 
-// Adds to sums[m][n] what four columns of each run make of tiles m and of the rows n * 8 ..; w[m][h] are those of the
-// tile's row g + 8h, x[n] those of row g.
+// Adds to sums[m][n] the products of four columns of each group, for tiles m and rows n * 8 ... w[m][h] has the tile's
+// row g + 8h, x[n] has row g.
 template <int TILES, int NT>
 DEV void add_columns(float (&sums)[TILES][NT][4], const v4 (&w)[TILES][2], const v4 (&x)[NT]) {
   TwoSteps b[NT][2];

@@ -1,4 +1,5 @@
-// Turns the waves' sums into outputs: adds them over groups that share a tile and over splits; bias, residual, store.
+// Turns the waves' sums into outputs: adds the sums of groups that share a tile and of splits, then bias, residual,
+// store.
 #pragma once
 #include "arrival.h"
 #include "matmul_shape.h"
@@ -12,7 +13,7 @@ DEV void add_floats(float* f, const v4& v) {
   f[0] += bits_f32(v.x); f[1] += bits_f32(v.y); f[2] += bits_f32(v.z); f[3] += bits_f32(v.w);
 }
 
-// The sums of the waves that share tiles come together in those with kw = 0, in order of kw.
+// Adds the sums of waves that share tiles, in order of kw, in the waves with kw = 0.
 template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
   if constexpr (S::KW > 1) {
@@ -31,7 +32,7 @@ template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& 
   }
 }
 
-// Adds the sums of all splits, in order of the splits whichever block arrives last. Returns false in all other blocks.
+// Adds the sums of all splits, in order of the splits, whichever block arrives last. Returns false in all other blocks.
 template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
   float* v = &sums.v[0][0][0];
@@ -52,9 +53,9 @@ template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, c
   return true;
 }
 
-// Bias and residual are all read before the first store: the compiler cannot know that a store does not change them,
-// and one wait for memory an element would take longer than the product. Elements outside the matrix read the last one
-// inside, which is of this block too, instead of branching.
+// Reads bias and residual completely before the first store. The compiler cannot know that a store does not change
+// them, and one wait for memory per element would take longer than the product. Elements outside the matrix read the
+// last one inside, which also belongs to this block, instead of branching.
 template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at,
                                                 const float* out, u32 columns) {
   typedef MatmulShape<N> S;
@@ -85,7 +86,7 @@ template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const Matmu
   }
 }
 
-// Stores the block's sums among `to`, those of all rows. They are complete where no split is left.
+// Stores the block's sums in `to`, which has all rows. They are complete if no split is left.
 template <int N> DEV void store_sums(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at, float* to) {
   typedef MatmulShape<N> S;
   const int lane = lane_id();

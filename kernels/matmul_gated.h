@@ -1,12 +1,12 @@
-// Products with two matrices of one shape, gate and up, in one block, and what an activation makes of them: neither
-// product is ever in memory.
+// Products with two matrices of one shape, gate and up, in one block, and their gated activation. Neither product is
+// ever in memory.
 #pragma once
 #include "elementary.h"
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 
-// A block has as many tiles of gate as of up, of the same outputs: those of gate are its first waves'. Its outputs fill
-// the padding of their format, so there are blocks for tiles that the matrices have not.
+// A block has as many tiles of gate as of up, for the same outputs; its first waves have those of gate. Outputs include
+// the padding of their format, so some blocks have tiles outside the matrices.
 template <int N> struct GatedPlace : MatmulPlace<N> {
   typedef MatmulShape<N> S;
   static_assert(S::ROW_WAVES % 2 == 0, "half of the waves have tiles of gate");
@@ -19,12 +19,12 @@ template <int N> struct GatedPlace : MatmulPlace<N> {
   }
 };
 
-// Products of a block in shared memory: [activation row][outputs of gate, then of up], some rows at a time. It takes
-// the place of what the block has multiplied.
+// Products of a block in shared memory: [activation row][outputs of gate, then of up], some rows at a time. It reuses
+// the memory of the block's operands.
 template <int N> struct GatedRoom {
   typedef MatmulShape<N> S;
   static constexpr u32 COLS = S::TILES / 2 * 16, ROWS = N < 32 ? N : 32;
-  static constexpr u32 STRIDE = 2 * COLS + 4;        // eight rows lie in different banks
+  static constexpr u32 STRIDE = 2 * COLS + 4;        // eight rows use different banks
   static constexpr u32 BYTES = ROWS * STRIDE * sizeof(float);
   MEM static float* get() {
 #if GPU_WGMMA
@@ -41,7 +41,7 @@ template <int N> struct GatedRoom {
   }
 };
 
-// Makes eight outputs, from column c on, of the products of a row in `room`; zeros from `cols` on.
+// Returns eight outputs, from column c on, from the products of a row in `room`; zeros from `cols` on.
 DEV void gate_eight(const float* gate, const float* up, u32 activation, u32 c, u32 cols, float (&y)[8]) {
   v4 g[2], u[2];
   #pragma unroll
@@ -53,7 +53,7 @@ DEV void gate_eight(const float* gate, const float* up, u32 activation, u32 c, u
   }
 }
 
-// Stores the activation of a block's products, in an order of activations for the matrix units.
+// Stores the activation of a block's products, in a tiled format for the matrix units.
 template <int N>
 DEV void finish_gated(MatmulSums<N>& sums, const MatmulArgs& a, const GatedPlace<N>& at, u32 activation, u32 format) {
   typedef MatmulShape<N> S;
@@ -65,7 +65,7 @@ DEV void finish_gated(MatmulSums<N>& sums, const MatmulArgs& a, const GatedPlace
   constexpr int STEPS = N / Room::ROWS, NT = S::NT / STEPS;
   #pragma unroll
   for (int step = 0; step < STEPS; step++) {
-    block_sync();                      // what was here has been read
+    block_sync();                      // the previous content has been read
     if (at.kw == 0)
       #pragma unroll
       for (int m = 0; m < S::WAVE_TILES; m++)

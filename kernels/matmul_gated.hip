@@ -1,7 +1,7 @@
-// matmul_gated_<type>_n<N>: what an activation makes of the products with gate and up, which are never in memory. It is
-// a unit of its own, because its blocks of 64 rows have other shapes than those of `matmul`.
+// matmul_gated_<type>_n<N>: the gated activation of the products with gate and up, which are never in memory. A
+// separate unit, because its blocks of 64 rows have other shapes than those of `matmul`.
 #define MATMUL_OF_GATE
-#define WEIGHTS_IN_SHARED                // where wgmma multiplies
+#define WEIGHTS_IN_SHARED                // with wgmma
 #include "matmul_gated.h"
 #if GPU_NV
 

@@ -4,9 +4,8 @@
 #include "activation.h"
 #include "quant.h"
 
-// The weights that a lane works on at a time: a piece of each of its group's tiles, the next piece on its way from
-// memory while this one is multiplied. Two whole tiles of a float type do not fit the registers: its pieces are
-// quarters.
+// The weights that a lane works on at a time: a piece of each of its group's tiles. The next piece loads while this one
+// is multiplied. Two whole tiles of a float type do not fit the registers: its pieces are quarters.
 template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
@@ -30,8 +29,8 @@ template <class T, int N> struct MatmulWeights {
 };
 
 #if GPU_NV
-// A fragment of a tile is an operand of mma.m16n8k16 as it is; the activations lie in memory as the other operand wants
-// them (activation_index), so nothing goes through shared memory.
+// A fragment of a tile is an operand of mma.m16n8k16 without conversion. The activations in memory have the order of
+// the other operand (activation_index), so nothing goes through shared memory.
 template <int N> struct MatmulActivations {
   typedef MatmulShape<N> S;
   const u16* x;
@@ -39,7 +38,8 @@ template <int N> struct MatmulActivations {
     const u32 super_blocks = (a.cols + 255) / 256, row = at.by * N;
     x = a.x + activation_index(row, 0, super_blocks) + lane_id() * 8;
   }
-  // Columns 64t + 16j + (0..15), t = 0..3, of super-block sb; they are group `piece_j` of the piece in `weights`.
+  // Multiplies columns 64t + 16j + (0..15), t = 0..3, of super-block sb; they are group `piece_j` of the piece in
+  // `weights`.
   template <class T>
   MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<T, N>& weights, u32 sb, int j, int piece_j) const {
     const u16* group = x + ((u64)sb * 4 + j) * 4096;
@@ -62,9 +62,9 @@ template <int N> struct MatmulActivations {
   }
 };
 #else
-// Fragments go through LDS, where every lane finds its part of an operand whatever the matrix unit wants. A wave writes
-// and reads its own tiles only: no block barrier. Activations are rows in memory, in the order of columns of fragments.
-constexpr int TILE_STRIDE = 64 + 8;          // 16 bytes more than the columns: eight rows then lie in different banks
+// Fragments go through LDS, where every lane finds its part of an operand for any matrix unit. A wave writes and reads
+// only its own tiles: no block barrier. Activations are rows in memory, in the column order of fragments.
+constexpr int TILE_STRIDE = 64 + 8;          // 16 bytes more than the columns: eight rows then use different banks
 template <int N> struct TileRoom {
   typedef MatmulShape<N> S;
   static constexpr u32 BYTES = S::TILES * S::KW * 16 * TILE_STRIDE * sizeof(u16);
@@ -87,7 +87,7 @@ template <int N> struct MatmulActivations {
   template <class T>
   MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<T, N>& weights, u32 sb, int j, int piece_j) const {
     const int lane = lane_id(), g = (lane & 31) >> 2, t = lane & 3;
-    warp_sync();                       // the wave has read the columns before
+    warp_sync();                       // the wave has read the previous columns
     #pragma unroll
     for (int m = 0; m < S::GROUP_TILES; m++) {
       u16* row = wave_tiles + (((lane >> 5) * S::GROUP_TILES + m) * 16 + g) * STRIDE + 16 * t;
@@ -106,7 +106,7 @@ template <int N> struct MatmulActivations {
     }
     warp_sync();
     const u16* columns = x + (u64)sb * 256 + 16 * j;
-    #pragma unroll 1                   // k indexes no register, and loads of activations ahead crowd the registers
+    #pragma unroll 1                   // k indexes no register, and early loads of activations would fill the registers
     for (int k = 0; k < 4; k++) {
       MmaB b[S::NT];
       #pragma unroll
@@ -137,19 +137,19 @@ template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArg
   #pragma unroll
   for (int m = 0; m < S::GROUP_TILES; m++) {
     const u32 tile = at.first_tile + (lane_id() >> 5) * S::GROUP_TILES + m;
-    // a tile beyond the matrix is multiplied as the last one and not stored
+    // a tile outside the matrix is computed as the last one and not stored
     rows[m] = a.weights + (u64)(tile < tiles ? tile : tiles - 1) * super_blocks * PIECES * Piece::BYTES;
   }
   #pragma unroll
   for (int i = 0; i < 4 * S::QUADS; i++) (&sums.v[0][0][0])[i] = 0.f;
 
-  // The next piece is loaded before this one is used up: at once where memory is the limit, half way where 64 rows keep
-  // the matrix units busy long enough and the registers of the used half are needed.
+  // The next piece is loaded before this one is used up. That happens at once if memory is the limit. With 64 rows it
+  // happens half way: these keep the matrix units busy long enough, and the registers of the used half are needed.
   constexpr int LOAD_AT = N >= 64 ? PIECE_GROUPS / 2 : 0;
   MatmulWeights<T, N> weights, next;
   if (first < last) weights.load(rows, first * PIECES, lane32);
   pdl_launch();
-  pdl_wait();                          // weights depend on no kernel before, activations do
+  pdl_wait();                          // weights depend on no earlier kernel, activations do
   const MatmulActivations<N> activations(a, at);
   for (u32 sb = first; sb < last; sb += S::KW) {
     #pragma unroll 1

@@ -1,4 +1,4 @@
-// Who computes what in a block of matmul_*_n<N>.
+// The division of work within a block of matmul_*_n<N>.
 #pragma once
 #include "mma.h"
 #include "args.h"
@@ -7,7 +7,7 @@ template <int N> struct MatmulBlock;
 #if GPU_WGMMA
 template <int TILE_COUNT, int RING_BYTES, int BLOCKS> struct MatmulRingBlock {
   static constexpr int THREADS = 32 * TILE_COUNT, TILES = TILE_COUNT, KW = 1, SHARED_BYTES = RING_BYTES;
-  static constexpr int AT_ONCE = BLOCKS;                             // find room in a multiprocessor
+  static constexpr int AT_ONCE = BLOCKS;                             // blocks that fit a multiprocessor
 };
 #define RING_BLOCK(N, BLOCKS) \
   template <> struct MatmulBlock<N> : MatmulRingBlock<MATMUL_WGMMA_TILES_N##N, MATMUL_WGMMA_SHARED_N##N, BLOCKS> {};
@@ -15,10 +15,11 @@ RING_BLOCK(8, 4)
 RING_BLOCK(16, 4)
 RING_BLOCK(32, 2)
 #if defined(MATMUL_OF_EXPERTS)
-// Experts have few columns: one block multiplies while another one waits for its first pieces or stores.
+// Experts have few columns: one block multiplies while another waits for its first pieces or stores.
 template <> struct MatmulBlock<64> : MatmulRingBlock<MATMUL_WGMMA_TILES_N64, MATMUL_EXPERTS_WGMMA_SHARED_N64, 2> {};
 #elif defined(MATMUL_OF_GATE)
-// More tiles share a block's activations, and there are fewer blocks than multiprocessors where more would take turns.
+// More tiles share a block's activations. Fewer blocks than multiprocessors remain, where smaller blocks would run in
+// turns.
 template <> struct MatmulBlock<64> : MatmulRingBlock<MATMUL_GATED_WGMMA_TILES_N64, MATMUL_WGMMA_SHARED_N64, 1> {};
 #else
 RING_BLOCK(64, 1)
@@ -46,13 +47,13 @@ template <> struct MatmulBlock<64> {
 #endif
 
 // Groups of 32 lanes load and dequantise weights, because a tile is laid out for 32 lanes; waves multiply. With WARP =
-// 64 two groups, with neighbouring tiles, make a wave.
+// 64 two groups, with neighbouring tiles, form a wave.
 template <int N> struct MatmulShape {
   static constexpr int THREADS = MatmulBlock<N>::THREADS, TILES = MatmulBlock<N>::TILES, KW = MatmulBlock<N>::KW;
   static constexpr int GROUP_TILES = TILES * KW * 32 / THREADS;
   static constexpr int WAVE_TILES = TILES * KW * WARP / THREADS;
   static_assert(WAVE_TILES <= TILES && GROUP_TILES > 0, "a wave has one kw");
-  static constexpr int ROW_WAVES = TILES / WAVE_TILES;               // waves that share out the tiles of a block
+  static constexpr int ROW_WAVES = TILES / WAVE_TILES;               // waves that divide the tiles of a block
 #if GPU_NV
   static constexpr int COLS = 8, ACC = 4;                            // a product: 16 weight rows x COLS activation rows
 #else
@@ -78,7 +79,7 @@ template <int N> struct MatmulPlace {
   u32 first_tile;          // of the wave
   // Blocks of a matrix along x.
   MEM static u32 width(const MatmulArgs& a) { return ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES; }
-  // The place of the block at `x` among the matrix' blocks.
+  // The place of block `x` among the blocks of the matrix.
   MEM MatmulPlace(const MatmulArgs& a, u32 x) : MatmulPlace(a, x, width(a)) {
     first_tile = bx * S::TILES + row_wave * S::WAVE_TILES;
   }
@@ -90,12 +91,12 @@ template <int N> struct MatmulPlace {
     // Blocks start in the order of x.
     block = (u32)bid_y() * blocks_x + x;
 #if defined(MATMUL_OF_EXPERTS)
-    // Blocks of a run shall run together: the activations of all runs are more than a cache holds, and each block would
-    // read its own from memory. The runs of an expert follow each other, so its weights are still in a cache.
+    // Blocks of the same rows run together: the activations of all rows exceed a cache, and each block would read its
+    // own from memory. Blocks of rows of one expert are adjacent, so its weights are still in a cache.
     bx = block % blocks_x;
     by = block / blocks_x;
 #else
-    // Blocks with the same weights shall run together, so that weights are read once.
+    // Blocks with the same weights run together, so that weights are read once.
     const u32 blocks_y = (a.rows + N - 1) / N;
     bx = block / blocks_y;
     by = block % blocks_y;

@@ -1,12 +1,12 @@
-// The matrix units behind one interface: C[16][16] += A[16][16] * B[16][16]^T in f32, A and B f16 or bf16, both with K
+// One interface for the matrix units: C[16][16] += A[16][16] * B[16][16]^T in f32. A and B are f16 or bf16, with K
 // contiguous in memory. Element i of a lane's accumulator is C[mma_row(lane, i)][mma_col(lane, i)].
 //   gfx11 (wave32) WMMA: a lane holds a whole row of A and of B; lanes 16..31 repeat lanes 0..15
-//   gfx12 (wave32) WMMA: half a row a lane. The hardware's order of K differs from that here; A and B share it, so the
-//                        product is the same (a C fed back as an operand would have to follow the hardware's)
+//   gfx12 (wave32) WMMA: half a row a lane. The hardware's order of K differs from this one, but A and B share it, so
+//                        the product is the same. (A C used as an operand would need the hardware's order.)
 //   gfx908, gfx90a, gfx94x, gfx950 (wave64) MFMA: a quarter of a row a lane
 //   sm_80+ two mma.m16n8k16
 //   gfx906, gfx10, CPU: dot products, 8 (wave32) or 4 (wave64) elements of C a lane
-// Operands are read in words of 8 or 16 bytes: rows are 16-byte aligned, strides multiples of 8 elements.
+// Operands are read in words of 8 or 16 bytes: rows are 16-byte aligned, strides are multiples of 8 elements.
 #pragma once
 #include "gpu.h"
 
@@ -32,7 +32,7 @@ typedef MmaOperand MmaA;
 typedef MmaOperand MmaB;
 DEV int mma_row(int lane, int i) { return 2 * i + (lane >> 4); }
 DEV int mma_col(int lane, int) { return lane & 15; }
-// With ROWS < 16 only that many rows exist, and the rows beyond repeat them.
+// With ROWS < 16 only that many rows exist, and the other rows repeat them.
 template <int ROWS = 16> DEV void mma_load(MmaOperand& o, const u16* p, u32 stride) {
   const u16* row = p + (lane_id() & (ROWS - 1)) * stride;
   o.row = __builtin_shufflevector(ld16(row), ld16(row + 8), 0, 1, 2, 3, 4, 5, 6, 7);
@@ -86,8 +86,9 @@ template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
     c = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(h4v, a.quarter), __builtin_bit_cast(h4v, b.quarter),
                                               c, 0, 0, 0);
   } else {
-    #if defined(__gfx908__)            // bf16 only 8 columns at a time there: half of every lane's columns each
-    // clang takes the bits of a vector's element from the vector's beginning: .y would be .x once more.
+    #if defined(__gfx908__)            // bf16 has only 8 columns at a time here: half of every lane's columns each
+    // Explicit copies, because clang reads the bits of a vector's element from the start of the vector: .y would read
+    // .x.
     const u32 a0 = a.quarter.x, a1 = a.quarter.y, b0 = b.quarter.x, b1 = b.quarter.y;
     c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a0), __builtin_bit_cast(s2v, b0), c, 0, 0, 0);
     c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a1), __builtin_bit_cast(s2v, b1), c, 0, 0, 0);
@@ -137,7 +138,7 @@ template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
 
 // ------------------------------------------------------------------------------------------------ no matrix unit
 #else
-struct MmaA { const u16* rows; u32 stride; };    // read when it is used: every lane needs several rows
+struct MmaA { const u16* rows; u32 stride; };    // read at the product: every lane needs several rows
 struct MmaB { v4 lo, hi; };
 DEV int mma_row(int lane, int i) { return (lane >> 4) * MMA_ACC + i; }
 DEV int mma_col(int lane, int) { return lane & 15; }
@@ -154,7 +155,7 @@ template <bool BF16> DEV float mma_dot2(u32 a, u32 b, float c) {
 template <bool BF16> DEV float mma_dot8(const v4& a, const v4& b, float c) {
   return mma_dot2<BF16>(a.w, b.w, mma_dot2<BF16>(a.z, b.z, mma_dot2<BF16>(a.y, b.y, mma_dot2<BF16>(a.x, b.x, c))));
 }
-// A row of A serves all products before the next one is read: rows of several products at once would not fit the
+// A row of A is used for all products before the next one is read: rows of several products at once would not fit the
 // registers.
 template <bool BF16, int NT> DEV void mma_strip(float (*acc)[MMA_ACC], const MmaA& a, const MmaB* b) {
   #pragma unroll

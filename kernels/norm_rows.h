@@ -1,6 +1,6 @@
-// Loads and stores of rows of activations, and norms of them: what the kernels of single rows have in common. A thread
-// always works on whole groups of four columns, loaded at once where the address allows it: which elements it gets, and
-// so the order of a sum, does not depend on where a row lies.
+// Shared by the kernels of single rows: loads and stores of activations, and norms. A thread always works on whole
+// groups of four columns, loaded at once if the address allows it. Its elements, and so the order of a sum, do not
+// depend on the address of a row.
 #pragma once
 #include "activation.h"
 #include "block_sum.h"
@@ -21,15 +21,15 @@ DEV Four load_four(const u16* row, u32 c, u32 cols, bool bf16) {
   return f;
 }
 
-// The number of an e4m3 in the lowest byte.
+// Decodes the e4m3 in the lowest byte.
 DEV float of_e4m3(u32 code) {
   const u32 exponent = code >> 3 & 15, mantissa = code & 7;
   const float size = exponent ? bits_f32((exponent + 120) << 23 | mantissa << 20) : (float)mantissa * 0x1p-9f;
   return code & 0x80u ? -size : size;
 }
 
-// Columns c .. c + 4 (c a multiple of 4, below cols) of row n of an activation buffer; zeros from cols on. Those of
-// 8-bit floats are still to be multiplied by the row's scale.
+// Returns columns c .. c + 4 (c a multiple of 4, below cols) of row n of an activation buffer, with zeros from cols on.
+// The caller multiplies 8-bit floats by the row's scale.
 DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
   const u32 super_blocks = (cols + 255) >> 8;
   if (format == FORMAT_F32) return load_four((const float*)x + (u64)n * cols, c, cols);
@@ -40,7 +40,7 @@ DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
   if (format < FORMAT_F16_TILED) {
     return load_four((const u16*)x + (u64)n * super_blocks * 256, c, cols, is_bf16(format));
   }
-  // Four columns lie together, the middle two swapped; the padding behind `cols` is there to be read, and zero.
+  // Four columns are contiguous, the middle two swapped; the padding after `cols` is readable and zero.
   const u16* four = (const u16*)x + activation_index(n, c, super_blocks);
 #if GPU_WGMMA
   const u32 even = *(const u32*)four, odd = *(const u32*)(four + HALF_STEP);
@@ -54,7 +54,8 @@ DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
 #endif
 }
 
-// Stores what `load_activations` loads. Columns that are not there are zero, and fill the padding of padded formats.
+// Stores four columns in the layout of `load_activations`. Columns outside the row are zero, and fill the padding of
+// padded formats.
 DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const Four& f) {
   if (format == FORMAT_F32) {
     float* p = (float*)out + (u64)n * cols + c;
@@ -84,13 +85,13 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
   *(v2*)((u16*)out + at) = w;
 }
 
-// Columns to store of a row of `cols`.
+// Returns the number of columns to store for a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
 // Columns of a row that a block of `norm_rows` has in registers at once.
 constexpr u32 SPAN = 4096;
 
-// A thread's fours of the span that begins at column `start`, in BLOCKS blocks of so many; zeros beyond the row.
+// A thread's fours of the span that begins at column `start`, divided among BLOCKS blocks; zeros outside the row.
 template <u32 BLOCK_THREADS, u32 BLOCKS> struct Span {
   static constexpr u32 HELD = SPAN / (4 * BLOCK_THREADS * BLOCKS);
   Four fours[HELD];
@@ -104,7 +105,7 @@ template <u32 BLOCK_THREADS, u32 BLOCKS> struct Span {
   }
   // `stride` counts f32 elements.
   MEM void load(const void* x, u32 format, u32 row, u32 stride, u32 start, u32 cols) {
-    // The usual format is apart from the others, whose conversions would have each load waited for before the next.
+    // The usual format is separate: the conversions of the others make each load wait for the previous one.
     if (format == FORMAT_F32) {
       const float* of_row = (const float*)x + (u64)row * stride;
       if (is_whole(of_row, cols)) load_f32(of_row, true, start, cols);
@@ -127,7 +128,7 @@ template <u32 BLOCK_THREADS, u32 BLOCKS> struct Span {
     for (u32 i = 0; i < HELD; i++)
       for (u32 k = 0; k < 4; k++) sum += fours[i].v[k];
   }
-  // Columns beyond the row stay zero.
+  // Columns outside the row stay zero.
   MEM void subtract(float mean, u32 start, u32 cols) {
     #pragma unroll
     for (u32 i = 0; i < HELD; i++)
@@ -161,10 +162,10 @@ template <u32 BLOCK_THREADS, u32 BLOCKS> struct Span {
   }
 };
 
-// Says what a kernel knows of norms. PLAIN: RMSNorm without biases, or none; PARTS: the same, of sums to be added.
+// The norms that a kernel supports. PLAIN: RMSNorm without biases, or none. PARTS: PLAIN after adding partial sums.
 enum NormOf { PLAIN, OTHER, PARTS };
-// The blocks of a row. Parts are many bytes: with several multiprocessors for a row they are there sooner, and small
-// blocks find room before the product ahead of them has left a multiprocessor.
+// The blocks of a row. Parts are many bytes, which arrive sooner at several multiprocessors. Small blocks also fit a
+// multiprocessor before the previous product has left it.
 template <NormOf OF> struct RowBlocks { static constexpr u32 COUNT = 1, THREADS = NORM_THREADS; };
 template <> struct RowBlocks<PARTS> {
 #if GPU_WGMMA
@@ -182,7 +183,7 @@ template <NormOf OF> DEV float row_sum(float v, float (&waves)[RowBlocks<OF>::TH
 #if GPU_WGMMA
   if constexpr (COUNT > 1) {
     SHARED float of_blocks[COUNT];
-    cluster_wait();                    // all have begun
+    cluster_wait();                    // all blocks have begun
     if ((u32)tid_x() < COUNT) cluster_store(shared_address(of_blocks + bid_x() % COUNT), (u32)tid_x(), v);
     cluster_arrive();
     cluster_wait();
@@ -193,14 +194,14 @@ template <NormOf OF> DEV float row_sum(float v, float (&waves)[RowBlocks<OF>::TH
   return v;
 }
 
-// Adds what a product has left of a span of a row to it, and stores the sum, which others read too. Parts are added up
-// in their order and then to the row, as the product itself would do it; their loads are on their way at once.
+// Adds a product's partial sums to a span of a row, and stores the result, which other kernels read too. Parts are
+// added in order, then to the row, as the product itself would do it. Their loads run together.
 DEV void add_parts(const NormRowsArgs& a, SpanOf<PARTS>& x, u32 row, u32 start) {
   constexpr u32 AT_ONCE = 8;
   const float* of_row = a.parts + (u64)row * a.x_stride;
   const u64 part = (u64)a.rows * a.x_stride;
   SpanOf<PARTS> sum = {};
-  // All loads are of one kind, or each would have a branch of its own.
+  // All loads are of one kind, or each would have its own branch.
   const auto add = [&](bool whole) {
     for (u32 first = 0; first < a.num_parts; first += AT_ONCE) {
       SpanOf<PARTS> parts[AT_ONCE];
@@ -219,8 +220,8 @@ DEV void add_parts(const NormRowsArgs& a, SpanOf<PARTS>& x, u32 row, u32 start) 
   x.store((void*)a.x, FORMAT_F32, row, a.x_stride, start, a.cols);
 }
 
-// Finishes a span of a row that goes through a norm: scale, weights and bias, then what the output holds is added, and
-// the sum multiplied by the factor.
+// Finishes a span of a normed row: applies scale, weights and bias, adds the previous output, and multiplies the sum by
+// the factor.
 template <NormOf OF>
 DEV void finish_norm(const NormRowsArgs& a, SpanOf<OF>& x, const SpanOf<OF>& weights, float scale, u32 row, u32 start) {
   SpanOf<OF> other;
@@ -236,10 +237,10 @@ DEV void finish_norm(const NormRowsArgs& a, SpanOf<OF>& x, const SpanOf<OF>& wei
   }
 }
 
-// Grid: the blocks of all rows. The norm needs the whole row before the first column can be stored. The last span stays
-// in registers, all there is of most rows; the ones before it are read a second time, from there back to the start.
-// With all norms in one kernel its threads take more registers, so that a multiprocessor holds half as many blocks:
-// 2,048 rows of 4,096 columns took 27 microseconds in place of 19 on an H200.
+// Grid: the blocks of all rows. The norm needs the whole row before it can store the first column. The last span, which
+// is all of most rows, stays in registers. Earlier spans are read a second time, from there back to the start. A kernel
+// with all norms needs more registers per thread, so that a multiprocessor holds half as many blocks: 2,048 rows of
+// 4,096 columns took 27 microseconds instead of 19 on an H200.
 template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
   constexpr u32 BLOCK_THREADS = RowBlocks<OF>::THREADS;
   const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
@@ -253,10 +254,10 @@ template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
     x.load(a.x, format_in, row, a.x_stride, start, a.cols);
     if (OF == OTHER && format_in == FORMAT_FP8) x.multiply(a.scales[row]);
   };
-  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
+  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // loads while the previous kernel ends
   loads_first();
 #if GPU_WGMMA
-  if (RowBlocks<OF>::COUNT > 1 && a.norm) cluster_arrive();           // the other blocks may store here
+  if (RowBlocks<OF>::COUNT > 1 && a.norm) cluster_arrive();           // the other blocks may now store here
 #endif
   pdl_launch(); pdl_wait();
   if (centers) {

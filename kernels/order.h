@@ -1,4 +1,4 @@
-// Maps floats to whole numbers of the same order.
+// Maps floats to unsigned integers with the same order.
 #pragma once
 #include "gpu.h"
 

@@ -1,4 +1,4 @@
-// Kernels that measure a device: one does nothing, and one does nothing but read.
+// Kernels that measure a device: one does nothing, the other only reads.
 #include "gpu.h"
 #include "args.h"
 
@@ -6,7 +6,7 @@ constexpr u32 THREADS = 256, AT_ONCE = 4;
 
 KERNEL(256, probe_nothing, ProbeArgs) { pdl_launch(); pdl_wait(); }
 
-// Grid: blocks. Blocks read side by side, each thread several pieces before it needs the first of them.
+// Grid: blocks. Blocks read side by side. Each thread loads several pieces before it uses the first one.
 KERNEL(256, probe_read, ProbeArgs) {
   pdl_launch(); pdl_wait();
   const u32 thread = (u32)bid_x() * THREADS + (u32)tid_x();

@@ -1,8 +1,8 @@
-// The types of 32-value blocks with one f16 scale (and minimum). Tiles:
+// The types with blocks of 32 values and one f16 scale (and minimum). Tiles:
 //   Q4_0 2304 B   0: nibbles 4 x 512;  2048: 8 B a lane, scales of its four blocks
-//   Q4_1 2560 B   the same;  2304: 8 B a lane, minima
+//   Q4_1 2560 B   as Q4_0;  2304: 8 B a lane, minima
 //   Q5_0 2816 B   0: nibbles;  2048: fifth bits 512;  2560: scales
-//   Q5_1 3072 B   the same;  2816: minima
+//   Q5_1 3072 B   as Q5_0;  2816: minima
 //   Q8_0 4352 B   0: codes 8 x 512, load 2j + h: group j of row g + 8h;  4096: scales
 #pragma once
 #include "quant_bits.h"
@@ -55,7 +55,7 @@ DEV void dot_affine(const Q& q, const i8* xq, const xmeta* xm, int lane, float& 
   }
 }
 
-// Nibbles of a 32-value block: element k < 16 is the low nibble of byte k, element k + 16 the high one.
+// Returns a nibble of a 32-value block: element k < 16 is the low nibble of byte k, element k + 16 the high one.
 DEV u32 nibble32(const u8* quants, u32 k) { return (quants[k & 15] >> (4 * (k >> 4))) & 15u; }
 DEV u32 fifth_bit(const u8* bits, u32 k) { return (bits[k >> 3] >> (k & 7)) & 1u; }
 
@@ -128,7 +128,7 @@ struct Q4_1 {
   }
 };
 
-// Nibbles with a fifth bit each: bit i of a byte of `high` belongs to row g, bit 4 + i to row g + 8.
+// Nibbles, each with a fifth bit: bit i of a byte of `high` belongs to row g, bit 4 + i to row g + 8.
 struct FiveBits {
   v4 q[4], high;
   MEM void load(const u8* tile, int lane) {

@@ -1,11 +1,11 @@
-// Shared code of the tensor types: places in a tile, codes to halves, integer dots, blocks of the file to tiles.
+// Shared code of the tensor types: positions in a tile, codes to halves, integer dots, blocks of the file to tiles.
 #pragma once
 #include "gpu.h"
 
-// Scale d of 16 int8 activations and d * their sum: what minima and offsets of the weights are multiplied with.
+// Scale d of 16 int8 activations and d * their sum, which multiplies minima and offsets of the weights.
 struct alignas(8) xmeta { float d, s; };
 
-// Activations of a dot lie as [super-block][j][t][16]; COLS of a piece less than 256 are a range of j.
+// The order of a dot's activations is [super-block][j][t][16]; a piece with COLS below 256 is a range of j.
 DEV u32 x_index(u32 c) { return (c & ~255u) | (c & 0x30) << 2 | (c & 0xc0) >> 2 | (c & 15); }
 
 DEV u32 word(const v4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -14,12 +14,12 @@ DEV u32 u16_at(const u8* p) { return (u32)p[0] | (u32)p[1] << 8; }    // blocks 
 DEV float half_at(const u8* p) { return h2f((f16)u16_at(p)); }
 
 // ------------------------------------------------------------------------------------------------ codes to halves
-// 0x6400 is the half 1024, whose last bit counts 1: or-ing a code into it adds the code, exactly. `zero`: the half that
-// stands for 0, 1024 + offset, in both halves.
+// 0x6400 is the half 1024, whose last bit counts 1: OR-ing a code into it adds the code, exactly. `zero`: 1024 +
+// offset, the half that means 0, in both halves.
 constexpr u32 H1024 = 0x64006400u;
 DEV u32 even_halves(u32 codes, u32 zero) { return hsub2((codes & 0x00ff00ffu) | H1024, zero); }
 DEV u32 odd_halves(u32 codes, u32 zero) { return hsub2(((codes >> 8) & 0x00ff00ffu) | H1024, zero); }
-// The high nibbles in place are 1024 + 16 code, which one exact fma takes to code - offset: no shift.
+// High nibbles in place mean 1024 + 16 code. One exact fma turns that into code - offset, without a shift.
 DEV u32 high_halves(u32 w, u32 minus_64_less_offset) {
   return hfma2((w & 0x00f000f0u) | H1024, 0x2c002c00u, minus_64_less_offset);
 }
@@ -51,8 +51,8 @@ DEV u32 splat_half(float f) { return splat(f2h_sat(f)); }
 DEV float byte_of(u32 w, int i) { return (float)((w >> (8 * i)) & 255u); }
 DEV float signed_byte_of(u32 w, int i) { return (float)(i8)(w >> (8 * i)); }
 
-// A pair of halves, both d (or -d) times byte `i` of a word. Halves multiply as exactly as floats here: 11 bits by 8,
-// rounded once; on NVIDIA conversions are a quarter as fast.
+// Returns a pair of halves, both d (or -d) times byte `i` of a word. Products of halves are as exact as products of
+// floats here: 11 bits by 8, rounded once. On NVIDIA conversions have a quarter of the rate.
 #if GPU_NV
 DEV u32 byte_pair(u32 w, int i) { return __byte_perm(w, H1024, 0x5050u + 0x0101u * i); }
 template <bool NEGATIVE = false> DEV u32 splat_product(f16 d, u32 w, int i) {
@@ -70,7 +70,7 @@ DEV u32 splat_signed_product(f16 d, u32 w, int i) { return splat_half(h2f(d) * s
 #endif
 
 // ------------------------------------------------------------------------------------------------ dot
-// Integer products of group j of both rows: s0, s1. `Q::codes(j, i, c)` gives four codes (bytes) of each row.
+// Integer products of group j for both rows: s0, s1. `Q::codes(j, i, c)` gives four codes (bytes) of each row.
 template <class Q> DEV void group_dot(const Q& q, const i8* xq, int lane, int j, i32& s0, i32& s1) {
   const v4 x = ld16(xq + 64 * j + 16 * (lane & 3));
   s0 = s1 = 0;
@@ -87,7 +87,7 @@ DEV xmeta group_meta(const xmeta* xm, int lane, int j) {
   return {bits_f32(m.x), bits_f32(m.y)};
 }
 
-// ------------------------------------------------------------------------------------------------ places in a tile
+// ---------------------------------------------------------------------------------------------- positions in a tile
 // Element (row, col) of a tile: lane, half (0: row g, 1: row g + 8), group j, word i, byte p.
 struct Place {
   u32 half, lane, j, i, p;
@@ -103,18 +103,19 @@ DEV u32 nibble_at(const u8* quants, const Place& e) {
 DEV u32 pair_at(const u8* pairs, const Place& e) {
   return (pairs[(e.j >> 1) * 512 + e.lane * 16 + ((e.j & 1) * 2 + e.half) * 4 + e.p] >> (2 * e.i)) & 3u;
 }
-// One bit: word j of a lane's 16 bytes; bits i of row g, bits 4 + i of row g + 8.
+// One bit: word j of a lane's 16 bytes; bit i for row g, bit 4 + i for row g + 8.
 DEV u32 bit_at(const u8* bits, const Place& e) {
   return (bits[e.lane * 16 + e.j * 4 + e.p] >> (4 * e.half + e.i)) & 1u;
 }
 
 // ------------------------------------------------------------------------------------------------ blocks of the file
-// The blocks of the file that a lane's part of a tile comes from. Null outside the matrix.
+// The blocks of the file that hold a lane's part of a tile. Null outside the matrix.
 template <class Q> struct RawRows {
   const u8* raw;           // row g, if inside
   u64 row_bytes;
   u32 row, rows;           // row g; rows of the matrix
   u32 first, cols;         // first column of the lane; columns of the matrix
+  float scale;             // of the matrix
   MEM const u8* block(u32 half, u32 c) const {
     if (row + 8 * half >= rows || first + c >= cols) return nullptr;
     return raw + 8 * half * row_bytes + (u64)((first + c) / Q::BLOCK) * Q::BLOCK_BYTES;

@@ -1,14 +1,14 @@
-// The float types. A tile is four parts, one for each group j, of 16 rows x 64 columns, so that a kernel may load less
-// than a tile at once (`gemv` does: a whole tile twice, for the prefetch, does not fit the registers).
+// The float types. A tile has four parts, one for each group j, of 16 rows x 64 columns. A kernel may load less than a
+// tile at once. `gemv` does so: two whole tiles, one of them prefetched, do not fit the registers.
 //   F16, BF16  8192 B   part of 4 x 512, load 2h + i / 2: row g + 8h, words i, i + 1; a word is (k0, k2, k1, k3)
 //   F32       16384 B   part of 8 x 512, load 4h + i: row g + 8h, word i
 #pragma once
 #include "quant_bits.h"
 
-// Float activations of a dot lie as [super-block][j][i][t][4]: what a group reads at once are neighbours.
+// The order of a dot's float activations is [super-block][j][i][t][4]: a group reads adjacent elements at once.
 DEV u32 float_index(u32 c) { return (c & ~255u) | (c & 0x3c) << 2 | (c & 0xc0) >> 4 | (c & 3); }
 
-// PARTS of a tile, from the one that `tile` points to.
+// PARTS parts of a tile, from `tile` on.
 template <bool BRAIN, int PARTS> struct HalfTile {
   static constexpr u32 BLOCK = 1, BLOCK_BYTES = 2, BYTES = 2048 * PARTS, COLS = 64 * PARTS;
   static constexpr bool FLOATS = true;
@@ -109,7 +109,7 @@ template <int PARTS> struct FloatTile {
 };
 using F32 = FloatTile<4>;
 
-// The unit of a row of tiles that a group of `gemv` loads at once: a tile, or a part of it.
+// The unit that a group of `gemv` loads at once from a row of tiles: a tile or a part of it.
 template <class T> struct GemvPiece { using Type = T; };
 template <> struct GemvPiece<F16> { using Type = HalfTile<false, 2>; };
 template <> struct GemvPiece<BF16> { using Type = HalfTile<true, 2>; };

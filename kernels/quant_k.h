@@ -1,12 +1,14 @@
-// The K types: super-blocks of 256 values, integer scales (and minima) of sub-blocks under one f16 scale. Tiles:
-//   Q2_K 1344 B   0: bit pairs 2 x 512;  1024: 8 B a lane, byte of group: scale | minimum << 4;  1280: 16 x {d, dmin}
-//   Q3_K 1760 B   0: bit pairs;  1024: third bits 512;  1536: u32 a lane, scale nibbles of its groups;
-//                 1664: u16 a lane, upper bit pairs of them;  1728: 16 x d
-//   Q4_K 2304 B   0: nibbles 4 x 512;  2048: u32 a lane, byte of block: scale | (minimum >> 4) << 6;
-//                 2176: u16 a lane, nibble of block: minimum & 15;  2240: 16 x {d, dmin}
+// The K types: super-blocks of 256 values; sub-blocks have integer scales (and minima), which one f16 scale multiplies.
+// Tiles:
+//   Q2_K 1344 B   0: bit pairs 2 x 512;  1024: 8 B a lane, one byte per group: scale | minimum << 4;  1280: 16 x {d,
+//                  dmin}
+//   Q3_K 1760 B   0: bit pairs;  1024: third bits 512;  1536: u32 a lane, low nibbles of its groups' scales;  1664: u16
+//                  a lane, their upper bit pairs;  1728: 16 x d
+//   Q4_K 2304 B   0: nibbles 4 x 512;  2048: u32 a lane, one byte per block: scale | (minimum >> 4) << 6;  2176: u16 a
+//                  lane, one nibble per block: minimum & 15;  2240: 16 x {d, dmin}
 //   Q5_K 2816 B   0: nibbles;  2048: fifth bits 512;  2560, 2688, 2752: as 2048, 2176, 2240 of Q4_K
 //   Q6_K 3360 B   0: nibbles;  2048: upper bit pairs 2 x 512;  3072: 8 B a lane, scales of its groups;  3328: 16 x d
-// A lane's four blocks of 32 are (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1), its eight groups of 16 are j = 0..3
+// A lane's four blocks of 32 are (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1). Its eight groups of 16 are j = 0..3
 // of row g, then of row g + 8.
 #pragma once
 #include "quant_basic.h"
@@ -26,14 +28,15 @@ struct RowHalves {
   MEM float d(int row) const { return h2f(d_bits(row)); }
   MEM float dmin(int row) const { return h2f(dmin_bits(row)); }
 };
-// Halves of the rows of an element: stride bytes a row.
+// Returns a half of the row of an element; rows are `stride` bytes apart.
 DEV float row_half(const u8* p, const Place& e, u32 stride) {
   return half_at(p + stride * ((e.lane >> 2) + 8 * e.half));
 }
 
 // ------------------------------------------------------------------------------------------------ Q4_K and Q5_K
-// Scale and minimum of sub-block `sub`, 6 bits each, from the 12 packed bytes of the file: the first four lie in the
-// low six bits of bytes 0..3 and 4..7, whose top two bits complete the nibbles of bytes 8..11 to the last four.
+// Returns the scale or minimum of sub-block `sub`, 6 bits each, from the 12 packed bytes of the file. The first four of
+// each are the low six bits of bytes 0..3 and 4..7. The top two bits of those bytes complete the nibbles of bytes 8..11
+// to the last four.
 DEV u32 packed_scale(const u8* p, u32 sub) {
   return sub < 4 ? p[sub] & 63 : (p[sub + 4] & 15) | (p[sub - 4] >> 6) << 4;
 }
@@ -41,7 +44,7 @@ DEV u32 packed_minimum(const u8* p, u32 sub) {
   return sub < 4 ? p[sub + 4] & 63 : (p[sub + 4] >> 4) | (p[sub] >> 6) << 4;
 }
 
-// The 6-bit scales and minima of a lane's four blocks, a byte each, and d, dmin; at `p`: 128 + 64 + 64 bytes.
+// The 6-bit scales and minima of a lane's four blocks, a byte each, and d, dmin; `p` points to 128 + 64 + 64 bytes.
 struct SixBitScales {
   u32 a, b; RowHalves d;
   u32 s2[4], m2[4];        // prepared: scale and -minimum as pairs of halves
@@ -98,7 +101,7 @@ struct SixBitScales {
     pack_row_halves(p + 194, 4, lane, raw, 2);
   }
 };
-// Nibbles of a super-block: 32 bytes hold two sub-blocks, the even one in the low nibbles.
+// Returns a nibble of a super-block: 32 bytes hold two sub-blocks, the even one in the low nibbles.
 DEV u32 nibble256(const u8* quants, u32 k) { return (quants[(k >> 6) * 32 + (k & 31)] >> (4 * ((k >> 5) & 1))) & 15u; }
 
 struct Q4_K {
@@ -168,7 +171,7 @@ struct Q5_K {
 // ------------------------------------------------------------------------------------------------ Q2_K, Q3_K, Q6_K
 // Two bits of each code: words {j even row g, j even row g + 8, j odd row g, j odd row g + 8} of load j / 2; bits 2i.
 DEV u32 pair_word(const v4 pairs[2], int j, int half) { return word(pairs[j >> 1], 2 * (j & 1) + half); }
-// Bit pairs of a super-block: 32 bytes hold 128 values, 32 of them in each pair of bits.
+// Returns a bit pair of a super-block: 32 bytes hold 128 values, 32 of them in each pair of bits.
 DEV u32 pair256(const u8* pairs, u32 k) { return (pairs[(k >> 7) * 32 + (k & 31)] >> (2 * ((k >> 5) & 3))) & 3u; }
 
 // y += d * sum of scale * (code - OFFSET) * x with a signed scale for each group: byte j of scales[row]

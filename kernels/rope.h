@@ -4,19 +4,19 @@
 #include "elementary.h"
 #include "kv_cache.h"
 
-// How a head's elements make up pairs: the rotated ones, then the neighbours (2p, 2p + 1) of the rest, the last of them
-// without its second where head_dim is odd.
+// The pairs of a head's elements: the rotated ones, then adjacent elements (2p, 2p + 1) of the rest. If head_dim is
+// odd, the last pair has no second element.
 struct PairLayout {
   u32 head_dim, num_pairs;
   bool neox;
-  bool words;                // of pairs p and p + 1, p even, the elements lie together: two by two, or all four
+  bool words;                // the elements of pairs p and p + 1, p even, are contiguous: two by two, or all four
 
   MEM bool halves(u32 pair) const { return neox && pair < num_pairs; }
   MEM u32 first(u32 pair) const { return halves(pair) ? pair : 2 * pair; }
   MEM u32 second(u32 pair) const { return halves(pair) ? pair + num_pairs : 2 * pair + 1; }
 };
 
-// Elements of pairs p and p + 1 of a head, p even; zeros where there are none.
+// Elements of pairs p and p + 1 of a head, p even; zeros for missing elements.
 struct TwoPairs {
   float first[2], second[2];
 
@@ -43,8 +43,8 @@ struct TwoPairs {
     first[0] = bits_f32(low.x); second[0] = bits_f32(low.y);
     first[1] = bits_f32(high.x); second[1] = bits_f32(high.y);
   }
-  // To be called once all loads are on their way, since it waits for them: of halves, the two firsts were loaded, then
-  // the two seconds.
+  // Called after all loads were issued, since it waits for them. In NEOX order, two first elements were loaded, then
+  // two second ones.
   MEM void arrange(const PairLayout& at, u32 pair) {
     if (!at.words || !at.halves(pair)) return;
     const float x = second[0];
@@ -77,16 +77,16 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
 
   MEM u32 pair(u32 turn) const { return first_pair + 2 * LANES * turn; }
 
-  // Neither waits for what it asks for. `exists`: else there is no such head, and x is not read.
+  // Neither `load` nor `load_angles` waits for its loads. `exists`: false if there is no such head; x is then not read.
   MEM void load(const float* x, bool exists, u32 head_dim, u32 num_pairs, bool neox) {
     at = {head_dim, num_pairs, neox, head_dim % 4 == 0 && num_pairs % 2 == 0};
     first_pair = 2 * (recomputed(tid_x()) & (LANES - 1));
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].load(at, x, exists ? pair(i) : head_dim);
   }
-  // Loads cos and sin of a row, [2 * num_pairs]; nothing where the head is not rotated.
+  // Loads cos and sin of a row, [2 * num_pairs]; nothing if the head is not rotated.
   MEM void load_angles(const float* row, bool rotates) {
-    // A row of angles lies like a head that is rotated as a whole: cos of a pair is its first element, sin the second.
+    // A row of angles has the layout of a fully rotated head: cos of a pair is its first element, sin the second.
     angle_at = {2 * at.num_pairs, at.num_pairs, true, at.words};
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) angles[i].load(angle_at, row, rotates ? pair(i) : at.num_pairs);
@@ -96,7 +96,7 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].arrange(at, pair(i));
   }
-  // Returns what divides the head by its root mean square. All lanes of a wave call it, which may hold several groups.
+  // Returns 1 / rms of the head. All lanes of a wave call it, which may hold several groups.
   MEM float scale_of_norm(float eps) const {
     float squares = 0.f;
     #pragma unroll
@@ -107,7 +107,7 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
     for (int m = LANES / 2; m; m >>= 1) squares += shfl_xor(squares, m);
     return fast_rsqrt(squares / (float)at.head_dim + eps);
   }
-  // All lanes of a wave call it. With `weights` null this group's head stays as it is.
+  // All lanes of a wave call it. With `weights` null this group's head is unchanged.
   MEM void normalize(const float* weights, float eps) {
     const float scale = scale_of_norm(eps);
     #pragma unroll
@@ -142,10 +142,10 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
       pairs[i / 2].second[i % 2] *= factor;
     }
   }
-  // Makes whole numbers of the elements, of up to LEVELS, and returns what one of them is worth: NaN where an element
-  // is. All lanes of a wave call it; not `rounds`: this group's head stays as it is.
+  // Rounds the elements to integers up to LEVELS and returns their scale: NaN if an element is NaN. All lanes of a wave
+  // call it. If not `rounds`, this group's head is unchanged.
   MEM float round_to_levels(bool rounds) {
-    u32 largest = 0;         // bits of magnitudes are in the order of the magnitudes, with NaN above all
+    u32 largest = 0;         // bits of magnitudes have the order of the magnitudes, with NaN above all
     const auto see = [&](float x) {
       const u32 bits = f32_bits(x) & 0x7fffffffu;
       largest = bits > largest ? bits : largest;
@@ -167,9 +167,9 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
   }
 };
 
-// Makes the q or k of row `row` from the projected values; V stays as it is, as does a head that is neither. All lanes
-// of a wave call it. PLAIN: without norms after RoPE and without a temperature, for a kernel of microseconds, in which
-// instructions that are not executed still lie between those that it waits for.
+// Turns the projected values of row `row` into q or k. V is unchanged, as is a head that is neither. All lanes of a
+// wave call it. PLAIN: no norms after RoPE and no temperature. It is for a kernel of microseconds, where even
+// instructions that are not executed cost time: they separate those that are.
 template <bool PLAIN, u32 SIZE, u32 LANES>
 DEV void apply(const RotationArgs& r, GroupHead<SIZE, LANES>& head, u32 row, bool is_q, bool is_k) {
   const bool norms = r.q_norm || r.k_norm, norms_last = !PLAIN && (r.flags & ROTATION_NORMS_LAST) != 0;
@@ -179,7 +179,7 @@ DEV void apply(const RotationArgs& r, GroupHead<SIZE, LANES>& head, u32 row, boo
   if (PLAIN) return;
   if (norms && norms_last) head.normalize(weights, r.eps);
   if (r.temperature != 0.f && is_q) {
-    const u32 contexts = ld_step(r.positions + row) / r.temperature_context;
+    const u32 contexts = (ld_step(r.positions + row) + r.temperature_offset) / r.temperature_context;
     head.multiply(1.f + r.temperature * log_accurate(1.f + (float)contexts));
   }
 }

@@ -1,13 +1,14 @@
-// Rotary embedding: the table of angles, and the rotation of q and k with their norms and the store into the KV cache.
+// Rotary embedding: the table of angles; rotation of q and k with their norms, and the store into the KV cache.
 #include "gpu.h"
 #include "args.h"
 #include "rope.h"
 
 // ------------------------------------------------------------------------------------------------ angles
-// cos and sin of x, to the last bit of f32 for |x| < 2^27. Own code, because AMD's sin and cos instructions reduce no
-// range and no device library is linked; no library function and no fma either, so that all platforms agree.
+// cos and sin of x, accurate to the last bit of f32 for |x| < 2^27. Own code, because AMD's sin and cos instructions do
+// no range reduction and no device library is linked. It uses no library function and no fma, so that all platforms
+// agree.
 DEV void cos_sin(double x, float& cos, float& sin) {
-  // Adding 1.5 * 2^52 rounds to an integer, which then lies in the low bits.
+  // Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits.
   const double shift = 6755399441055744.0;
   union { double d; u64 u; } shifted;
   shifted.d = x * 0.63661977236758134308 + shift;
@@ -33,7 +34,7 @@ KERNEL(256, rope_angles, RopeAnglesArgs) {
   const u64 index = (u64)bid_x() * 256 + (u32)tid_x();
   if (index >= (u64)a.rows * a.num_pairs) return;
   const u32 row = (u32)(index / a.num_pairs), pair = (u32)(index % a.num_pairs);
-  const float angle = (float)ld_step(a.positions + row) * a.inv_freq[pair];  // rounded to f32, as the models were trained
+  const float angle = (float)ld_step(a.positions + row) * a.inv_freq[pair];  // rounded to f32, as in training
   float cos, sin;
   cos_sin(angle, cos, sin);
   float* out = a.out + (u64)row * 2 * a.num_pairs;
@@ -42,16 +43,19 @@ KERNEL(256, rope_angles, RopeAnglesArgs) {
 }
 
 // ------------------------------------------------------------------------------------------------ rotation and store
-// A group of LANES lanes owns one head of q, k or v.
+// A group of LANES lanes has one head of q, k or v.
 template <class T, u32 SIZE, u32 LANES> DEV void rope_store_heads(const RopeStoreArgs& a) {
   const u32 row = (u32)bid_x(), head = ((u32)bid_y() * ROPE_STORE_THREADS + (u32)tid_x()) / LANES;
   const u32 num_heads = a.num_heads + 2 * a.num_kv_heads;
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
-  float* x = a.qkv + ((u64)row * a.row_heads + head) * a.head_dim;
+  // Heads of V are not rotated: their pairs are adjacent elements.
+  const u32 dim = is_v ? a.value_dim : a.head_dim, v_head = head - a.num_heads - a.num_kv_heads;
+  const u32 first = is_v ? (a.num_heads + a.num_kv_heads) * a.head_dim + v_head * dim : head * dim;
+  float* x = a.qkv + (u64)row * a.row_cols + first;
   const RotationArgs& r = a.rotation;
   const u32 slot = is_head && !is_q ? ld_step(r.slot_mapping + row) : NO_SLOT;
   GroupHead<SIZE, LANES> mine;
-  mine.load(x, is_head, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
+  mine.load(x, is_head, dim, is_v ? 0 : r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
   mine.load_angles(r.angles + (u64)row * 2 * r.num_pairs, !is_v);
   loads_first();
   mine.arrange();

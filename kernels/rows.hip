@@ -1,4 +1,4 @@
-// Kernels that take activations row by row.
+// Kernels that process activations row by row.
 #include "gate.h"
 #include "norm_rows.h"
 
@@ -12,7 +12,7 @@ KERNEL_OF_CLUSTER(NORM_PARTS_BLOCK_THREADS, NORM_PARTS_BLOCKS, norm_rows_of_part
 KERNEL(NORM_PARTS_THREADS, norm_rows_of_parts, NormRowsArgs) { norm_row<PARTS>(a); }
 #endif
 
-// Four columns, for rows that are no multiple of eight.
+// Four columns, for rows that are not a multiple of eight.
 DEV void gate_four(const GatedArgs& a, u32 row, u32 c) {
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y{};
@@ -55,10 +55,14 @@ KERNEL(256, gated_activation, GatedArgs) {
   store_eight(a.out, a.format_out, row, c, a.cols, y);
 }
 
-// An activation that needs no gate.
-DEV float activated(u32 activation, float x) {
-  if (activation == ACTIVATION_GELU_ERF) return gelu_erf(x);
-  return activation == ACTIVATION_SILU ? silu(x) : activation == ACTIVATION_GELU ? gelu(x) : squared_relu(x);
+// An activation without a gate.
+DEV float activated(const ActivationArgs& a, float x) {
+  if (a.activation == ACTIVATION_XIELU) {
+    if (x > 0.f) return fma_(a.positive * x, x, a.slope * x);
+    return fma_(a.negative, exp_accurate(x < a.eps ? x : a.eps) - 1.f - x, a.slope * x);
+  }
+  if (a.activation == ACTIVATION_GELU_ERF) return gelu_erf(x);
+  return a.activation == ACTIVATION_SILU ? silu(x) : a.activation == ACTIVATION_GELU ? gelu(x) : squared_relu(x);
 }
 
 // Grid: (rows, columns to store / ACTIVATION_COLS rounded up).
@@ -68,7 +72,7 @@ KERNEL(256, activation, ActivationArgs) {
   const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y = load_four(a.x + (u64)row * a.cols, c, a.cols);
-  for (u32 i = 0; i < 4; i++) y.v[i] = activated(a.activation, y.v[i]);
+  for (u32 i = 0; i < 4; i++) y.v[i] = activated(a, y.v[i]);
   store_activations(a.out, a.format_out, row, c, a.cols, y);
 }
 
@@ -92,7 +96,7 @@ KERNEL(256, add_rows, AddRowsArgs) {
   u32 from = a.positions ? ld_step(a.positions + row) : 0;
   if (a.token_ids) {
     float found = 0.f;
-    // Rows that fill up a step have any position.
+    // Padding rows of a step have any position.
     for (u32 i = (from < row ? row - from : 0) + (u32)tid_x(); i < row; i += THREADS)
       if (ld_step(a.token_ids + i) == a.separator) found = 1.f;
     from = block_sum<THREADS>(found, waves) > 0.f ? 1 : 0;
@@ -105,20 +109,22 @@ KERNEL(256, add_rows, AddRowsArgs) {
 }
 
 // Grid: (rows, columns / SCALE_COLS rounded up).
-KERNEL(256, scale_logits, ScaleLogitsArgs) {
+KERNEL(256, scale_rows, ScaleRowsArgs) {
   static_assert(SCALE_COLS == 4 * THREADS, "four columns a thread");
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
   if (c >= a.cols) return;
-  Four x = load_four(a.logits + (u64)row * a.cols, c, a.cols);
+  Four x = load_four(a.x + (u64)row * a.cols, c, a.cols);
   for (u32 i = 0; i < 4; i++) {
     x.v[i] *= a.scale;
     if (a.softcap != 0.f) x.v[i] = soft_cap(x.v[i], a.softcap);
+    // Comparisons, so that NaN stays NaN.
+    if (a.limit != 0.f) x.v[i] = x.v[i] > a.limit ? a.limit : x.v[i] < -a.limit ? -a.limit : x.v[i];
   }
-  store_activations(a.logits, FORMAT_F32, row, c, a.cols, x);
+  store_activations(a.x, FORMAT_F32, row, c, a.cols, x);
 }
 
-// Grid: rows. What the gate is to multiply is on its way while the gate is summed up.
+// Grid: rows. The columns to multiply load while the gate is summed up.
 KERNEL(256, gate_rows, GateRowsArgs) {
   constexpr u32 AHEAD = 2;
   SHARED float of_products[THREADS / WARP], of_squares[THREADS / WARP];
@@ -155,6 +161,21 @@ KERNEL(256, gate_rows, GateRowsArgs) {
     if (first + i * 4 * THREADS < a.cols) store(first + i * 4 * THREADS, ahead[i]);
   for (u32 c = first + AHEAD * 4 * THREADS; c < a.cols; c += 4 * THREADS)
     store(c, load_activations(a.out, a.format_out, row, c, a.cols));
+}
+
+// Grid: (rows, columns / GATE_HEADS_COLS rounded up).
+KERNEL(256, gate_heads, GateHeadsArgs) {
+  static_assert(GATE_HEADS_COLS == 4 * THREADS, "four columns a thread");
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x()), cols = a.heads * a.head_cols;
+  if (c >= cols) return;
+  Four y = load_activations(a.out, a.format, row, c, cols);
+  const float* gates = a.gate + (u64)row * a.heads;
+  for (u32 i = 0; i < 4 && c + i < cols; i++) {
+    const float gate = gates[(c + i) / a.head_cols];
+    y.v[i] *= a.function == GATE_SIGMOID ? sigmoid(gate) : softplus(gate);
+  }
+  store_activations(a.out, a.format, row, c, cols, y);
 }
 
 // Grid: rows of the result.

@@ -1,8 +1,8 @@
 // The kernels that select tokens from rows of logits, in blocks of 1024 threads. alter_logits changes the few tokens
-// that a sequence names. argmax and top_k read the row once for its maximum and the sum of its exponentials; top_k, one
-// block a row, reads it a second time, for the candidates. Where rows are few, argmax deals each to several blocks:
-// what takes the time is then how long one of them is busy. draw finds one random token (draw.h), rank_tokens the place
-// of a chosen one.
+// that a sequence names. argmax and top_k read the row once for its maximum and the sum of its exponentials. top_k, one
+// block a row, reads it a second time for the candidates. With few rows, argmax divides each among several blocks,
+// because the busiest block determines the time. draw finds one random token (draw.h), rank_tokens the rank of a chosen
+// one.
 #include "arrival.h"
 #include "draw.h"
 #include "logits.h"
@@ -10,7 +10,7 @@
 // Candidates of top_k in LDS.
 constexpr u32 CAPACITY = 2 * THREADS;
 
-// A sum of exp(logit - max) under a maximum that grows, and what its rounding lost (Kahan).
+// A sum of exp(logit - max) under a growing maximum, and its rounding error (Kahan).
 struct ExpSum { float sum, lost; };
 
 DEV void add_four(ExpSum& s, const float* v, float max) {
@@ -28,7 +28,7 @@ DEV void raise_max(ExpSum& s, float before, float max) {
   s.lost *= scale;
 }
 
-// One thread's part of a share.
+// One thread's result for its part of a share.
 struct Part {
   float max;
   u32 best;               // first id that has it
@@ -47,7 +47,7 @@ DEV Part scan(const Share& share) {
       p.nan |= v[i] != v[i];
       if (v[i] > p.max) { p.max = v[i]; p.best = token_id(start, i); }
     }
-    if (!is_finite(p.max)) continue;     // all -infinity so far, or a +infinity that leaves no sum
+    if (!is_finite(p.max)) continue;     // all -infinity so far, or a +infinity without a sum
     if (p.max > before) raise_max(p.sum, before, p.max);
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i += 4) {
@@ -57,7 +57,7 @@ DEV Part scan(const Share& share) {
   return p;
 }
 
-// Key of the best token that this thread saw, 0 if it saw none.
+// Returns the key of the best token that this thread saw, 0 if it saw none.
 DEV u64 best_key(const Share& share, const Part& p) {
   return token_id(share.first, 0) < share.end ? token_key(p.max, p.best) : 0;
 }
@@ -67,14 +67,14 @@ DEV u64 max_u64(u64 a, u64 b) { return a > b ? a : b; }
 // Results over all threads of a block, or over all blocks of a row.
 struct Whole {
   u64 best;               // key of the best token
-  u32 nan;                // whether there is one
+  u32 nan;                // not 0 if there is a NaN
   float sum;              // of exp(logit - max); 0 if the largest logit is infinite
   MEM float max() const { return key_logit(best); }
-  // Logarithm of the sum of exp(logit); NaN if there is one.
+  // Returns the logarithm of the sum of exp(logit); NaN if there is one.
   MEM float log_sum_exp() const { return nan ? F32_NAN : is_finite(max()) ? max() + log_accurate(sum) : max(); }
 };
 
-// The best key of a wave, and whether it has seen a NaN, to all its lanes.
+// Gives all lanes of a wave its best key, and whether it has seen a NaN.
 DEV void best_of_wave(u64& best, u32& nan) {
   for (int m = WARP / 2; m; m >>= 1) {
     const u32 high = shfl_xor_u32((u32)(best >> 32), m), low = shfl_xor_u32((u32)best, m);
@@ -83,11 +83,11 @@ DEV void best_of_wave(u64& best, u32& nan) {
   }
 }
 
-// Brings a sum from its own maximum to one that is larger by -below. `below` is not finite where nothing was summed, or
-// where a logit is infinite and there is no sum.
+// Rescales a sum from its own maximum to a maximum that is larger by -below. `below` is not finite if nothing was
+// summed, or if a logit is infinite and there is no sum.
 DEV float brought_under(float sum, float below) { return is_finite(below) ? sum * exp_accurate(below) : 0.f; }
 
-// Sums the threads' sums over the block, each brought under the block's maximum.
+// Adds up the threads' sums over the block, each rescaled to the block's maximum.
 DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
   const float sum = warp_sum(brought_under(s.sum, below_max));
   if (lane_id() == 0) waves[(u32)tid_x() / WARP] = sum;
@@ -97,7 +97,7 @@ DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
   return total;
 }
 
-// Puts the threads' parts together; every thread gets the result.
+// Combines the threads' parts; every thread gets the result.
 DEV Whole combine(const Share& share, const Part& p) {
   SHARED u64 bests[WAVES];
   SHARED float sums[WAVES];
@@ -112,8 +112,8 @@ DEV Whole combine(const Share& share, const Part& p) {
   return Whole{best, nan, combine_sums(p.sum, p.max - key_logit(best), sums)};
 }
 
-// One wave of each of a row's blocks calls this, which puts together what they have found. Returns false in all but the
-// last to arrive. A lane has the same blocks whichever that is, so the sum has one order.
+// Called by one wave of each of a row's blocks; combines their results. Returns false in all waves but the last to
+// arrive. A lane always has the same blocks, so the sum has one order.
 DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) {
   constexpr u32 EACH = ARGMAX_BLOCKS / WARP;
   v4* found = (v4*)a.partial + (u64)row * blocks;
@@ -130,7 +130,7 @@ DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) 
   for (u32 i = 0; i < EACH; i++) {
     const u32 block = i * WARP + (u32)lane_id();
     const v4 other = ld16(found + (block < blocks ? block : 0));
-    best[i] = block < blocks ? (u64)other.y << 32 | other.x : 0;      // whose logit is a NaN: it adds nothing
+    best[i] = block < blocks ? (u64)other.y << 32 | other.x : 0;      // key 0 means a NaN logit: it adds nothing
     sum[i] = bits_f32(other.z);
     whole.best = max_u64(whole.best, best[i]);
     whole.nan |= other.w;
@@ -142,8 +142,8 @@ DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) 
   return true;
 }
 
-// Sorts keys[0 .. n) in descending order: a bitonic network; n is a power of two, at most CAPACITY. What was written to
-// `keys` before is seen, and every thread may read the result.
+// Sorts keys[0 .. n) in descending order with a bitonic network; n is a power of two, at most CAPACITY. It sees earlier
+// writes to `keys`, and every thread may read the result.
 DEV void sort_descending(u64* keys, u32 n) {
   for (u32 size = 2; size <= n; size *= 2) {
     for (u32 stride = size / 2; stride; stride /= 2) {
@@ -168,14 +168,14 @@ DEV void sort_candidates(u64* keys, u32 count) {
   sort_descending(keys, size);
 }
 
-// Adds a key to the buffer, which holds no more than its capacity; all keys are counted.
+// Adds a key to the buffer, up to its capacity; all keys are counted.
 DEV void add_candidate(u64* keys, u32* count, u64 key) {
   const u32 at = atomic_add_u32(count, 1);
   if (at < CAPACITY) keys[at] = key;
 }
 
-// Collects the tokens whose key is at least `floor`, in any order, and returns their number; more than the buffer holds
-// are only counted.
+// Collects the tokens whose key is at least `floor`, in any order, and returns their number. Tokens beyond the buffer's
+// capacity are only counted.
 DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
   const u32 least = (u32)(floor >> 32);
   for (u32 start = 0; start < row.end; start += CHUNK) {
@@ -194,8 +194,8 @@ DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
   return *count;
 }
 
-// Collects like `collect`, for any number of tokens: whenever another round might not fit, it keeps the k best so far.
-// It leaves at least k tokens in the buffer and returns their number. `count` is 0 at the call.
+// Like `collect`, for any number of tokens: if another round might not fit, it keeps the k best so far. It leaves at
+// least k tokens in the buffer and returns their number. `count` is 0 at the call.
 DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* count) {
   u32 kept = 0;
   for (u32 start = 0; start < row.end; start += THREADS) {
@@ -218,8 +218,8 @@ DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* cou
   return kept;
 }
 
-// The operations come one after the other, each rounded as the host rounds it (`Penalties::apply` of the Rust side):
-// the token is the same, whoever alters the row.
+// The operations run one after the other, rounded as on the host (`Penalties::apply` of the Rust side): host and device
+// choose the same token.
 DEV float altered(const AlteredRow& row, const AlteredToken& token, float logit) {
   const bool forbidden = token.bias == -F32_INFINITY && logit == logit;
   const float biased = forbidden ? token.bias : add_rn(logit, token.bias);
@@ -229,8 +229,8 @@ DEV float altered(const AlteredRow& row, const AlteredToken& token, float logit)
   return add_rn(add_rn(repeated, -mul_rn(row.frequency, (float)(token.seen - 1))), -presence);
 }
 
-// Grid: altered rows. Which they are differs from step to step, and yet is read by plain loads: no graph holds this
-// kernel, and launches by themselves find a fresh scalar cache (`ld_step`).
+// Grid: altered rows. The list of rows changes from step to step, but plain loads are safe: no graph holds this kernel,
+// and separate launches find a fresh scalar cache (`ld_step`).
 KERNEL(1024, alter_logits, AlterLogitsArgs) {
   pdl_launch(); pdl_wait();
   const AlteredRow row = a.rows[bid_x()];
@@ -260,9 +260,9 @@ KERNEL(1024, argmax, ArgmaxArgs) {
   }
 }
 
-// Grid: rows. Each thread's best token is known from the first pass, and the k-th best of those is a floor: k tokens at
-// least reach it, and hardly more do, since the threads' shares of a row are alike. Only what reaches the floor is
-// looked at again.
+// Grid: rows. Each thread's best token is known from the first pass, and the k-th best of those is a floor. At least k
+// tokens reach it, and hardly more, since the threads' shares of a row are alike. The second pass keeps only tokens
+// that reach the floor.
 KERNEL(1024, top_k, TopKArgs) {
   pdl_launch(); pdl_wait();
   SHARED u64 keys[CAPACITY];
@@ -280,7 +280,7 @@ KERNEL(1024, top_k, TopKArgs) {
   const u64 floor = keys[a.k - 1];
   block_sync();                          // `keys` gets its next content
   u32 candidates = collect(row, floor, keys, &count);
-  if (candidates > CAPACITY) {           // the large logits lie in few threads' shares
+  if (candidates > CAPACITY) {           // the large logits are in few threads' shares
     block_sync();
     if (t == 0) count = 0;
     block_sync();
@@ -293,7 +293,7 @@ KERNEL(1024, top_k, TopKArgs) {
   }
 }
 
-// Grid: rows of which a token is drawn.
+// Grid: rows for which a token is drawn.
 KERNEL(1024, draw, DrawArgs) {
   pdl_launch(); pdl_wait();
   const DrawRow wish = a.rows[bid_x()];
@@ -302,7 +302,7 @@ KERNEL(1024, draw, DrawArgs) {
 }
 
 struct Rank {
-  u32 rank;               // 1: the best token. 0 where there is no such token
+  u32 rank;               // 1: the best token; 0: there is no such token
   float logit;
 };
 
@@ -311,8 +311,8 @@ DEV u64 key_of(const RankArgs& a, const RankRow& wish, u32 i) {
   return token_key(token.bias, token.id);
 }
 
-// Grid: rows of whose token the rank is wanted. The altered row is what there is to be read, so each token that was
-// altered is counted once more: what it adds to the rank as it was, less what it adds as it is now.
+// Grid: rows whose token is ranked. Only the altered row can be read, so each altered token is corrected: its count
+// with the original logit is added, its count with the altered one subtracted.
 KERNEL(1024, rank_tokens, RankArgs) {
   pdl_launch(); pdl_wait();
   SHARED u64 own;

@@ -1,14 +1,14 @@
-// Short convolutions between two gates: a state of each sequence, the last inputs of its convolution.
+// Short convolutions between two gates: each sequence has a state, the last inputs of its convolution.
 #include "states.h"
 
-// A thread takes a channel. The threads of a sequence's first row also have those other rows that see what the state
-// has kept, and keep what the step asks for once these are done: the state may go to the slot that it comes from.
+// A thread has a channel. The threads of a sequence's first row also compute the other rows that read kept inputs. Only
+// then do they store the new inputs, since the new state may go to the slot of the old one.
 KERNEL(CONVOLUTION_THREADS, short_convolution, ShortConvolutionArgs) {
   pdl_launch(); pdl_wait();
   const u32 first = (u32)bid_x(), c = (u32)bid_y() * CONVOLUTION_THREADS + (u32)tid_x();
   if (a.format_out == FORMAT_F32 && c >= a.channels) return;
   const u32 sequence = ld_step(a.states.sequences + first);
-  if (sequence == NO_SEQUENCE || c >= a.channels) {    // padding, of rows or of a row
+  if (sequence == NO_SEQUENCE || c >= a.channels) {    // padding, of rows or within a row
     store_activation(a.out, a.format_out, first, c, a.channels, 0.f);
     return;
   }

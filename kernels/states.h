@@ -1,4 +1,4 @@
-// Kernels of layers of states share these: the inputs of their convolutions, and the matrices of heads that a block
+// Shared by the kernels of recurrent layers: the inputs of their convolutions, and the matrices of heads that a block
 // carries along a sequence.
 #pragma once
 #include "activation.h"
@@ -6,33 +6,30 @@
 
 DEV u32 min_(u32 x, u32 y) { return x < y ? x : y; }
 
-// log(1 + e^x). Beyond 20, e^-x is less than a unit in the last place of the result.
-DEV float softplus(float x) { return x > 20.f ? x : log_accurate(1.f + exp_accurate(x)); }
-
 // ------------------------------------------------------------------------------------------------ convolution
-// The rows that go through a convolution, and those that states have kept.
+// The rows that go through a convolution, and the rows that states have kept.
 struct Inputs {
   const float* x;         // [rows][stride], from the first channel on
   float* windows;         // [slots][window][channels]
   u32 stride, channels, window;
-  u32 factor;             // columns from a channel to the one that it is multiplied with; 0: to none
+  u32 factor;             // distance in columns from a channel to its multiplier; 0: none
 
-  // The row that a tap takes, for a token `offset` tokens behind the first row of its sequence: a row of the step, or
-  // one that the state has kept; null where there was none.
+  // Returns the row for a tap of a token that is `offset` tokens after the first row of its sequence. It is a row of
+  // the step, or a row kept in the state, or null if there was none.
   MEM const float* row_of(u32 row, u32 offset, u32 slot, u32 tap) const {
     const u32 at = offset + tap;
     if (at >= window) return x + (u64)(row + tap - window) * stride;
     return slot == NO_STATE ? nullptr : windows + ((u64)slot * window + at) * channels;
   }
 
-  // A row's input of a channel.
+  // Returns a row's input of a channel.
   MEM float input(u32 row, u32 c) const {
     const float* from = x + (u64)row * stride + c;
     return factor ? mul_rn(from[0], from[factor]) : from[0];
   }
 
-  // Keeps the last inputs of channels first, first + step .. where the step asks for it. The slot that the sequence
-  // begins with comes last: the others are made of what it holds.
+  // Stores the last inputs of channels first, first + step .. in the slots that the step names. The slot that the
+  // sequence begins with is written last: the other slots are computed from its content.
   MEM void keep(const StatesArgs& a, u32 sequence, u32 start, u32 first, u32 step) const {
     if (first >= channels) return;
     const u32 read = ld_step(a.reads + sequence);
@@ -44,8 +41,8 @@ struct Inputs {
         float* to = windows + (u64)slot * window * channels;
         const float* old = read == NO_STATE ? nullptr : windows + (u64)read * window * channels;
         for (u32 c = first; c < channels; c += step) {
-          // Rows move towards the start, so that none is overwritten before it was read. Loads of several are on their
-          // way together.
+          // Rows move towards the start, so that none is overwritten before it is read. Several rows are loaded
+          // together.
           constexpr u32 AHEAD = 4;
           for (u32 row = 0; row < window; row += AHEAD) {
             float values[AHEAD];
@@ -68,17 +65,17 @@ struct Inputs {
 };
 
 // ------------------------------------------------------------------------------------------------ matrices
-// Tokens that are in shared memory at a time.
+// Tokens in shared memory at a time.
 constexpr u32 TOKENS = 8;
 
-// Where a layer's matrices lie: [slots][heads][key_size][value_size].
+// The layout of a layer's matrices: [slots][heads][key_size][value_size].
 struct Matrices { float* values; u32 heads, key_size, value_size; };
 
 // Groups of 32 lanes of a block.
 constexpr u32 STATE_GROUPS = STATE_WALK_THREADS / 32;
 
-// Some columns of the matrix of one head in the registers of a block. A lane has four columns, so that eight lanes have
-// a whole row of them, which is read and written at once; of the rows it has D / 16, which follow each other.
+// Some columns of one head's matrix in the registers of a block. A lane has four columns. Eight lanes therefore have a
+// whole row of these columns, which is read and written at once. Of the rows, a lane has D / 16 consecutive ones.
 template <u32 D> struct Columns {
   static constexpr u32 ROWS = D / 16, COLS = 4;
   u32 head, first, count, column, row;
@@ -92,13 +89,13 @@ template <u32 D> struct Columns {
     row = ((u32)tid_x() >> 3) * ROWS;
   }
 
-  // This lane's columns of one of its rows, or null where there are none.
+  // Returns the address of this lane's columns in one of its rows, or null if there are none.
   MEM float* place(const Matrices& m, u32 slot, u32 i) const {
     if (row + i >= m.key_size || column >= count) return nullptr;
     return m.values + (((u64)slot * m.heads + head) * m.key_size + row + i) * m.value_size + first + column;
   }
 
-  // Whether columns come in whole fours, which are loaded and stored at once.
+  // True if columns are a multiple of four, so that four are loaded and stored at once.
   static MEM bool in_fours(const Matrices& m) { return m.value_size % 4 == 0; }
 
   MEM void load(const Matrices& m, u32 slot) {
@@ -132,7 +129,7 @@ template <u32 D> struct Columns {
     }
   }
 
-  // This lane's rows of a staged row of a token.
+  // Returns this lane's rows of a staged row of a token.
   MEM void of_rows(const float* staged, float (&out)[ROWS]) const {
     #pragma unroll
     for (u32 i = 0; i < ROWS; i += 2) {
@@ -143,12 +140,12 @@ template <u32 D> struct Columns {
   }
 };
 
-// Sums over the rows of a matrix, which lie in lanes and groups of lanes. Two tokens take turns, so that a token needs
-// one barrier.
+// Sums over the rows of a matrix, which are spread over lanes and groups of lanes. Two buffers alternate between
+// tokens, so that a token needs only one barrier.
 template <u32 N> struct RowSums {
   alignas(16) float of_groups[2][STATE_GROUPS][N][STATE_COLUMNS];
 
-  // Adds up N numbers of each of this lane's columns, in one order. All threads of the block call it.
+  // Adds up N numbers for each of this lane's columns, in one order. All threads of the block call it.
   MEM void add_up(float (&x)[N][4], u32 turn, u32 column) {
     #pragma unroll
     for (u32 n = 0; n < N; n++)
@@ -163,7 +160,7 @@ template <u32 N> struct RowSums {
       for (u32 n = 0; n < N; n++)
         *(v4*)&of_groups[turn][thread >> 5][n][column] =
             v4{f32_bits(x[n][0]), f32_bits(x[n][1]), f32_bits(x[n][2]), f32_bits(x[n][3])};
-    block_sync();                                      // the sums of all groups are there
+    block_sync();                                      // the sums of all groups are stored
     #pragma unroll
     for (u32 n = 0; n < N; n++) {
       #pragma unroll
@@ -180,12 +177,12 @@ template <u32 N> struct RowSums {
   }
 };
 
-// The number of this thread among those of a block of which `first` is counted first: waves that begin with different
-// parts of a block's work wait for the loads of all of them at once.
+// Returns this thread's number, counted from thread `first` of the block. Waves that begin with different parts of a
+// block's work wait for the loads of all parts at once.
 DEV u32 thread_from(u32 first) { return ((u32)tid_x() + STATE_WALK_THREADS - first) % STATE_WALK_THREADS; }
 
-// Brings two rows of each of `count` tokens into shared memory: `rows` is the first token's first one, of `size`
-// columns, the second one lies `second` columns behind it, and the next token's `stride` columns.
+// Copies two rows of each of `count` tokens into shared memory. `rows` is the first token's first row, of `size`
+// columns. Its second row is at distance `second` columns, the next token's rows at distance `stride` columns.
 template <u32 D> DEV void stage_rows(const float* rows, u32 second, u32 stride, u32 count, u32 size, float (*a)[D],
                                      float (*b)[D]) {
   for (u32 i = (u32)tid_x(); i < TOKENS * D / 4; i += STATE_WALK_THREADS) {
@@ -202,7 +199,7 @@ template <u32 D> DEV void stage_rows(const float* rows, u32 second, u32 stride, 
   }
 }
 
-// Brings the block's columns of each token into shared memory, zeros behind them.
+// Copies the block's columns of each token into shared memory, with zeros after them.
 DEV void stage_columns(const float* rows, u32 stride, u32 count, u32 size, float (*staged)[STATE_COLUMNS]) {
   for (u32 i = thread_from(96); i < TOKENS * STATE_COLUMNS; i += STATE_WALK_THREADS) {
     const u32 token = i / STATE_COLUMNS, c = i % STATE_COLUMNS;
@@ -211,22 +208,22 @@ DEV void stage_columns(const float* rows, u32 stride, u32 count, u32 size, float
   }
 }
 
-// Keeps the inputs of the convolution of a sequence; each of its blocks takes some channels.
+// Stores the last convolution inputs of a sequence; each of its blocks takes some channels.
 DEV void keep_inputs(const StatesArgs& a, const Matrices& m, const Inputs& inputs, u32 sequence, u32 start) {
   const u32 blocks = (m.value_size + STATE_COLUMNS - 1) / STATE_COLUMNS * m.heads;
   const u32 block = (u32)bid_x() * m.heads + (u32)bid_y();
   inputs.keep(a, sequence, start, block * STATE_WALK_THREADS + (u32)tid_x(), blocks * STATE_WALK_THREADS);
 }
 
-// A block walks along the tokens of a sequence with some columns of the matrix of one head, in registers. The rule says
-// what a token does to them: it brings tokens into shared memory (`stage`), and takes one of them (`step`). Sequences
-// of more than `longest` tokens are left to other kernels.
+// A block walks along the tokens of a sequence with some columns of one head's matrix in registers. The rule defines
+// the effect of a token: `stage` copies tokens into shared memory, and `step` applies one of them. Sequences of more
+// than `longest` tokens belong to other kernels.
 template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, const Inputs& inputs, Rule& rule,
                                     u32 longest = 0xffffffffu) {
   SHARED typename Rule::Staged staged[2];
   pdl_launch(); pdl_wait();
   const u32 sequence = (u32)bid_z();
-  // None of these waits for another.
+  // None of these loads waits for another.
   const u32 start = ld_step(a.starts + sequence), end = ld_step(a.starts + sequence + 1);
   const u32 read = ld_step(a.reads + sequence), last_write = ld_step(a.write_starts + sequence + 1);
   u32 write = ld_step(a.write_starts + sequence);
@@ -234,7 +231,7 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
   if (start >= end || end - start > longest) return;
   rule.columns.start(m);
   rule.columns.load(m, read);
-  // The row behind which the next state is kept, and where.
+  // The row after which the next state is stored, and its slot.
   u32 kept = 0, slot = 0;
   const auto find_next = [&] {
     kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
@@ -242,9 +239,9 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
   };
   find_next();
   rule.stage(start, min_(TOKENS, end - start), staged[0]);
-  // A step of one token waits for little but loads. These are on their way together with the matrix.
+  // A step of one token waits for little but loads. These run together with those of the matrix.
   keep_inputs(a, m, inputs, sequence, start);
-  block_sync();                                        // the first tokens are there
+  block_sync();                                        // the first tokens are staged
   for (u32 row = start, turn = 0; row < end; row += TOKENS, turn ^= 1) {
     const u32 next = row + TOKENS;
     if (next < end) rule.stage(next, min_(TOKENS, end - next), staged[turn ^ 1]);
@@ -256,6 +253,6 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
         find_next();
       }
     }
-    block_sync();                                      // these tokens were read, and the next ones are there
+    block_sync();                                      // these tokens were read, and the next ones are staged
   }
 }

@@ -1,4 +1,4 @@
-// Gated delta nets: a state of each sequence, carried from token to token.
+// Gated delta nets: each sequence has a state that is carried from token to token.
 #include "delta_net.h"
 
 // Sums over a group of 32 lanes, in one order.
@@ -21,7 +21,7 @@ KERNEL(32 * DELTA_NET_HEADS, delta_net_convolve, DeltaNetArgs) {
   const u32 keys = 2 * a.key_heads;
   const bool is_value = head >= keys;
   const u32 first = is_value ? 2 * key_cols(a) + (head - keys) * a.value_size : head * a.key_size;
-  // Heads that are not there have no elements; their lanes take part in the sum.
+  // Missing heads have no elements; their lanes take part in the sum.
   const u32 size = head >= keys + a.value_heads ? 0 : is_value ? a.value_size : a.key_size;
   const Inputs inputs = inputs_of(a);
   float y[HELD] = {};
@@ -65,7 +65,7 @@ template <u32 D> struct DeltaRule {
   u32 key_head;
   Columns<D> columns;
 
-  // Brings the tokens in rows `row` .. `row` + count into shared memory.
+  // Copies the tokens in rows `row` .. `row` + count into shared memory.
   MEM void stage(u32 row, u32 count, Staged& staged) const {
     const float* q = a.convolved + (u64)row * channels(a) + key_head * a.key_size;
     stage_rows<D>(q, key_cols(a), channels(a), count, a.key_size, staged.q, staged.k);
@@ -78,7 +78,7 @@ template <u32 D> struct DeltaRule {
     }
   }
 
-  // The block's columns of a row's v, which its outputs take the place of.
+  // Returns the block's columns of a row's v, which its outputs replace.
   MEM float* value_of(u32 row) const {
     return a.convolved + (u64)row * channels(a) + 2 * key_cols(a) + columns.head * a.value_size + columns.first;
   }
@@ -127,7 +127,7 @@ template <u32 D> DEV void delta_net_walk(const DeltaNetArgs& a) {
 }
 
 KERNEL(STATE_WALK_THREADS, delta_net_walk_d32, DeltaNetArgs) { delta_net_walk<32>(a); }
-// Blocks wait for memory, so they are many.
+// Blocks wait for memory, so many of them run at once.
 KERNEL_AT_ONCE(STATE_WALK_THREADS, 5, delta_net_walk_d128, DeltaNetArgs) { delta_net_walk<128>(a); }
 
 // ------------------------------------------------------------------------------------------------ norm and gate

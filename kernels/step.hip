@@ -1,8 +1,9 @@
-// Numbers that change from step to step: how they come to the device, and the test of graphs that read them.
+// Numbers that change from step to step: their copy to the device, and the test of graphs that read them.
 #include "gpu.h"
 #include "args.h"
 
-// A pair of words as the device is to have it, the i-th one: token ids that the host does not know yet are put in.
+// Returns the i-th pair of words for the device, with the chosen tokens in place of ids that the host does not know
+// yet.
 DEV u64 with_chosen(const CopyStepArgs& a, u32 i, u64 pair) {
   u32 half[2] = {(u32)pair, (u32)(pair >> 32)};
   for (u32 k = 0; k < 2; k++) {
@@ -13,13 +14,13 @@ DEV u64 with_chosen(const CopyStepArgs& a, u32 i, u64 pair) {
   return (u64)half[1] << 32 | half[0];
 }
 
-// The first kernel of every step. A copy by the driver, ahead of a graph, was seen to come too late for the graph's
-// kernels; one of their own number does not.
+// The first kernel of every step. A copy by the driver, before a graph, was seen to arrive too late for the graph's
+// kernels; a copy by a kernel does not.
 KERNEL(COPY_STEP_THREADS, copy_step, CopyStepArgs) {
-  pdl_wait();                            // kernels of the step before read what is overwritten here
+  pdl_wait();                            // kernels of the previous step read the memory that is overwritten here
   constexpr u32 STRIDE = COPY_STEP_BLOCKS * COPY_STEP_THREADS;
-  // Volatile or relaxed reads of one line of the host's memory are done one after the other (on an H200 in 1 us each,
-  // of 256 warps in 258): every block has a line of its own, and one thread reads it, whatever the kind of load.
+  // Volatile or relaxed reads of one line of the host's memory run one after the other: on an H200 1 us each, 258 us
+  // for 256 warps. Every block therefore has its own line, which one thread reads with any kind of load.
   SHARED u32 count;
   const u64 of_block = tid_x() == 0 ? ld_host(a.from + bid_x() * COPY_STEP_LINE) : 0;
   const u64* from = a.from + COPY_STEP_HEADER;

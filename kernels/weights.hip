@@ -1,10 +1,9 @@
-// Weights in the order of the device: from the blocks of the file, to single rows, to f16 for a vendor's matrix
-// library.
+// Weights in the device's order: from the blocks of the file, to single rows, and to f16 for a vendor's matrix library.
 #include "quant.h"
 #include "args.h"
 
-// A group of 32 lanes makes one tile. The blocks of the file may lie at any address (2-byte alignment is the most that
-// GGUF gives; MXFP4 has 17-byte blocks), so they are read byte by byte: this runs once, at the upload.
+// A group of 32 lanes makes one tile. Blocks of the file may have any alignment (GGUF guarantees 2 bytes at most; MXFP4
+// has 17-byte blocks), so they are read byte by byte. This runs once, at upload.
 TYPED_KERNEL(256, repack_, RepackArgs) {
   pdl_wait();
   const u32 super_blocks = (a.cols + 255) >> 8, tiles = (a.out_rows + 15) >> 4;
@@ -20,6 +19,7 @@ TYPED_KERNEL(256, repack_, RepackArgs) {
   raw.rows = a.out_rows;
   raw.first = (u32)(unit % super_blocks) * 256 + 64 * (lane & 3);
   raw.cols = a.cols;
+  raw.scale = a.scale;
   Tile::pack(a.out + unit * Tile::BYTES, lane, raw);
 }
 
@@ -34,12 +34,12 @@ TYPED_KERNEL(256, embed_, EmbedArgs) {
   a.out[(u64)bid_x() * a.cols + c] = mul_rn(a.scale, value);
 }
 
-// A group of 32 lanes per tile. Through LDS, so that the stores are whole rows of 512 bytes: stores straight from the
-// order of the fragments reached a fifth of the rate.
-constexpr int LDS_ROW = 264;           // halves; 8 more than a row keep the 16-byte stores off the same banks
+// A group of 32 lanes per tile. The values go through LDS, so that the stores are whole rows of 512 bytes. Direct
+// stores in the order of the fragments reached a fifth of the rate.
+constexpr int LDS_ROW = 264;           // halves; the 8 extra elements keep the 16-byte stores off the same banks
 struct Rows { alignas(16) u16 of_group[4][16 * LDS_ROW]; };
 TYPED_KERNEL(32 * DEQUANTIZE_TILES, dequantize_, DequantizeArgs) {
-  pdl_launch(); pdl_wait();             // a library's kernel may still read what is overwritten here
+  pdl_launch(); pdl_wait();             // a library's kernel may still read the memory that is overwritten here
   SHARED Rows lds;
   const u32 super_blocks = (a.cols + 255) >> 8;
   const u64 unit = (u64)bid_x() * DEQUANTIZE_TILES + (tid_x() >> 5);

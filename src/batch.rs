@@ -1,18 +1,27 @@
-//! The input of one engine step, as flat arrays of integers: the scheduler writes it, the model and the backends read
+//! The input of one engine step, as flat arrays of integers. The scheduler writes it; the model and the backends read
 //! it. Decode, prefill chunks and prefix-cache hits are all the same case.
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Which tokens a group of layers attends to; it decides when the group's blocks may be freed.
+use crate::images::{BatchImages, ImageRun, SeqImages};
+
+/// The tokens that a group of layers attends to, which decides when the group's blocks may be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupKind {
     Full,
-    /// A token attends to itself and the `window - 1` before it; blocks wholly before that are freed.
+    /// A token attends to itself and the `window - 1` before it. Blocks entirely before that are freed.
     Sliding {
         window: u32,
     },
-    /// A token attends to itself and to those that are at most `reach` away, before it and behind it. Its sequence is
-    /// computed in one step: what the first token sees is not there before the last one is.
+    /// A token attends to itself and to those before it in its own chunk: the first of `size`, a power of two, the next
+    /// ones, and so on. Blocks wholly before a chunk are freed.
+    Chunked {
+        size: u32,
+    },
+    /// A token attends to itself and to tokens at most `reach` positions away, before and after it. Its sequence is
+    /// computed in one step, since the first token attends to later ones.
     Bidirectional {
         reach: u32,
     },
@@ -23,11 +32,12 @@ impl GroupKind {
         matches!(self, Self::Bidirectional { .. })
     }
 
-    /// Positions that the token at `position` attends to in a sequence of `context` tokens.
+    /// Returns the positions that the token at `position` attends to, in a sequence of `context` tokens.
     pub fn keys(self, position: u32, context: u32) -> Range<u32> {
         match self {
             Self::Full => 0..position + 1,
             Self::Sliding { window } => (position + 1).saturating_sub(window)..position + 1,
+            Self::Chunked { size } => position / size * size..position + 1,
             Self::Bidirectional { reach } => {
                 position.saturating_sub(reach)..position.saturating_add(reach).saturating_add(1).min(context)
             }
@@ -35,112 +45,110 @@ impl GroupKind {
     }
 }
 
-/// Placeholder for a token that the model itself is to guess before the step that verifies it is computed.
-pub const TO_GUESS: u32 = u32::MAX;
+/// Placeholder for a token that has to be drafted before the step that verifies it is computed.
+pub const TO_DRAFT: u32 = u32::MAX;
 
-/// Placeholder in a block table for a block that a sliding window has left behind (never read).
+/// Placeholder in a block table for a block that has left a sliding window; never read.
 pub const NULL_BLOCK: u32 = u32::MAX;
 
-/// The batch of one step; `n` is the number of tokens of all sequences, `s` the number of sequences.
+/// The batch of one step. `n` is the number of tokens of all sequences, `s` the number of sequences.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Input token ids, `[n]`, sequence after sequence.
     pub token_ids: Vec<u32>,
-    /// Tokens that are not in `token_ids` yet: an asynchronous device has chosen them, in the step before, and puts
-    /// them there.
+    /// Tokens that are not yet in `token_ids`. An asynchronous device picked them in the previous step, and fills them
+    /// in.
     pub chosen: Vec<ChosenToken>,
-    /// Position of each token in its sequence, `[n]`.
+    /// The position of each token in its sequence, `[n]`.
     pub positions: Vec<u32>,
-    /// Index of each sequence's first token in the flat arrays, `[s + 1]`: starts with 0 and ends with `n`.
+    /// The index of each sequence's first token in the flat arrays, `[s + 1]`: starts with 0 and ends with `n`.
     pub cu_seqlens_q: Vec<u32>,
-    /// Tokens of each sequence whose K and V exist after this step (the attended length of its last token), `[s]`.
+    /// The context length of each sequence after this step: its tokens whose keys and values then exist, `[s]`.
     pub context_lens: Vec<u32>,
-    /// Needs of each sequence beside its tokens, `[s]`; empty in a batch of sequences that need nothing.
-    pub extras: Vec<SeqExtras>,
     /// Block tables and slots, one entry per KV group of the model.
     pub groups: Vec<GroupTables>,
-    /// Recurrent states that the step begins with and leaves; empty for a model without layers of states.
+    /// Recurrent states that the step reads and writes; empty for a model without them.
     pub states: StateTables,
-    /// Flat indices of the tokens whose logits are wanted, increasing.
+    /// Flat indices of the tokens whose logits are needed, in increasing order.
     pub logits_indices: Vec<u32>,
-    /// Blocks to copy before anything is computed (copy-on-write of forked sequences).
+    /// Blocks to copy before anything is computed, for copy-on-write of forked sequences.
     pub block_copies: Vec<BlockCopy>,
+    /// Rows of images among the tokens.
+    pub images: BatchImages,
+    /// Three positions of each token for RoPE (M-RoPE): time, row and column, `[n]`. They are equal for text. Empty if
+    /// they equal `positions`, as in a batch without images. Only models that use positions for RoPE alone have them.
+    pub rope_positions: Vec<[u32; 3]>,
 }
 
-/// A token that the step before has chosen: of a row whose most likely token is all that was wanted (`Wanted::Argmax`).
+/// A token that the previous step picked, from a row whose most likely token was requested (`Wanted::Argmax`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChosenToken {
-    /// Its index in `token_ids`.
+    /// The token's index in `token_ids`.
     pub index: u32,
-    /// Row of logits of the step before.
+    /// The row of logits in the previous step.
     pub row: u32,
 }
 
-/// The paged cache's view of a batch for one KV group.
+/// The part of a batch that describes the paged cache of one KV group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupTables {
-    /// Slot that each token's K and V go to: `block * block_size + offset`, `[n]`.
+    /// The slot for each token's keys and values, `block * block_size + offset`, `[n]`.
     pub slot_mapping: Vec<u32>,
-    /// Block ids of all sequences, one after the other; entry `i` of a sequence holds positions
-    /// `i * block_size ..`; `NULL_BLOCK` where a sliding window has passed.
+    /// Block ids of all sequences, one after the other. Entry `i` of a sequence holds positions `i * block_size ..`.
+    /// `NULL_BLOCK` stands for blocks that have left the sliding window.
     pub block_tables: Vec<u32>,
-    /// Index of each sequence's first entry in `block_tables`, `[s + 1]`.
+    /// The index of each sequence's first entry in `block_tables`, `[s + 1]`.
     pub cu_blocks: Vec<u32>,
 }
 
-/// Placeholder for the state before a sequence's first token: zeros.
+/// Placeholder for the state before a sequence's first token, which is zero.
 pub const NO_STATE: u32 = u32::MAX;
 
-/// The recurrent states of a batch. A slot holds one state of every layer that has one: what the layer carries from
-/// token to token in place of keys and values.
+/// The recurrent states of a batch. A slot holds one state of every layer that has one, which the layer carries from
+/// token to token instead of keys and values.
 ///
-/// A slot that one sequence writes is read in the same batch by no other. The sequence itself may read the slot that it
-/// writes.
+/// If one sequence writes a slot, no other sequence reads it in the same batch. The same sequence may read it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StateTables {
-    /// Slot of the state that each sequence's first token of the batch begins with, `[s]`, or `NO_STATE`.
+    /// The slot of the state before each sequence's first token of the batch, `[s]`, or `NO_STATE`.
     pub reads: Vec<u32>,
-    /// States to keep, sequence after sequence, each sequence's by `num_tokens`, which may repeat.
+    /// States to save, sequence after sequence, and within each ordered by `num_tokens`, which may repeat.
     pub writes: Vec<StateWrite>,
-    /// Index of each sequence's first entry in `writes`, `[s + 1]`.
+    /// The index of each sequence's first entry in `writes`, `[s + 1]`.
     pub cu_writes: Vec<u32>,
 }
 
 impl StateTables {
-    /// States of sequence `seq` to keep.
+    /// Returns the states of sequence `seq` to save.
     pub fn writes_of(&self, seq: usize) -> &[StateWrite] {
         &self.writes[self.cu_writes[seq] as usize..self.cu_writes[seq + 1] as usize]
     }
 
-    /// Keeps no state of any sequence.
+    /// Removes all writes, so that no state is saved.
     pub fn clear_writes(&mut self) {
         self.writes.clear();
         self.cu_writes.fill(0);
     }
 }
 
-/// Keep the state after the first `num_tokens` (at least 1) of a sequence's tokens of the batch in slot `slot`.
+/// Saves the state after the first `num_tokens` (at least 1) of a sequence's tokens of the batch in slot `slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateWrite {
     pub num_tokens: u32,
     pub slot: u32,
 }
 
-/// Needs of a sequence beside its tokens, from its arrival to every batch that it is part of. All are absent in an
-/// ordinary sequence.
+/// Inputs of a sequence besides its tokens. An ordinary sequence has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeqExtras {
-    /// The adapter (LoRA) whose weights are added to the model's for it. The number is part of the names of its blocks
-    /// in the prefix cache, so it is never given to another adapter.
+    /// The adapter (LoRA) whose weights are added to the model's. The number is hashed into its block hashes in the
+    /// prefix cache, so it must never be reused for another adapter.
     pub adapter: Option<u32>,
-    /// Row of the mask that says which tokens may be sampled for it.
-    pub mask: Option<u32>,
-    /// Positions whose inputs are given embeddings and not those of their token ids. The prefix cache knows only the
-    /// ids: a sequence with embeddings takes a `cache_salt` that tells their content.
-    pub embeddings: Option<Range<u32>>,
+    /// The images of the prompt.
+    pub images: Option<Arc<SeqImages>>,
 }
 
-/// Copy the whole of block `src` to block `dst`, in all layers of `group`.
+/// Copies the whole block `src` to block `dst`, in all layers of `group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCopy {
     pub group: u32,
@@ -153,16 +161,40 @@ impl Batch {
         self.token_ids.len()
     }
 
+    /// Returns the RoPE position of each token. For a token of an image it is the first of three.
+    pub fn first_rope_positions(&self) -> Cow<'_, [u32]> {
+        match self.rope_positions.as_slice() {
+            [] => Cow::Borrowed(&self.positions),
+            positions => positions.iter().map(|&[first, ..]| first).collect(),
+        }
+    }
+
+    /// Returns the end of the positions that a token of an image attends to, if its tokens attend to each other.
+    pub fn image_end(&self, token: usize) -> Option<u32> {
+        if !self.images.bidirectional {
+            return None;
+        }
+        let run = self.run_of(token)?;
+        Some(self.positions[run.tokens().end - 1] + 1)
+    }
+
+    /// Returns the run of an image that the token at flat index `token` belongs to.
+    fn run_of(&self, token: usize) -> Option<&ImageRun> {
+        let runs = &self.images.runs;
+        let behind = runs.partition_point(|run| run.first_token as usize <= token);
+        runs[..behind].last().filter(|run| run.tokens().contains(&token))
+    }
+
     pub fn num_seqs(&self) -> usize {
         self.context_lens.len()
     }
 
-    /// Flat token range of sequence `seq`.
+    /// Returns the flat token range of sequence `seq`.
     pub fn tokens_of(&self, seq: usize) -> Range<usize> {
         self.cu_seqlens_q[seq] as usize..self.cu_seqlens_q[seq + 1] as usize
     }
 
-    /// Block table of sequence `seq` in `group`.
+    /// Returns the block table of sequence `seq` in `group`.
     pub fn block_table(&self, group: usize, seq: usize) -> &[u32] {
         let g = &self.groups[group];
         &g.block_tables[g.cu_blocks[seq] as usize..g.cu_blocks[seq + 1] as usize]

@@ -1,22 +1,23 @@
-//! The one error type of the crate. Each variant says what was got, what was expected and what to do.
+//! The crate's only error type. Each variant says what was got, what was expected and what to do.
 
+use std::any::Any;
 use std::path::PathBuf;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong, by who can mend it: the caller, the file, the machine, or us.
+/// All errors, grouped by who can fix them: the caller, the file, the machine, or this project.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A request (or an engine argument) that cannot be served. The engine goes on.
+    /// A request (or an engine argument) that cannot be served. The engine continues.
     #[error("{what}: got {got}, expected {expected}")]
     InvalidRequest { what: &'static str, got: String, expected: String },
 
     #[error("no such file: {}", path.display())]
     FileNotFound { path: PathBuf },
 
-    /// A GGUF file that is malformed, contradicts itself, or is of a kind that is not supported.
-    /// `location` names the key, tensor or part of the file.
+    /// A GGUF file that is malformed, inconsistent or not supported. `location` names the key, tensor or part of the
+    /// file.
     #[error("{}: {location}: {problem}", path.display())]
     ModelFile { path: PathBuf, location: String, problem: String },
 
@@ -26,7 +27,7 @@ pub enum Error {
     #[error("{what} needs {}; {advice}", shortage(*.requested, *.available))]
     OutOfMemory { what: String, requested: u64, available: u64, advice: &'static str },
 
-    /// The waiting queue is at its bound; the caller may try again later.
+    /// The waiting queue is full; the caller may try again later.
     #[error(
         "the queue is full: {waiting} requests wait, max_queue_size is {limit}; try again later or raise max_queue_size"
     )]
@@ -36,20 +37,24 @@ pub enum Error {
     #[error("chat template: {problem}")]
     ChatTemplate { problem: String },
 
-    /// A device, or the lack of one.
+    /// A device failed or is missing.
     #[error("device {device}: {problem}")]
     Device { device: String, problem: String },
 
-    /// A step failed: the requests in it end with this, the engine goes on.
+    /// A step failed. Its requests end with this error, and the engine continues.
     #[error("the step that this request was part of failed: {problem}")]
     StepFailed { problem: String },
+
+    /// The text exceeded the limits of its grammar, or reached a place without continuation. Only the request ends.
+    #[error("structured_outputs: {problem}; give the text a form that is smaller, or has no such place")]
+    GrammarFailed { problem: String },
 
     /// The engine has stopped (closed, or its device was lost) and serves nothing more.
     #[error("the engine is dead: {reason}")]
     EngineDead { reason: String },
 
-    /// The caller stopped a load, or the engine a step, which it then schedules anew: only the former comes to a
-    /// caller.
+    /// The caller stopped a load, or the engine interrupted a step. Only the former reaches a caller, since the engine
+    /// schedules the step again.
     #[error("interrupted")]
     Interrupted,
 
@@ -57,7 +62,7 @@ pub enum Error {
     #[error("this engine belongs to process {owner} and cannot be used in process {current} after fork; load it there")]
     Forked { owner: u32, current: u32 },
 
-    /// An invariant of ours is broken: a bug in rocmforge, never in the input.
+    /// An internal invariant is broken. The cause is a bug in rocmforge, never the input.
     #[error("internal error (please report it): {problem}")]
     Internal { problem: String },
 }
@@ -72,7 +77,7 @@ impl Error {
     }
 }
 
-/// `141 GB, 23.1 GB are available`; to the byte where that would show one number twice.
+/// Formats `141 GB, 23.1 GB are available`; in bytes if both would show the same number.
 pub fn shortage(requested: u64, available: u64) -> String {
     let (needs, has) = (readable(requested), readable(available));
     if needs == has {
@@ -81,19 +86,25 @@ pub fn shortage(requested: u64, available: u64) -> String {
     format!("{needs}, {has} {} available", if available == 1 { "is" } else { "are" })
 }
 
-/// Bytes with three digits, in the units that disks and GPUs are sold in.
+/// Formats bytes with three digits, in the decimal units of disks and GPUs.
 pub fn readable(bytes: u64) -> String {
     let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "kB")];
     let Some((unit, name)) = units.into_iter().find(|&(unit, _)| bytes >= unit) else {
         return format!("{bytes} bytes");
     };
-    // Tenths and hundredths by integers: all 64 bits count.
+    // Tenths and hundredths are computed in integers, so all 64 bits count.
     let (whole, rest) = (bytes / unit, bytes % unit);
     match whole {
         0..10 => format!("{whole}.{:02} {name}", rest * 100 / unit),
         10..100 => format!("{whole}.{} {name}", rest * 10 / unit),
         _ => format!("{whole} {name}"),
     }
+}
+
+/// Returns the message of a panic, from the payload of `catch_unwind` or `join`.
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
 #[cfg(test)]

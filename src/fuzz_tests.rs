@@ -1,5 +1,6 @@
-//! The inputs in `fuzz/corpus/`, each through what it was found with: what fuzzing reached once stays right at every
-//! commit. The checks are compiled once more here: against their own package, the engine would have to be.
+//! Replays each input in `fuzz/corpus/` through the check that found it, so that everything that fuzzing once reached
+//! stays correct. The checks are compiled again here: for their own package, the engine would have to be compiled
+//! again.
 
 #[allow(unreachable_pub)]
 #[path = "../fuzz/src/lib.rs"]

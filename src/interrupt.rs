@@ -1,5 +1,6 @@
-//! A wish that a computation stop, cheap enough to be looked at all the time.
+//! A request to stop a computation, cheap enough to be checked all the time.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -8,8 +9,12 @@ use crate::{Error, Result};
 
 const NEVER: u64 = u64::MAX;
 
-/// A shared wish to stop a computation that runs on other threads. All clones are the same wish. A look at it is one
-/// relaxed load while nobody wants anything, and a reading of the clock while a time is set.
+thread_local! {
+    static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+}
+
+/// A shared request to stop a computation that runs on other threads. All clones are the same request. A check is one
+/// relaxed load while there is no request, and reads the clock while a time is set.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     shared: Arc<Shared>,
@@ -29,32 +34,51 @@ impl Default for Interrupt {
 }
 
 impl Interrupt {
-    /// Withdraws the wish: another computation begins, which nobody wants to stop yet.
+    /// Withdraws the request, since another computation begins that should not stop yet.
     pub fn clear(&self) {
         self.shared.stop_at.store(NEVER, Ordering::Relaxed);
     }
 
-    /// Asks the computation to stop at `when`, or earlier if that was said before.
+    /// Asks the computation to stop at `when`, or earlier if an earlier time was set.
     pub fn stop_at(&self, when: Instant) {
         let micros = when.saturating_duration_since(self.shared.origin).as_micros();
         self.shared.stop_at.fetch_min(u64::try_from(micros).unwrap_or(NEVER), Ordering::Relaxed);
     }
 
-    /// Whether the computation is to stop now. Once it is, it stays so until `clear`.
+    /// True if the computation should stop now. It stays true until `clear`.
     pub fn is_due(&self) -> bool {
-        // Relaxed: what a thread left out because of it is told to the others by their own synchronisation, and with
-        // that the value that the thread saw.
+        // Relaxed is enough: a thread that skips work because of this tells the others through their own
+        // synchronization, and that also publishes the value it saw.
         let stop_at = self.shared.stop_at.load(Ordering::Relaxed);
         stop_at != NEVER && self.shared.origin.elapsed().as_micros() >= u128::from(stop_at)
     }
 
+    /// Returns the interrupt of the work that this thread does in `scope`, or one that is never due.
+    pub fn current() -> Self {
+        CURRENT.with_borrow(Option::clone).unwrap_or_default()
+    }
+
+    /// Runs work on this thread for which `current` returns this interrupt.
+    pub fn scope<T>(&self, work: impl FnOnce() -> T) -> T {
+        /// Restores the previous interrupt, even if the work panics.
+        struct Outer(Option<Interrupt>);
+        impl Drop for Outer {
+            fn drop(&mut self) {
+                let outer = self.0.take();
+                CURRENT.with_borrow_mut(|current| *current = outer);
+            }
+        }
+        let _outer = Outer(CURRENT.replace(Some(self.clone())));
+        work()
+    }
+
     /// # Errors
-    /// `Interrupted` once the computation is to stop.
+    /// `Interrupted` once the computation should stop.
     pub fn check(&self) -> Result<()> {
         if self.is_due() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Whether a time to stop is set, be it to come.
+    /// True if a time to stop is set, even a future one.
     #[cfg(test)]
     pub fn is_set(&self) -> bool {
         self.shared.stop_at.load(Ordering::Relaxed) != NEVER

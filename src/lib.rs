@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Modules, from the bottom up: `quant` (block formats), `tensor`, `gguf` (the file), `backend` (ops on a device),
-//! `model` (a list of layers; many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
-//! `grammar` (the form of a text), `engine`, `isolation` (outputs of a child process), `diagnose` (reports for
-//! people), `python`. `tests/test_architecture.py` enforces who may import whom.
+//! `pixels` (pictures in prompts), `model` (a list of layers; many architectures), `kv_cache` and `scheduler` (integers
+//! only), `sampler`, `tokenizer`, `grammar` (structured output), `engine`, `isolation` (outputs of a child process),
+//! `diagnose` (reports for users), `python`. `tests/test_architecture.py` enforces who may import whom.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 pub mod backend;
@@ -23,10 +23,12 @@ pub mod error;
 mod fuzz_tests;
 pub mod gguf;
 pub mod grammar;
+pub mod images;
 pub mod interrupt;
 pub mod isolation;
 pub mod kv_cache;
 pub mod model;
+pub mod pixels;
 pub mod quant;
 pub mod sampler;
 pub mod scheduler;
@@ -40,7 +42,7 @@ pub mod tokenizer;
 #[cfg(feature = "python")]
 mod python;
 
-// The checks of `fuzz_tests` name the engine as its users do.
+// The checks of `fuzz_tests` name the crate as its users do.
 #[cfg(test)]
 extern crate self as rocmforge;
 

@@ -1,8 +1,8 @@
-//! Results of a step's logits, or of the hidden states that they are made of. Backends write them; the engine asks for
+//! Selections from a step's logits, or from the hidden states of its rows. Backends write them; the engine requests
 //! them and the sampler reads them.
 //!
-//! A row of logits is half a megabyte. Where the sampler can do with the best few and the log-sum-exp, nothing else
-//! leaves the device.
+//! A row of logits is half a megabyte. If the best few logits and the log-sum-exp are enough for the sampler, nothing
+//! else leaves the device.
 
 mod alteration;
 mod draw;
@@ -14,10 +14,10 @@ pub use mask::TokenMask;
 
 use crate::{Error, Result};
 
-/// Candidates of one row at most.
+/// The most candidates of one row.
 pub const MAX_TOP: usize = 256;
 
-/// `Selected::Argmax::token` of a row that holds a NaN, and `Cut::token` where it was not found.
+/// The value of `Selected::Argmax::token` for a row with a NaN, and of `Cut::token` if it was not found.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// The part of one row that is needed.
@@ -25,45 +25,45 @@ pub const NO_TOKEN: u32 = u32::MAX;
 pub enum Wanted {
     /// The largest logit: greedy sampling.
     Argmax,
-    /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities.
+    /// The `k` largest logits, for filters and log-probabilities. `k` is at most `MAX_TOP` and the vocabulary size.
     Top { k: u32 },
     /// A random token.
     Draw(Draw),
-    /// The whole row: the logits of a prompt.
+    /// The whole row, for the logits of a prompt.
     Row,
-    /// The hidden state of the row's token after the output norm, and none of its logits.
+    /// The hidden state of the row's token after the output norm, without logits.
     Hidden,
 }
 
-/// The results that a step is computed for: the logits of its rows, or the hidden states that they are made of.
+/// The results that a step is computed for: the logits of its rows, or their hidden states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
     pub logits: bool,
     pub hidden: bool,
 }
 
-/// The part of one row of logits that is needed, and the changes to the row that come before that part is taken of it.
-/// A row that comes back whole is the model's own: whoever reads it changes it.
+/// The part of one row of logits that is needed, and the changes to the row before that part is taken. A row that is
+/// returned whole is the model's own, and its reader applies the changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Wish<'a> {
+pub struct SamplingRequest<'a> {
     pub wanted: Wanted,
     pub alteration: Option<Alteration<'a>>,
-    /// All other tokens are impossible, after the alteration.
+    /// After the alteration, all other tokens are impossible.
     pub mask: Option<&'a TokenMask>,
-    /// How many of the best tokens of the row as the model left it are needed too (`Selection::unaltered`), at most
-    /// `MAX_TOP` and the vocabulary, and the place of the token among them all if the device chooses it:
-    /// log-probabilities are the model's own.
+    /// The number of best tokens that are also needed of the row as the model left it (`Selection::unaltered`). It is
+    /// at most `MAX_TOP` and the vocabulary size. If the device picks the token, the token's rank is needed as well.
+    /// Log-probabilities are the model's own.
     pub unaltered: u32,
 }
 
-impl From<Wanted> for Wish<'_> {
+impl From<Wanted> for SamplingRequest<'_> {
     fn from(wanted: Wanted) -> Self {
         Self { wanted, alteration: None, mask: None, unaltered: 0 }
     }
 }
 
-/// The part of one row that came back: the one that was wanted, or more. A whole row is the model's own; every other
-/// part is taken from the row after its alteration and under its mask.
+/// The returned part of one row, which is the requested one or more. A whole row is the model's own. Every other part
+/// is taken after the row's alteration and under its mask.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Selected<'a> {
     /// The first token with the largest logit, and the logarithm of the sum of all `exp(logit)`.
@@ -81,7 +81,7 @@ pub enum Selected<'a> {
     },
     Drawn(Drawn),
     Row(&'a [f32]),
-    /// No logits, since the hidden state alone was wanted: `Selection::hidden` has it.
+    /// No logits, since only the hidden state was requested; `Selection::hidden` returns it.
     Nothing,
 }
 
@@ -91,26 +91,26 @@ pub struct BestTokens<'a> {
     pub ids: &'a [u32],
     pub logits: &'a [f32],
     pub log_sum_exp: f32,
-    /// The token that the device chose, after the row's alteration or of all its tokens.
+    /// The token that the device picked after the row's alteration, ranked among all tokens.
     pub chosen: Option<Ranked>,
 }
 
-/// A token's logit, and its place among all tokens of its row; the best is the first.
+/// A token's logit and its rank among all tokens of its row; the best has rank 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ranked {
     pub logit: f32,
     pub rank: u32,
 }
 
-/// Rows that a backend keeps on its device, with the selections from them.
+/// Rows that a backend keeps on its device, and the selections from them.
 pub trait DeviceRows {
     fn row(&self, row: usize) -> Selected<'_>;
 
-    /// The best tokens of a row as the model left it, where they were asked for.
+    /// Returns the best tokens of a row as the model left it, if they were requested.
     fn unaltered(&self, row: usize) -> Option<BestTokens<'_>>;
 
-    /// Brings a whole row to the host, as the model left it. It costs a round trip to the device: for the few rows
-    /// whose selection turns out not to be enough.
+    /// Copies a whole row to the host, as the model left it. It costs a round trip to the device, and is meant for the
+    /// few rows whose selection is not enough.
     fn fetch(&mut self, row: usize) -> Result<&[f32]>;
 }
 
@@ -124,30 +124,30 @@ pub struct Selection<'a> {
 }
 
 enum Rows<'a> {
-    /// No row's logits were wanted.
+    /// No logits were requested.
     Nothing,
     Host(&'a [f32]),
     Device(Box<dyn DeviceRows + 'a>),
 }
 
-/// Hidden states of all rows of a step, one after the other.
+/// The hidden states of all rows of a step, one after the other.
 struct Hidden<'a> {
     values: &'a [f32],
     cols: usize,
 }
 
 impl<'a> Selection<'a> {
-    /// Whole rows of `cols`, one after the other.
+    /// Returns a selection of whole rows of `cols` values, one after the other.
     pub fn of_rows(values: &'a [f32], cols: usize) -> Self {
         Self { num_rows: values.len() / cols.max(1), cols, num_fetched: 0, rows: Rows::Host(values), hidden: None }
     }
 
-    /// `num_rows` rows of `cols` that stay on the device.
+    /// Returns a selection of `num_rows` rows of `cols` values that stay on the device.
     pub fn on_device(rows: Box<dyn DeviceRows + 'a>, num_rows: usize, cols: usize) -> Self {
         Self { num_rows, cols, num_fetched: 0, rows: Rows::Device(rows), hidden: None }
     }
 
-    /// `num_rows` rows of which no logits were wanted.
+    /// Returns a selection of `num_rows` rows without logits.
     pub fn without_logits(num_rows: usize, cols: usize) -> Self {
         Self { num_rows, cols, num_fetched: 0, rows: Rows::Nothing, hidden: None }
     }
@@ -161,7 +161,7 @@ impl<'a> Selection<'a> {
         self.num_rows
     }
 
-    /// The size of the vocabulary.
+    /// Returns the size of the vocabulary.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -174,7 +174,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The best tokens of a row as the model left it, where they were asked for and the row itself is not here.
+    /// Returns the best tokens of a row as the model left it, if they were requested and the row is on the device.
     pub fn unaltered(&self, row: usize) -> Option<BestTokens<'_>> {
         match &self.rows {
             Rows::Nothing | Rows::Host(_) => None,
@@ -182,20 +182,20 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The hidden state of a row's token after the output norm.
+    /// Returns the hidden state of a row's token after the output norm.
     ///
     /// # Errors
-    /// `Internal` where it was not wanted.
+    /// `Internal` if it was not requested.
     pub fn hidden(&self, row: usize) -> Result<&[f32]> {
         let of_row = |hidden: &Hidden<'a>| hidden.values.get(row * hidden.cols..(row + 1) * hidden.cols);
-        let missing = || Error::internal(format!("the hidden state of row {row}, which nobody wanted"));
+        let missing = || Error::internal(format!("the hidden state of row {row}, which was not requested"));
         self.hidden.as_ref().and_then(of_row).ok_or_else(missing)
     }
 
-    /// The whole row as the model left it, from the device if it is not here.
+    /// Returns the whole row as the model left it, fetched from the device if necessary.
     pub fn whole_row(&mut self, row: usize) -> Result<&[f32]> {
         match &mut self.rows {
-            Rows::Nothing => Err(Error::internal(format!("the logits of row {row}, which nobody wanted"))),
+            Rows::Nothing => Err(Error::internal(format!("the logits of row {row}, which were not requested"))),
             Rows::Host(values) => Ok(&values[row * self.cols..(row + 1) * self.cols]),
             Rows::Device(rows) => {
                 self.num_fetched += u64::from(!matches!(rows.row(row), Selected::Row(_)));
@@ -204,7 +204,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Rows that had to be read from the device on their own.
+    /// Returns the number of rows that had to be fetched separately from the device.
     pub fn num_fetched(&self) -> u64 {
         self.num_fetched
     }

@@ -1,5 +1,5 @@
-//! Synchronisation primitives: `std`'s, or loom's where `sim/loom` compiles the protocols written by hand (the thread
-//! pool), to model-check them.
+//! Synchronization primitives: those of `std`, or of loom where `sim/loom` model-checks the hand-written protocols of
+//! the thread pool.
 
 #[cfg(not(loom))]
 pub use std::{

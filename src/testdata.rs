@@ -5,13 +5,13 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `tests/data`. A test binary that was carried to another machine is run in a checkout there.
+/// Returns `tests/data`. A test binary that was copied to another machine runs in a checkout there.
 fn folder() -> PathBuf {
     let here = PathBuf::from("tests/data");
     if here.is_dir() { here } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data") }
 }
 
-/// The golden models in float weights, every architecture among them, in the order of their names.
+/// Returns the names of the golden models with float weights, sorted; every architecture is among them.
 pub fn architectures() -> Vec<String> {
     let files = std::fs::read_dir(folder().join("arch")).unwrap().map(|entry| entry.unwrap().file_name());
     let names = files.filter_map(|name| name.to_str()?.strip_suffix(".gguf.xz").map(str::to_owned));
@@ -20,10 +20,11 @@ pub fn architectures() -> Vec<String> {
     names
 }
 
-/// The golden models that attend in both directions, in `embedding`: one of each architecture.
-pub const ENCODERS: [&str; 3] = ["bert", "modern_bert", "nomic_bert"];
+/// The golden bidirectional models in `embedding`; every architecture is among them.
+pub const ENCODERS: [&str; 6] =
+    ["bert", "eurobert", "gemma_embedding", "modern_bert", "modern_bert_silu", "nomic_bert"];
 
-/// The decompressed bytes of `tests/data/<name>.xz`.
+/// Returns the decompressed bytes of `tests/data/<name>.xz`.
 pub fn bytes(name: &str) -> Vec<u8> {
     let path = folder().join(format!("{name}.xz"));
     let file = std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -36,7 +37,7 @@ pub fn json(name: &str) -> serde_json::Value {
     serde_json::from_slice(&bytes(name)).unwrap()
 }
 
-/// `(name, bytes)` of every member of a tar archive of plain files.
+/// Returns `(name, bytes)` of every member of a tar archive of plain files.
 pub fn tar(name: &str) -> Vec<(String, Vec<u8>)> {
     let data = bytes(name);
     let text = |b: &[u8]| String::from_utf8(b.iter().copied().take_while(|&c| c != 0).collect()).unwrap();
@@ -68,7 +69,7 @@ pub fn temp_file(name: &str, contents: &[u8]) -> TempFile {
     TempFile(path)
 }
 
-/// `tests/data/<name>.xz`, decompressed to disk.
+/// Writes `tests/data/<name>.xz`, decompressed, to a temporary file.
 pub fn file(name: &str) -> TempFile {
     temp_file(&name.replace('/', "-"), &bytes(name))
 }
@@ -76,12 +77,12 @@ pub fn file(name: &str) -> TempFile {
 /// A numpy archive of uncompressed little-endian arrays.
 pub struct Npz(HashMap<String, (String, Vec<usize>, Vec<u8>)>);
 
-/// `tests/data/<name>.npz.xz`.
+/// Reads `tests/data/<name>.npz.xz`.
 pub fn npz(name: &str) -> Npz {
     let data = bytes(&format!("{name}.npz"));
     let u16_at = |at: usize| u16::from_le_bytes([data[at], data[at + 1]]) as usize;
     let u32_at = |at: usize| u32::from_le_bytes(data[at..at + 4].try_into().unwrap()) as usize;
-    // The central directory knows the sizes; numpy's local headers may leave them to zip64 extras.
+    // The central directory has the sizes; numpy's local headers may leave them to zip64 extras.
     let end = (0..=data.len() - 22).rev().find(|&i| data[i..].starts_with(b"PK\x05\x06")).unwrap();
     let mut at = u32_at(end + 16);
     let mut arrays = HashMap::new();

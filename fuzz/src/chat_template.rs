@@ -1,5 +1,5 @@
-//! Any text as a chat template, and after a zero byte any JSON as its messages: a rendering, the same one each time, or
-//! an error, in bounded time and memory. What clients wrote is never taken for the template's own text.
+//! Any text as a chat template and, after a zero byte, any JSON as its messages. The result is a rendering, always the
+//! same one, or an error, in bounded time and memory. Text of clients never counts as text of the template.
 
 use std::str;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::allowed;
 
-/// No character of a template, unless one writes it.
+/// A character that no template contains, unless one writes it.
 const MARK: char = '\u{e000}';
 
 pub fn check(bytes: &[u8]) {
@@ -35,7 +35,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// The stretches that the template wrote are in order, apart, between characters, and hold nothing of a client's.
+/// Asserts that the template's own ranges are ordered, disjoint, on character boundaries, and contain no text of a
+/// client.
 fn origins_are_right(source: &str, rendered: &Rendered) {
     let mut end = None;
     for range in &rendered.template {
@@ -44,7 +45,7 @@ fn origins_are_right(source: &str, rendered: &Rendered) {
         let Some(own) = rendered.text.get(range.clone()) else {
             panic!("{range:?} of a text of {} bytes", rendered.text.len());
         };
-        // The escapes that can write the mark; those of two digits end at U+00FF, and octal ones at U+01FF.
+        // The escapes that can write the mark; two-digit escapes end at U+00FF, and octal ones at U+01FF.
         let writes_it = source.contains(MARK) || source.contains("\\u") || source.contains("\\U");
         assert!(writes_it || !own.contains(MARK), "a client's text is trusted: {own:?}");
     }

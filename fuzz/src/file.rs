@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct TempFile(PathBuf);
 
 impl TempFile {
-    /// Writes the file to memory if the system has such a folder: a disk would take longer than what is tested.
+    /// Writes the file to memory if the system has such a folder: a disk would take longer than the test itself.
     pub(crate) fn new(bytes: &[u8]) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shared = PathBuf::from("/dev/shm");
@@ -27,7 +27,7 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // It may be left behind: the next run of the system's clean-up takes it.
+        // The file may stay behind; the system's next clean-up removes it.
         fs::remove_file(&self.0).ok();
     }
 }

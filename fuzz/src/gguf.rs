@@ -1,5 +1,5 @@
-//! Any bytes as a model file: an error that is typed, or a file whose every part lies within it. What is read from an
-//! accepted file (sizes, weights, vocabulary, chat template) may be refused, and must not panic.
+//! Any bytes as a model file. The result is a typed error, or a file whose parts all lie within it. Data read from an
+//! accepted file (sizes, weights, vocabulary, chat template) may be refused, but must not panic.
 
 use rocmforge::gguf::GgufFile;
 use rocmforge::model::{ModelSpec, ModelTensors};

@@ -1,6 +1,6 @@
-//! Any settings and any row of logits. What `validate` accepts samples a token that is possible, the same one each
-//! time, wherever there is one; the largest where nothing but the largest counts; and from what a device selects of the
-//! row what the row gives.
+//! Any settings and any row of logits. With settings that `validate` accepts, sampling returns a possible token, always
+//! the same one, if there is one. It returns the largest logit's token if only the largest counts. From a device's
+//! selection of the row it returns the same token as from the row.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::allowed;
 /// More than the candidates of a device, so that the row decides in several ways.
 const MAX_ROW: usize = 4096;
 
-/// A number within a range, in steps, or any at all.
+/// A number within a range, in steps, or any number.
 #[derive(Debug, Arbitrary)]
 enum Number {
     Step(u8),
@@ -43,7 +43,7 @@ struct Input {
     seed: u64,
     prompt: Vec<u16>,
     generated: Vec<u16>,
-    /// The row is these again and again, each time less by `fall`.
+    /// The row repeats these logits, each repetition less by `fall`.
     logits: Vec<Number>,
     repeated: u16,
     fall: Number,
@@ -79,7 +79,7 @@ impl Input {
     }
 }
 
-/// Ids beyond the vocabulary are refused when a request comes in.
+/// Ids outside the vocabulary are refused when a request arrives.
 fn id_of(any: u16, size: usize) -> u32 {
     u32::from(any) % size as u32
 }
@@ -105,13 +105,13 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(from_row, allowed(sampler.pick_from_row(&row, &sequence, None)), "two samplings of one row differ");
     let is_nan = row.iter().any(|logit| logit.is_nan());
     assert!(from_row.is_none() || !is_nan, "a token of a row with a NaN");
-    let wish = sequence.wish(row.len(), 0, None);
-    if wish.wanted == Wanted::Row {
+    let request = sequence.sampling_request(row.len(), 0, None);
+    if request.wanted == Wanted::Row {
         assert!(from_row.is_none_or(|picked| (picked.token as usize) < row.len()), "no token of the vocabulary");
         return;
     }
     let mut altered = row.clone();
-    if let Some(alteration) = wish.alteration {
+    if let Some(alteration) = request.alteration {
         alteration.apply(&mut altered);
     }
     let possible = altered.iter().any(|&logit| logit > f32::NEG_INFINITY);
@@ -126,7 +126,7 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(altered.iter().position(|&logit| logit == largest), Some(from_row.token as usize));
     }
     let (best, unaltered) = (Best::of(&altered), Best::of(&row));
-    let selected = match wish.wanted {
+    let selected = match request.wanted {
         Wanted::Draw(draw) => Selected::Drawn(draw.of_row(&altered)),
         wanted => best.select(wanted),
     };
@@ -135,7 +135,7 @@ pub fn check(bytes: &[u8]) {
         Selected::Drawn(drawn) => Some(drawn.token.token),
         _ => None,
     };
-    let own = (wish.unaltered > 0).then(|| unaltered.unaltered(wish.unaltered, chosen));
+    let own = (request.unaltered > 0).then(|| unaltered.unaltered(request.unaltered, chosen));
     if let Some(from_device) = allowed(sampler.pick(selected, own, &sequence, None)).flatten() {
         same(&from_device, &from_row);
     }
@@ -152,7 +152,7 @@ fn same(device: &Picked, row: &Picked) {
     all.for_each(|entry| assert!(entry.logprob <= 0.0, "the log-probability {}", entry.logprob));
 }
 
-/// A row's tokens in the sampler's order, as a device selects from them.
+/// A row's tokens in the sampler's order, as a device selects them.
 struct Best {
     ids: Vec<u32>,
     logits: Vec<f32>,
@@ -161,7 +161,7 @@ struct Best {
 impl Best {
     fn of(row: &[f32]) -> Self {
         let mut ids: Vec<u32> = (0..row.len() as u32).collect();
-        // Rows with a NaN do not come here; zeros of both signs are equals.
+        // Rows with a NaN do not reach this code; zeros of both signs are equal.
         ids.sort_by(|&a, &b| {
             let (x, y) = (row[a as usize], row[b as usize]);
             if x == y { a.cmp(&b) } else { y.total_cmp(&x) }

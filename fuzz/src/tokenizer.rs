@@ -1,5 +1,5 @@
-//! Any vocabulary, text and token ids: ids lie in the vocabulary, user text never becomes a control token, a stream of
-//! single tokens is the text of all of them, and a vocabulary that has every byte gives back the text that it encoded.
+//! Any vocabulary, text and token ids. Ids are in the vocabulary, and user text never becomes a control token. A stream
+//! of single tokens gives the text of all of them. A vocabulary with every byte gives back the text that it encoded.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,17 +18,16 @@ const UNKNOWN: i32 = 2;
 const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
-/// Pre-tokenizers for BPE on characters: spaces are spelled as the marker, and bytes have the tokens that SentencePiece
-/// gives them.
+/// Pre-tokenizers for BPE on characters: spaces are spelled as the marker, and bytes have the tokens of SentencePiece.
 const SPELLED_AS_SENTENCEPIECE: [&str; 2] = ["gemma4", "sarvam-moe"];
 
 #[derive(Debug, Arbitrary)]
 struct Input<'a> {
-    /// A pre-tokenizer for byte-level BPE; beyond them, a SentencePiece vocabulary.
+    /// A pre-tokenizer for byte-level BPE; larger numbers mean a SentencePiece vocabulary.
     pre: u8,
-    /// Text, type and score of tokens beside the bytes.
+    /// Text, type and score of tokens other than the bytes.
     tokens: Vec<(&'a str, u8, i8)>,
-    /// Pairs of tokens that join.
+    /// Pairs of tokens that merge.
     merges: Vec<(u8, u8)>,
     lacks_a_byte: bool,
     add_space: bool,
@@ -36,7 +35,7 @@ struct Input<'a> {
     text: &'a str,
 }
 
-/// The vocabulary as a file has it.
+/// The vocabulary as in a file.
 struct Vocabulary {
     texts: Vec<String>,
     types: Vec<i32>,
@@ -67,7 +66,7 @@ pub fn check(bytes: &[u8]) {
         if is_byte_level {
             assert_eq!(decoded, input.text);
         } else if !(pre.is_none() && has_user_defined && input.add_space) {
-            // A token that is found as it stands is followed by another space, and the marker itself reads as a space.
+            // A token that matches literally is followed by another space, and the marker itself decodes as a space.
             assert_eq!(decoded.replace('▁', " "), input.text.replace('▁', " "));
         }
     }
@@ -87,8 +86,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Asserts that control tokens come from trusted parts of a text alone: with the middle trusted they lie there only,
-/// and with nothing trusted there are none.
+/// Asserts that control tokens come only from trusted parts of a text: from the middle if that is trusted, and from
+/// nowhere if nothing is trusted.
 fn only_trusted_text_is_special(tokenizer: &Tokenizer, text: &str, spells_exactly: bool) {
     let trusting = |trusted: &[Range<usize>]| {
         allowed(tokenizer.encode_trusting(text, trusted)).unwrap_or_else(|| panic!("cannot spell {text:?}"))
@@ -102,7 +101,7 @@ fn only_trusted_text_is_special(tokenizer: &Tokenizer, text: &str, spells_exactl
         let bytes = tokenizer.token_bytes(id).unwrap_or_else(|e| panic!("{e}"));
         let end = at + bytes.len();
         let (special, inside) = (tokenizer.is_special(id), middle.start <= at && end <= middle.end);
-        // SentencePiece adds spaces, so that its tokens do not tell where they come from.
+        // SentencePiece adds spaces, so the position of its tokens in the text is unknown.
         assert!(!special || inside || !spells_exactly, "{text:?}, trusted {middle:?}: {id} at {at}");
         at = end;
     }
@@ -141,7 +140,7 @@ impl Vocabulary {
         }
         let mut merges = Vec::new();
         for &(left, right) in &input.merges {
-            // Merges join some of the last tokens: bytes would hide the interesting ones.
+            // Merges join some of the last tokens; merges of bytes would hide the interesting ones.
             let pick = |place: u8| texts[texts.len() - 1 - place as usize % texts.len().min(64 + 192)].clone();
             let (left, right) = (pick(left), pick(right));
             let joined = format!("{left}{right}");
@@ -180,7 +179,7 @@ impl Vocabulary {
     }
 }
 
-/// The character that byte-level vocabularies write for a byte: itself where it is visible, else the next of those from
+/// Returns the character that byte-level vocabularies use for a byte: itself if it is visible, else the next one from
 /// U+0100 on (GPT-2's table).
 fn printable(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);

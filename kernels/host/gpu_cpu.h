@@ -1,12 +1,12 @@
-// The CPU's half of the portability layer, for tests: the same kernel source as plain C++17, one fiber per GPU thread.
-// A kernel `name` becomes `cpu_name`, called with a grid, a block size and its argument struct. Blocks run one after
-// another on the calling thread. Within a block a wave (WARP lanes, 32 or 64) runs until all its lanes wait at the
-// block barrier, then the next wave: the most extreme schedule that a GPU could choose, so that a missing barrier is
-// not a rare race but a wrong result, in one order of the waves or in the other.
+// The CPU side of the portability layer, for tests: the same kernel source as plain C++17, one fiber per GPU thread. A
+// kernel `name` becomes `cpu_name`, called with a grid, a block size and its argument struct. Blocks run one after
+// another on the calling thread. Within a block, a wave (WARP lanes, 32 or 64) runs until all its lanes wait at the
+// block barrier; then the next wave runs. This is the most extreme schedule that a GPU could choose. A missing barrier
+// therefore gives a wrong result in one of the two wave orders, instead of a rare race.
 //
-// Compile to a shared object of its own (a kernel's SHARED memory is the object's thread-local storage), with
+// Compile to a shared object, whose thread-local storage holds the kernel's SHARED memory:
 //   c++ -x c++ -O1 -std=c++17 -shared -fPIC -fvisibility=hidden -DWARP=32 -I kernels FILE.hip
-// -DGPU_DROP_BARRIER=n leaves out the n-th block barrier of the source, for the mutation tests.
+// -DGPU_DROP_BARRIER=n omits the n-th block barrier of the source, for the mutation tests.
 #pragma once
 #include <link.h>
 #include <sys/mman.h>
@@ -24,13 +24,14 @@
 #endif
 #define DEV static inline __attribute__((always_inline, unused))
 #define SHARED static thread_local
+#define TABLE static const
 #define RESTRICT __restrict
 #define GPU_EXPORT __attribute__((visibility("default")))
 
-// long cpu_name(...) returns 0, or another value if the kernel failed: cpu_error() then says why. `room` is where a
-// block of fibers lies: null at first, and then what a launch before has left there, whichever object's it was. The
-// pages that guard the stacks are most of the mappings that a process has, so it has them once for all objects.
-// cpu_name_info holds what a code object's metadata would: the block size and the size of the arguments.
+// long cpu_name(...) returns 0, or another value if the kernel failed; cpu_error() then gives the reason. `room` points
+// to a block of fibers: null at first, then the block that a previous launch of any object left there. Stack guard
+// pages are most of the mappings of a process, so all objects share one set. cpu_name_info holds a code object's
+// metadata: the block size and the size of the arguments.
 #define KERNEL(threads, name, Args) GPU_KERNEL(threads, name, Args)
 #define KERNEL_AT_ONCE(threads, blocks, name, Args) GPU_KERNEL(threads, name, Args)
 #define GPU_KERNEL(threads, name, Args)                                                                               \
@@ -46,9 +47,9 @@
   static void name(const Args& a)
 
 // ------------------------------------------------------------------------------------------------ context switch
-// Saves the callee-saved registers on the stack and the stack pointer in *save, and goes on where `to` was saved.
-// The symbol is local: every shared object has its own. FRAME is what it pushes, in words; the first time it returns
-// into a fiber, FRAME_RETURN of them is where to, and the stack pointer is as the ABI has it at a function's entry.
+// Saves the callee-saved registers on the stack and the stack pointer in *save, and resumes from `to`. The symbol is
+// local, so every shared object has its own. FRAME is the number of words pushed. At the first switch to a fiber, word
+// FRAME_RETURN is the entry point, and the stack pointer is aligned as the ABI requires at a function's entry.
 extern "C" void gpu_switch(void** save, void* to);
 #if defined(__x86_64__)
 constexpr int GPU_FRAME = 8, GPU_FRAME_RETURN = 6;
@@ -74,14 +75,14 @@ __asm__(".pushsection .text\n.type gpu_switch,%function\ngpu_switch:\n"
 #error "gpu_cpu.h: add a context switch for this architecture"
 #endif
 
-// Internal linkage throughout: several of these objects, of both wave sizes, are loaded into one process, and C++ would
-// make their inline variables one.
+// Internal linkage throughout: one process loads several of these objects, of both wave sizes, and C++ would merge
+// their inline variables.
 namespace {
 namespace gpu {
 
 constexpr int MAX_THREADS = 1024;
 constexpr size_t STACK = 64 << 10, PAGE = 4096;
-constexpr u32 POISON = 0xcdcdcdcd;      // what memory of a block holds before the block writes it
+constexpr u32 POISON = 0xcdcdcdcd;      // content of a block's memory before the block writes it
 
 enum Order : unsigned { UP = 0, DOWN = 1 };   // of the waves in a block, and of the blocks in the grid
 enum State : u8 { RUNNABLE, AT_WAVE_OP, AT_BARRIER, DONE };
@@ -95,24 +96,24 @@ struct Block {
   u8 parity[MAX_THREADS];
   void* scheduler_sp;
   int thread, threads, x, y, z;
-  int wave_end;                         // behind the last lane of the wave that runs
+  int wave_end;                         // one past the last lane of the running wave
   bool in_kernel, failed;
   void (*kernel)(const void*);
   const void* args;
   Order order;
   char* stacks() { return (char*)this + STACK; }      // MAX_THREADS + 1: the last one is for reporting a fault
-  int guarded;                          // stacks whose lowest page was made inaccessible
+  int guarded;                          // stacks whose lowest page is inaccessible
 };
 
-// A block and its stacks lie in one region of the address space, which begins at a multiple of a power of two: where a
-// fiber's stack is tells the block and the thread, without a call for thread-local storage.
+// A block and its stacks share one region of the address space, aligned to a power of two. The address of a fiber's
+// stack therefore gives the block and the thread, without a lookup in thread-local storage.
 constexpr size_t REGION = (size_t)(MAX_THREADS + 2) * STACK, ALIGNMENT = 128 << 20;
 static_assert(sizeof(Block) <= STACK && REGION <= ALIGNMENT, "a block is before its stacks, in one region");
 inline __attribute__((always_inline)) size_t here() { return (size_t)__builtin_frame_address(0); }
 inline __attribute__((always_inline)) Block* running() { return (Block*)(here() & ~(ALIGNMENT - 1)); }
 inline __attribute__((always_inline)) int running_thread() { return (int)((here() & (ALIGNMENT - 1)) / STACK) - 1; }
 
-// It is initialised, so that it lies below all SHARED arrays, out of reach of a kernel that writes beyond them.
+// Initialised, so that it is below all SHARED arrays, out of reach of a kernel that writes past them.
 struct Thread { Block* block; char error[256]; };
 static thread_local Thread self = {nullptr, "no kernel has failed"};
 
@@ -128,9 +129,9 @@ __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) 
   b->failed = true;
 }
 
-// Leaves the fiber. The next lane of the wave goes on at once, and the scheduler only behind the last: half as many
-// switches, and, as this is not inlined, from one place in the code to the same one, which is where the processor
-// expects them to return to.
+// Leaves the fiber. The next lane of the wave resumes directly, and the scheduler only after the last lane, which
+// halves the number of switches. Not inlined, so that switches always go from one code address to the same one, which
+// branch prediction expects.
 __attribute__((noinline)) inline void wait(State state, Site site) {
   Block* b = running();
   Fiber* f = &b->fiber[b->thread];
@@ -169,7 +170,7 @@ inline bool same(const Site& a, const Site& b) {
   return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
-// All of the threads lo..hi must wait at one place.
+// True if all threads lo..hi wait at one place.
 inline bool converged(Block* b, int lo, int hi, const char* what) {
   for (int i = lo + 1; i < hi; i++) {
     const Fiber &f = b->fiber[lo], &g = b->fiber[i];
@@ -203,7 +204,7 @@ inline bool run_wave(Block* b, int wave) {
 
 inline bool run_block(Block* b) {
   for (int i = 0; i < b->threads; i++) {
-    // Tops of stacks at equal offsets of a page would all fall into the same few cache sets.
+    // Stack tops at equal page offsets would all fall into the same few cache sets.
     void** sp = (void**)(b->stacks() + (size_t)(i + 1) * STACK - 64 - (i % 61) * 64) - GPU_FRAME;
     memset(sp, 0, GPU_FRAME * sizeof *sp);
     sp[GPU_FRAME_RETURN] = (void*)entry;
@@ -216,7 +217,7 @@ inline bool run_block(Block* b) {
   for (;;) {
     for (int k = 0; k < waves; k++)
       if (!run_wave(b, b->order == UP ? k : waves - 1 - k)) return false;
-    // Waves that have returned no longer count at a barrier; the others must all be at the same one.
+    // Waves that have returned do not count at a barrier; all others must wait at the same one.
     int first = -1;
     for (int w = 0; w < waves; w++) {
       const Fiber& f = b->fiber[w * WARP];
@@ -235,7 +236,7 @@ inline bool run_block(Block* b) {
   }
 }
 
-// This object's thread-local storage on the calling thread, which is where SHARED arrays lie.
+// This object's thread-local storage on the calling thread, which holds the SHARED arrays.
 struct Storage { char* start; size_t bytes; };
 inline int find_storage(dl_phdr_info* object, size_t, void* found) {
   Storage storage = {nullptr, 0};
@@ -250,16 +251,16 @@ inline int find_storage(dl_phdr_info* object, size_t, void* found) {
   return ours;
 }
 
-// A block finds its SHARED memory as a GPU's may be, not as the block before it left it.
+// Overwrites a block's SHARED memory: on a GPU a block does not find what the previous block left.
 inline void poison(Storage shared) {
   Thread kept = self;
-  __asm__ volatile("" : : "r"(&self) : "memory");     // `self` lies in what memset writes; the compiler cannot know
+  __asm__ volatile("" : : "r"(&self) : "memory");     // `self` is in the range of memset; the compiler cannot know
   memset(shared.start, POISON & 255, shared.bytes);
   __asm__ volatile("" : : "r"(&self) : "memory");
   self = kept;
 }
 
-// Asks for so much that a region at a multiple of its alignment lies in it, zeroed, and gives back the rest.
+// Maps enough memory to contain an aligned, zeroed region, and unmaps the rest.
 inline Block* make_room() {
   char* space = (char*)mmap(nullptr, REGION + ALIGNMENT, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -270,7 +271,7 @@ inline Block* make_room() {
   return (Block*)start;
 }
 
-// Makes the lowest page of every stack that is used inaccessible. It stays so from launch to launch.
+// Makes the lowest page of every used stack inaccessible. It stays so from launch to launch.
 inline bool guard_stacks(Block* b, int threads) {
   for (; b->guarded < threads; b->guarded++)
     if (mprotect(b->stacks() + b->guarded * STACK, PAGE, PROT_NONE)) return false;
@@ -304,7 +305,7 @@ inline long launch(void (*kernel)(const void*), const void* args, const int (&gr
   return b->failed;
 }
 
-// Numbers a block barrier, notes its place when the object is loaded, and leaves it out if it is the one to drop.
+// Numbers a block barrier, records its place when the object is loaded, and omits it if it is the one to drop.
 constexpr int FIRST_BARRIER = __COUNTER__ + 1, MAX_BARRIERS = 256;
 static Site barriers[MAX_BARRIERS];
 static int num_barriers;
@@ -316,7 +317,7 @@ template <int N, class Place> const bool Barrier<N, Place>::noted = [] {
 }();
 template <int N, class Place> inline void barrier() {
   static_assert(N < MAX_BARRIERS, "raise MAX_BARRIERS");
-  __asm__ volatile("" : : "r"(&Barrier<N, Place>::noted));      // a use, without which nothing would be noted
+  __asm__ volatile("" : : "r"(&Barrier<N, Place>::noted));      // a use, without which the place would not be recorded
   if constexpr (N != GPU_DROP_BARRIER) wait(AT_BARRIER, Place::site());
 }
 
@@ -342,8 +343,8 @@ GPU_EXPORT const char* cpu_error() { return gpu::self.error; }
 GPU_EXPORT int cpu_barrier_sites() { return gpu::num_barriers; }
 GPU_EXPORT const char* cpu_barrier_file(int n) { return gpu::barriers[n].file; }
 GPU_EXPORT int cpu_barrier_line(int n) { return gpu::barriers[n].line; }
-// For a handler of SIGSEGV and its like: returns the stack on which cpu_fault is to be entered, if this thread is in a
-// kernel. cpu_fault ends the kernel; the fiber's own stack may be what overflowed.
+// For a handler of SIGSEGV and similar signals: returns the stack on which to enter cpu_fault, if this thread is in a
+// kernel. cpu_fault ends the kernel. The fiber's own stack may be the one that overflowed.
 GPU_EXPORT void* cpu_fault_stack() {
   gpu::Block* b = gpu::self.block;
   return b && b->in_kernel ? (char*)b + gpu::REGION - 64 : nullptr;
@@ -366,7 +367,7 @@ DEV int lane_id() { return tid_x() & (WARP - 1); }
     struct place { static gpu::Site site() { return {__FILE__, __LINE__}; } };                \
     gpu::barrier<__COUNTER__ - gpu::FIRST_BARRIER, place>();                                  \
   } while (0)
-// The default arguments are the caller's place, which the lanes of a wave must share.
+// The default arguments are the caller's source location, which the lanes of a wave must share.
 #define GPU_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 DEV void warp_sync(GPU_PLACE) { gpu::wait(gpu::AT_WAVE_OP, {file, line}); }
 DEV u32 shfl_u32(u32 v, int src, GPU_PLACE) { return gpu::exchange(v, {file, line})[src & (WARP - 1)]; }

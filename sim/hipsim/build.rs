@@ -1,4 +1,5 @@
-//! Keeps the library loaded once it was opened: signal handlers and devices outlive whoever opened it first.
+//! Keeps the library loaded after the first dlopen: signal handlers and devices outlive the program part that opened
+//! it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Has the sources of this crate, and of no other, compiled with loom's primitives in place of the standard library's.
+//! Compiles the sources of this crate only with loom's primitives instead of the standard library's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

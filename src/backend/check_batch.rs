@@ -1,13 +1,13 @@
-//! Checks a batch before a device reads it: its parts have to fit each other.
+//! Checks that the parts of a batch are consistent before a device reads it.
 
 use crate::batch::{Batch, NO_STATE, StateTables};
 use crate::{Error, Result};
 
-/// Checks that the parts of a batch fit each other, so that the ops may index without asking again. Block ids and slots
-/// are checked where they are used, against the pool.
+/// Checks that the parts of a batch are consistent, so that ops may index without further checks. Block ids and slots
+/// are checked against the pool at their use.
 ///
 /// # Errors
-/// `Error::Internal`: batches are made by the scheduler, never by a caller.
+/// `Error::Internal`, since only the scheduler makes batches.
 pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
     let (n, s) = (batch.num_tokens(), batch.num_seqs());
     let ensure = |ok: bool, what: &str| {
@@ -29,10 +29,10 @@ pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
     ensure(batch.logits_indices.iter().all(|&index| (index as usize) < n), "logits of a token that is not there")
 }
 
-/// Checks that each position of a batch has a row in a table of `rows`.
+/// Checks that each position of a batch has a row in a table of `rows` rows.
 ///
 /// # Errors
-/// `Error::Internal`: no sequence is longer than the model's table.
+/// `Error::Internal`, since no sequence may be longer than the model's table.
 pub(super) fn check_positions(batch: &Batch, rows: usize) -> Result<()> {
     match batch.positions.iter().find(|&&position| position as usize >= rows) {
         None => Ok(()),
@@ -40,7 +40,7 @@ pub(super) fn check_positions(batch: &Batch, rows: usize) -> Result<()> {
     }
 }
 
-/// Checks that the states of a batch, where it has some, are of its sequences, and that no slot is written twice or by
+/// Checks that the states of a batch, if any, belong to its sequences. No slot may be written twice, or be written by
 /// one sequence and read by another.
 fn validate_states(batch: &Batch) -> Result<()> {
     let StateTables { reads, writes, cu_writes } = &batch.states;
@@ -75,7 +75,7 @@ fn validate_states(batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether `offsets` cuts `total` things into `parts` runs.
+/// True if `offsets` cuts `total` items into `parts` consecutive ranges.
 fn is_cumulative(offsets: &[u32], parts: usize, total: usize) -> bool {
     offsets.len() == parts + 1
         && offsets[0] == 0

@@ -1,75 +1,81 @@
-//! A mixture of experts: its parameters and its tensors.
+//! The parameters and tensors of a mixture of experts.
 
 use super::Activation;
 use crate::tensor::TensorView;
 use crate::{Error, Result, quant};
 
-/// A layer's experts: feed-forwards of one shape, of which a router chooses some for each row.
+/// A layer's experts: feed-forwards of equal shape, of which a router chooses a few for each row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertSpec {
-    /// Experts of a layer, and how many of them serve a row.
+    /// The number of experts of a layer, and the number chosen for a row.
     pub num: usize,
     pub used: usize,
     pub hidden_size: usize,
     /// Width of one expert.
     pub ffn_size: usize,
     pub activation: Activation,
-    /// Whether an expert is `down · (act(gate · x) * (up · x))`, or without a gate `down · act(up · x)`.
+    /// True for `down · (act(gate · x) * (up · x))`, false for experts without a gate, `down · act(up · x)`.
     pub gate: bool,
-    /// How the router's logits become the experts' weights.
+    /// The function that turns router logits into expert weights.
     pub gating: Gating,
-    /// Groups of the experts, where a row's experts are of few of them.
+    /// The groups of the experts, if a row's experts must come from few groups.
     pub groups: Option<ExpertGroups>,
-    /// Whether a bias is added to the router's logits.
+    /// True if the router's logits get a bias.
     pub router_bias: bool,
-    /// Whether a bias is added to what is compared when experts are chosen; their weights do not see it.
+    /// True if the scores that choose experts get a bias. The experts' weights ignore it.
     pub choice_bias: bool,
-    /// Whether gate, up and down of each expert have a bias; only experts with a gate may.
+    /// True if gate, up and down of each expert have biases. Experts without a gate have none.
     pub biases: bool,
-    /// Whether the weights of the chosen experts are divided by their sum.
+    /// True if the weights of the chosen experts are divided by their sum.
     pub normalize: bool,
-    /// Factor on the weights after that.
+    /// Factor on the weights, applied after `normalize`.
     pub scale: f32,
-    /// Factor on the router's own weights.
+    /// Factor on the router's weight matrix.
     pub router_scale: f32,
-    /// Whether the weight of a chosen expert is at last multiplied by a factor of that expert.
+    /// True if the weight of a chosen expert is finally multiplied by a factor of that expert.
     pub output_scales: bool,
+    /// True if the weight multiplies the expert's input instead of its output. A row then has only one expert.
+    pub weighs_inputs: bool,
 }
 
-/// How the router's logits become weights of experts. The experts with the largest weights are chosen; of equal ones
-/// those of lower index.
+/// The function that turns router logits into expert weights. The experts with the largest weights are chosen; the
+/// lower index wins a tie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     /// Softmax over the logits of all experts.
     Softmax,
-    /// Sigmoid of each expert's logit by itself.
+    /// Sigmoid of each expert's own logit.
     Sigmoid,
 }
 
-/// Experts in groups of as many neighbours (arXiv 2412.19437, section 2.1.2). The groups with the largest sums of their
-/// two best experts, by what experts are compared by, give a row its experts; of equal ones those of lower index.
+/// Groups of equally many neighbouring experts (arXiv 2412.19437, section 2.1.2). A group's score is the sum of the
+/// scores of its two best experts. A row takes its experts from the best groups; the lower index wins a tie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertGroups {
     pub num: usize,
-    /// Groups of which the experts of a row are.
+    /// The number of groups that the experts of a row may come from.
     pub used: usize,
 }
 
 impl ExpertSpec {
-    /// The matrices of an expert.
+    /// Returns the matrices of an expert.
     pub fn parts(&self) -> &'static [ExpertPart] {
         const PARTS: [ExpertPart; 3] = [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down];
         if self.gate { &PARTS } else { &PARTS[1..] }
     }
 
-    /// Columns of the products of gate, where there is one, and up.
+    /// Returns the columns of the products of gate, if any, and up.
     pub fn product_cols(&self) -> usize {
         if self.gate { self.ffn_size.saturating_mul(2) } else { self.ffn_size }
     }
 
     /// # Errors
-    /// `Error::Internal` unless each row has its experts, nothing is empty, what biases ask for is there, and groups
-    /// are whole, of two experts at least, and compared by numbers that may be added up.
+    /// `Error::Internal` if:
+    /// - a size is zero, or a row needs more experts than exist,
+    /// - a gate uses xIELU, or experts without a gate have biases,
+    /// - groups are unequal, smaller than two experts, or too few for a row's experts,
+    /// - groups are used without sigmoids, since only sigmoid scores may be added up,
+    /// - inputs are weighed although a row has several experts.
     pub fn validate(&self) -> Result<()> {
         let is_empty = self.used == 0 || self.hidden_size == 0 || self.ffn_size == 0;
         let has_no_groups = self.groups.is_some_and(|ExpertGroups { num, used }| {
@@ -77,14 +83,17 @@ impl ExpertSpec {
             let is_whole = self.num.is_multiple_of(num) && (1..=num).contains(&used);
             !is_whole || of_group < 2 || used * of_group < self.used || self.gating != Gating::Sigmoid
         });
-        match is_empty || self.used > self.num || (self.biases && !self.gate) || has_no_groups {
+        let weighs_sums = self.weighs_inputs && self.used != 1;
+        let is_gate = self.gate && matches!(self.activation, Activation::Xielu(_));
+        match is_gate || is_empty || self.used > self.num || (self.biases && !self.gate) || has_no_groups || weighs_sums
+        {
             true => Err(Error::internal(format!("{self:?} is no mixture of experts"))),
             false => Ok(()),
         }
     }
 
     /// # Errors
-    /// `Error::Internal` when `rows` rows of this do not fit where there is room for `most` rows of `room`.
+    /// `Error::Internal` if `rows` rows of this spec do not fit in buffers for `most` rows of `room`.
     pub fn check_room(&self, rows: usize, room: &Self, most: usize) -> Result<()> {
         match rows > most || self != room {
             true => Err(Error::internal(format!("{rows} rows for {self:?}, room is for {most} of {room:?}"))),
@@ -93,7 +102,7 @@ impl ExpertSpec {
     }
 }
 
-/// The matrices of an expert.
+/// A matrix of an expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpertPart {
     Gate,
@@ -101,29 +110,29 @@ pub enum ExpertPart {
     Down,
 }
 
-/// The experts of one layer in the file: in a tensor, the rows of each expert follow those of the expert before.
+/// The experts of one layer in the file. Each tensor holds the rows of all experts, expert after expert.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertTensors<'a> {
     pub spec: ExpertSpec,
     /// A row per expert.
     pub router: TensorView<'a>,
-    /// Where the spec has it.
+    /// `None` for experts without a gate.
     pub gate: Option<TensorView<'a>>,
     pub up: TensorView<'a>,
     pub down: TensorView<'a>,
-    /// Whether gate and up are both the one tensor that has, of each expert, the rows of gate and then those of up.
+    /// True if `gate` and `up` are the same tensor, which holds the gate rows and then the up rows of each expert.
     pub fused: bool,
-    /// `[num]`, where the spec has them.
+    /// `[num]` each, if the spec has them.
     pub router_bias: Option<TensorView<'a>>,
     pub choice_bias: Option<TensorView<'a>>,
     pub output_scales: Option<TensorView<'a>>,
-    /// Biases of gate, up and down, a row per expert, where the spec has them.
+    /// Biases of gate, up and down, one row per expert, if the spec has them.
     pub biases: Option<[TensorView<'a>; 3]>,
 }
 
 impl<'a> ExpertTensors<'a> {
     /// # Errors
-    /// `Error::Internal` unless the tensors have the shapes that the spec demands, and as many bytes.
+    /// `Error::Internal` unless the tensors have the shapes and byte counts that the spec demands.
     pub fn validate(&self) -> Result<()> {
         self.spec.validate()?;
         let ExpertSpec { num, hidden_size, ffn_size, .. } = self.spec;
@@ -179,12 +188,12 @@ impl<'a> ExpertTensors<'a> {
         Ok(())
     }
 
-    /// The part of a tensor of biases that is expert `expert`'s.
+    /// Returns the part of a bias tensor that belongs to expert `expert`.
     pub fn of_expert(&self, tensor: TensorView<'a>, expert: usize) -> TensorView<'a> {
         share(tensor, self.spec.num, expert)
     }
 
-    /// One of the matrices that the spec has of expert `expert`.
+    /// Returns one of the matrices of expert `expert`.
     pub fn matrix(&self, part: ExpertPart, expert: usize) -> TensorView<'a> {
         let of_half = |tensor, half| match self.fused {
             true => share(tensor, 2 * self.spec.num, 2 * expert + half),
@@ -197,8 +206,8 @@ impl<'a> ExpertTensors<'a> {
         }
     }
 
-    /// The router as f32, for every backend to keep it so: it is small, and rounding that turns a choice costs more
-    /// than its bytes. In the bytes of a file.
+    /// Returns the router as little-endian f32, the form that every backend keeps. The router is small, and a rounding
+    /// that changes the choice of experts costs more than its bytes.
     pub fn router_bytes(&self) -> Result<Vec<u8>> {
         let mut values = vec![0.0; self.router.rows * self.router.cols];
         quant::dequantize(self.router.ggml_type, self.router.data, &mut values)?;
@@ -206,8 +215,11 @@ impl<'a> ExpertTensors<'a> {
     }
 }
 
-/// Part `index` of `parts` equal ones, each of whole rows.
+/// Returns part `index` of `parts` equal parts, each of whole rows. A factor belongs to one or more parts.
 pub(super) fn share(tensor: TensorView<'_>, parts: usize, index: usize) -> TensorView<'_> {
     let bytes = tensor.data.len() / parts;
-    TensorView { rows: tensor.rows / parts, data: &tensor.data[index * bytes..(index + 1) * bytes], ..tensor }
+    let scales = tensor.scales.as_chunks::<4>().0;
+    let scales = scales.get(index * scales.len() / parts).map_or(&[][..], |scale| &scale[..]);
+    let data = &tensor.data[index * bytes..(index + 1) * bytes];
+    TensorView { rows: tensor.rows / parts, data, scales, ..tensor }
 }

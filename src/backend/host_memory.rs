@@ -1,18 +1,18 @@
-//! Bytes of the host's memory that the process may still take: those that the system has available, or fewer where a
-//! control group or a limit of the process says so.
+//! The bytes of host memory that the process may still allocate. They are the least of the available memory of the
+//! system, the room in the process's control groups, and the room within its own limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// Bytes left to the rest of the process (tokenizer, requests, Python) and of the machine.
+/// Bytes reserved for the rest of the process (tokenizer, requests, Python) and of the machine.
 const MARGIN: u64 = 256 << 20;
-/// Bytes left to the machine where a device takes of its memory: such memory is pinned, so nothing can be swapped out
-/// to make room for it.
+/// Bytes reserved for the machine when a device allocates host memory. Such memory is pinned, so the system cannot swap
+/// anything out to make room.
 const PINNED_MARGIN: u64 = 2 << 30;
 
-/// The machine's memory, as the system's files under a root folder tell of it.
+/// The machine's memory, read from the system's files under a root folder.
 #[derive(Debug, Clone)]
 pub(super) struct HostMemory {
     root: PathBuf,
@@ -30,10 +30,15 @@ impl HostMemory {
         Self { root: root.to_owned() }
     }
 
-    /// Bytes that the process may take, less a margin of 256 MiB.
+    /// Returns the folder that contains the system's files.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the bytes that the process may allocate, less a margin of 256 MiB.
     ///
     /// # Errors
-    /// `Device` where the system does not tell.
+    /// `Device` if the system does not report them.
     pub(super) fn available(&self) -> Result<u64> {
         available_under(&self.root).map(|bytes| bytes.saturating_sub(MARGIN)).ok_or_else(|| Error::Device {
             device: "cpu".to_owned(),
@@ -41,14 +46,21 @@ impl HostMemory {
         })
     }
 
-    /// Bytes that a device may take of the host's memory, less a reserve of 2 GiB; `None` where the system does not
-    /// tell. Control groups are not charged for what a driver pins, so they say nothing of it.
+    /// Returns the bytes of host memory that a device may allocate, less a reserve of 2 GiB. `None` if the system does
+    /// not report them. Control groups do not count memory that a driver pins, so their limits are ignored here.
     pub(super) fn available_to_device(&self) -> Option<u64> {
         Some(system_available(&self.root)?.saturating_sub(PINNED_MARGIN))
     }
+
+    /// Returns the bytes of page-locked memory for a large part of a model, less a reserve of 2 GiB; 0 if the system
+    /// does not report them. Some drivers have them counted by control groups and the process's limits, so those count
+    /// here.
+    pub(super) fn available_for_weights(&self) -> u64 {
+        available_under(&self.root).map_or(0, |bytes| bytes.saturating_sub(PINNED_MARGIN))
+    }
 }
 
-/// Bytes that the process may still take, by the system's files under `root`.
+/// Returns the bytes that the process may still allocate, read from the files under `root`.
 fn available_under(root: &Path) -> Option<u64> {
     let limits = control_group_room(root).into_iter().chain(process_room(root));
     Some(limits.fold(system_available(root)?, u64::min))
@@ -59,32 +71,33 @@ fn system_available(root: &Path) -> Option<u64> {
     kilobytes(&meminfo, "MemAvailable:")
 }
 
-/// Bytes that a line such as `name   8000 kB` of `text` gives.
+/// Returns the bytes in a line of `text` such as `name   8000 kB`.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"))?;
     value.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least room within the limits on the process's address space and data (`ulimit -v`, `ulimit -d`); `None` without.
+/// Returns the least room within the limits on the address space and data (`ulimit -v`, `ulimit -d`); `None` without
+/// limits.
 fn process_room(root: &Path) -> Option<u64> {
     let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
     let room = |(limit, used)| {
         let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
-        // The soft limit stands first; "unlimited" is no number.
+        // The soft limit comes first; "unlimited" does not parse as a number.
         let limit = line.split_whitespace().next()?.parse::<u64>().ok()?;
         Some(limit.saturating_sub(kilobytes(&status, used)?))
     };
     [("Max address space", "VmSize:"), ("Max data size", "VmData:")].into_iter().filter_map(room).min()
 }
 
-/// The least room in the process's memory control groups and the groups above them; `None` without a limit.
+/// Returns the least room in the process's memory control groups and their ancestors; `None` without a limit.
 fn control_group_room(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     groups.lines().filter_map(|line| group_room(root, line)).min()
 }
 
-/// `line`: `hierarchy:controllers:path`; version 2 has hierarchy 0 and no controllers.
+/// Returns the room in the group of a line `hierarchy:controllers:path`. Version 2 has hierarchy 0 and no controllers.
 fn group_room(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -97,12 +110,11 @@ fn group_room(root: &Path, line: &str) -> Option<u64> {
         return None;
     };
     let mount = root.join(mount);
-    // Inside a container the path may be the host's, which is not mounted: the mount point itself is then the group.
+    // In a container the path may be the host's, which is not mounted. The group is then the mount point.
     let group: PathBuf = mount.join(path.trim_start_matches('/'));
     let room_of = |folder: &Path| {
         let number = |file| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-        // Pages of files (those of the model itself may be the most) count as usage, but give way before anybody is
-        // killed.
+        // File pages, such as those of the model, count as usage. The kernel reclaims them before it kills a process.
         let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
         let pages = |name: &&str| stat.lines().find_map(|line| line.strip_prefix(*name)?.trim().parse::<u64>().ok());
         let reclaimable: u64 = files.iter().filter_map(pages).sum();
@@ -161,6 +173,25 @@ mod tests {
         assert_eq!(available_under(&root.0), Some(67_000));
     }
 
+    /// Weights in the host's memory keep the machine's reserve and stay within a container's limit.
+    #[test]
+    fn weights_stay_within_the_system_and_the_group() {
+        let of = |name, megabytes: u64, limit: &str| {
+            let meminfo = format!("MemAvailable: {} kB\n", megabytes << 10);
+            let files = [
+                ("proc/meminfo", meminfo.as_str()),
+                ("proc/self/cgroup", "0::/group\n"),
+                ("sys/fs/cgroup/group/memory.max", limit),
+                ("sys/fs/cgroup/group/memory.current", "0\n"),
+            ];
+            let root = Root::new(name, &files);
+            HostMemory::under(&root.0).available_for_weights() >> 20
+        };
+        assert_eq!(of("free", 5000, "max\n"), 5000 - 2048);
+        assert_eq!(of("limited", 5000, "4194304000\n"), 4000 - 2048);
+        assert_eq!(of("small", 1000, "max\n"), 0);
+    }
+
     #[test]
     fn version_1_and_a_path_of_the_host() {
         let root = Root::new(
@@ -185,7 +216,7 @@ mod tests {
         let files = [MEMINFO, ("proc/self/limits", limits), ("proc/self/status", status)];
         let root = Root::new("limits", &files);
         assert_eq!(available_under(&root.0), Some(6_000_000 - 4000 * 1024));
-        // Memory that a device takes is in nobody's address space.
+        // The limits of the address space do not apply to memory that a device takes.
         let host = HostMemory::under(&root.0);
         assert_eq!(host.available_to_device(), Some(0));
         assert_eq!(host.available().unwrap(), 0);

@@ -1,9 +1,11 @@
-//! The operations that a decoder needs from a device, and the devices that have them.
+//! The operations that a decoder needs from a device, and the devices that implement them.
 //!
-//! Two traits for two lifetimes: a `Loader` takes device memory (weights, KV pool, activations) once, before anything
-//! is served; `finish` turns it into a `Backend`, which computes into what was allocated and has no way to take more.
-//! A step is a value: `Backend::step` makes it for one batch, and the ops (`Ops`, `Fusions`) are its methods, so that
-//! none can be called outside of a step or with another batch.
+//! The two traits belong to two lifetimes. A `Loader` allocates device memory once, before the engine serves requests:
+//! weights, KV pool, activations. `finish` turns it into a `Backend`, which computes in that memory and cannot allocate
+//! more.
+//!
+//! A step is a value: `Backend::step` creates it for one batch. The ops (`Ops`, `Fusions`) are its methods, so they
+//! cannot be called outside a step or with another batch.
 
 mod check_batch;
 pub mod conformance;
@@ -13,6 +15,7 @@ pub mod gpu;
 mod host_memory;
 mod op_args;
 mod ops;
+mod placement;
 mod registry;
 mod shapes;
 mod specs;
@@ -21,18 +24,20 @@ mod upload;
 
 pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
-    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows,
-    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts,
-    NormGatedLinear, NormInPlace, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles,
-    RopeAttention, Rotation, ScaleLogits, Scoring, ShortConvolution, TableRow, Temperature,
+    Activate, AddNorm, AddRows, Attention, Cap, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateHeads,
+    GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm,
+    NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAndStoreLatent,
+    RopeAngles, RopeAttention, Rotation, ScaleRows, Scoring, ShortConvolution, TableRow, Temperature,
 };
 pub use ops::{Fusions, Ops};
-pub use registry::{OpenDevice, UseLoader, open, resolve_threads};
+pub use placement::{ByHand, Place, Placement, Role, Weight};
+pub use registry::{OpenDevice, UseLoader, open, resolve_isa, resolve_threads};
 pub use shapes::{
     BufferShape, ExpertShape, HeadsShape, KvShape, MatrixShape, RopeShape, StateShape, VectorShape, WorkShape,
 };
 pub use specs::{
-    Activation, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,
+    Activation, GateFunction, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind,
+    RopeSpec, StepLimits, Xielu,
 };
 pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, ShortConvolutionShape, StateLayerSpec};
 pub use upload::Upload;
@@ -41,51 +46,69 @@ use crate::Result;
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::quant::{self, GgmlType};
-use crate::selection::{Selection, Wish};
+use crate::selection::{SamplingRequest, Selection};
 use crate::tensor::TensorView;
 
-/// Called with the bytes of the file taken since the last call, every few megabytes; an error stops the upload.
+/// Called every few megabytes with the bytes of the file read since the last call. An error stops the upload.
 pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
-/// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
+/// Bytes that a device must have for activations and KV pool beside weights.
+#[derive(Debug, Clone, Copy)]
+pub struct Reserve {
+    /// The least with which a request can be served.
+    pub least: u64,
+    /// At least `least`: what keeps several requests running. It counts if some weights must lie elsewhere.
+    pub wanted: u64,
+}
+
+/// Allocates and fills the memory of an engine. Each engine has one, which ends when the engine starts to serve.
 pub trait Loader: Sized {
     type Backend: Backend;
 
-    /// Bytes that are left for activations and KV pool once all of `uploads` is uploaded and `finish` has allocated its
-    /// own. Copies that only make steps faster are not deducted: they are made where memory allows. Asked before
-    /// anything is uploaded, and counted by the code that allocates.
+    /// Decides where each upload will lie (`Placement`). `roles` are those of the uploads. Called before `room_beside`.
+    /// Without this call, all weights lie on the device.
     ///
     /// # Errors
-    /// `OutOfMemory` when the weights alone do not fit.
+    /// `OutOfMemory` if there is no room for the weights elsewhere either.
+    fn place(&mut self, _uploads: &[Upload<'_>], _roles: &[Role], _reserve: Reserve) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the bytes left for activations and KV pool after all `uploads` and after the allocations of `finish`.
+    /// Copies that only make steps faster are not deducted, since they are only made if memory allows. Called before
+    /// the first upload.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the weights alone do not fit.
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64>;
 
-    /// Tells the device what will be uploaded, before the first of it, so that it may take the memory of all weights at
-    /// once. Copies of them may take `spare` bytes beside; those that only make steps faster are left out where they
-    /// need more.
+    /// Announces all uploads, in their order, before the first one, so the device may allocate the memory of all
+    /// weights at once. Extra copies of weights may take `spare` bytes on top. Copies that only make steps faster are
+    /// skipped if they need more.
     ///
     /// # Errors
-    /// `OutOfMemory` when the weights do not fit, or copies that were asked for; `InvalidRequest` for products that the
-    /// device does not compute.
+    /// `OutOfMemory` if the weights, or copies that the user asked for, do not fit. `InvalidRequest` for products that
+    /// the device does not compute.
     fn reserve_weights(&mut self, _uploads: &[Upload<'_>], _spare: u64) -> Result<()> {
         Ok(())
     }
 
-    /// Uploads one or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), in the file's
-    /// quantisation. Parts may have different types.
+    /// Uploads one or more matrices with the same input, stacked along their outputs (q, k, v or gate, up). They keep
+    /// the file's quantization, and parts may have different types.
     fn upload_matrix(
         &mut self,
         parts: &[LinearPart<'_>],
         progress: &mut Progress<'_>,
     ) -> Result<<Self::Backend as Backend>::Matrix>;
 
-    /// Uploads the experts of a layer in the file's quantisation, but their router as f32.
+    /// Uploads the experts of a layer in the file's quantization. Only the router is converted to f32.
     fn upload_experts(
         &mut self,
         tensors: &ExpertTensors<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<<Self::Backend as Backend>::Experts>;
 
-    /// Uploads the matrices of `heads` heads, whose rows lie behind each other in the tensor, for `Ops::head_products`.
+    /// Uploads the matrices of `heads` heads for `Ops::head_products`. Their rows follow one another in the tensor.
     fn upload_heads(
         &mut self,
         tensor: TensorView<'_>,
@@ -96,7 +119,14 @@ pub trait Loader: Sized {
     /// Uploads a vector (norm weights) as f32.
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
 
-    /// Uploads the taps of a convolution, which a file holds channel by channel, as the vector `[taps, channels]`.
+    /// Uploads a vector of `len` elements with this value, for a vector that the file does not hold.
+    fn upload_constant(&mut self, value: f32, len: usize) -> Result<<Self::Backend as Backend>::Vector> {
+        let data = value.to_le_bytes().repeat(len);
+        let (name, ggml_type) = ("a constant", GgmlType::F32);
+        self.upload_vector(TensorView { name, ggml_type, rows: 1, cols: len, data: &data, scales: &[] })
+    }
+
+    /// Uploads the taps of a convolution as the vector `[taps, channels]`. The file stores them channel by channel.
     fn upload_taps(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector> {
         let (channels, taps) = (tensor.rows, tensor.cols);
         let mut values = vec![0.0; channels * taps];
@@ -107,49 +137,49 @@ pub trait Loader: Sized {
         self.upload_vector(TensorView { ggml_type: GgmlType::F32, rows, cols, data: &data, ..tensor })
     }
 
-    /// Uploads the frequencies of a RoPE.
+    /// Uploads the frequencies of a rotary embedding.
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<<Self::Backend as Backend>::Rope>;
 
-    /// Room for `rows * cols` f32 activations.
+    /// Allocates a buffer for `rows * cols` f32 activations.
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Backend as Backend>::Buffer>;
 
-    /// Bytes that `alloc_buffer` takes.
+    /// Returns the bytes that `alloc_buffer` takes.
     fn buffer_bytes(rows: usize, cols: usize) -> u64;
 
-    /// Columns that `DeltaNet::convolved` needs, in a buffer of `rows` rows.
+    /// Returns the columns that `DeltaNet::convolved` needs in a buffer of `rows` rows.
     fn convolved_cols(shape: DeltaNetShape, _rows: usize) -> usize {
         shape.channels()
     }
 
-    /// Makes the intermediate buffers of `Ops::experts` for `rows` rows; every layer uses them in turn.
+    /// Allocates the intermediate buffers of `Ops::experts` for `rows` rows. All layers share them.
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Backend as Backend>::ExpertWork>;
 
-    /// Bytes that `alloc_expert_work` takes, for budgeting.
+    /// Returns the bytes that `alloc_expert_work` takes.
     fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64;
 
-    /// Checks that KV blocks can have `block_size` tokens; asked before anything is uploaded.
+    /// Checks that KV blocks can have `block_size` tokens. Called before the first upload.
     ///
     /// # Errors
-    /// `InvalidRequest` saying what the device needs.
+    /// `InvalidRequest` with the sizes that the device accepts.
     fn check_block_size(&self, block_size: usize) -> Result<()>;
 
-    /// The K and V pools of all layers at once: a device may take one allocation for them.
+    /// Allocates the K and V pools of all layers in one call, so a device may use a single allocation.
     fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::KvLayer>>;
 
-    /// The states of all layers that have them, at once.
+    /// Allocates the recurrent states of all layers that have them.
     fn alloc_state_layers(&mut self, specs: &[StateLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::StateLayer>>;
 
-    /// Bytes that the KV pool may take at most, given the allocations so far (free memory less a margin). Memory that
-    /// only the uploads needed is given back first.
+    /// Returns the bytes that the KV pool may take after the allocations so far: the free memory less a margin. First
+    /// releases the memory that only the uploads needed.
     fn available_memory(&mut self) -> Result<u64>;
 
     fn finish(self) -> Result<Self::Backend>;
 }
 
-/// The ops of a step, in the order in which a model wants them.
+/// The ops of a step, in the order of the model.
 pub type StepOps<'o, B> = dyn for<'s> FnMut(&mut <B as Backend>::Step<'s>) -> Result<()> + 'o;
 
-/// Computes steps on a device, one after the other.
+/// Computes steps on a device, one at a time.
 pub trait Backend: Send + Sized + 'static {
     type Buffer: BufferShape + Send;
     type Matrix: MatrixShape + Send;
@@ -162,24 +192,24 @@ pub trait Backend: Send + Sized + 'static {
     type ExpertWork: WorkShape + Send;
     type Step<'s>: Fusions<Self>;
 
-    /// Whether `step` returns before its ops are done.
+    /// True if `step` returns before its ops have finished.
     const ASYNCHRONOUS: bool;
 
-    /// The signal that stops a step: once it is due, the ops leave out work. A device whose steps are short has none.
+    /// Returns the signal that stops a step. Once it is due, the ops skip work. Devices with short steps have none.
     fn interrupt(&self) -> Option<&Interrupt> {
         None
     }
 
-    /// Computes a step. `ops` is called once, or not at all where the device repeats a recorded step that does the
-    /// same; for batches of the same shape it must call the ops that `rehearse` was shown, but for last ones whose
-    /// results nobody wants.
+    /// Computes a step. Calls `ops` once, or not at all if the device replays a captured step with the same ops. For
+    /// batches of the same shape, `ops` must call the ops that `warm_up` saw. It may leave out trailing ops whose
+    /// results are not needed.
     ///
     /// # Errors
-    /// Errors of the ops; `Error::Internal` for a batch that contradicts itself or is larger than was planned for;
-    /// `Error::Interrupted` where the interrupt was due before the last op: the results are not to be used.
+    /// Errors of the ops. `Error::Internal` for a batch that contradicts itself or exceeds the planned limits.
+    /// `Error::Interrupted` if the interrupt was due before the last op; the results are then invalid.
     fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()>;
 
-    /// Computes a step as `step` does, of other ops than `rehearse` was shown. Such a step is never recorded.
+    /// Computes a step with other ops than those that `warm_up` saw. Such a step is never captured.
     ///
     /// # Errors
     /// Errors of `step`.
@@ -187,40 +217,47 @@ pub trait Backend: Send + Sized + 'static {
         self.step(batch, ops)
     }
 
-    /// Lets the device see steps before it serves, so that it may record them. They take the first slot of the KV
-    /// cache, and of the states, which must hold nothing yet.
+    /// Shows steps to the device before it serves, so that it may capture them. They use the first slot of the KV cache
+    /// and of the states, which must both be empty.
     ///
     /// # Errors
-    /// An error means that nothing can be served after this.
-    fn rehearse(&mut self, _ops: &mut StepOps<'_, Self>) -> Result<()> {
+    /// After an error the backend cannot serve.
+    fn warm_up(&mut self, _ops: &mut StepOps<'_, Self>) -> Result<()> {
         Ok(())
     }
 
-    /// Tells the device which part of each row of `logits` `collect` is to bring, so that it can begin. `logits`,
-    /// `[wishes.len(), cols]`, is from the last step.
-    fn select(&mut self, _logits: &Self::Buffer, _cols: usize, _wishes: &[Wish<'_>]) -> Result<()> {
+    /// Tells the device which part of each row of `logits` a later `collect` returns, so it can start early.
+    /// `logits`, `[sampling_requests.len(), cols]`, comes from the last step.
+    fn select(&mut self, _logits: &Self::Buffer, _cols: usize, _wishes: &[SamplingRequest<'_>]) -> Result<()> {
         Ok(())
     }
 
-    /// Returns what `select` asked for of each of the `rows` rows, once everything queued before has run. A backend may
-    /// give more than that; this default gives whole rows.
+    /// Returns the parts of `rows` rows that `select` asked for, once everything queued before has run. A backend may
+    /// return more; this default returns whole rows.
     fn collect<'a>(&'a mut self, logits: &'a Self::Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
         Ok(Selection::of_rows(self.to_host(logits, rows, cols)?, cols))
     }
 
-    /// Computes a norm of rows that the last step left in `args.x`, into `args.out`, and brings it to the host. It is
-    /// not part of the step, so that a recorded one serves whoever wants hidden states as well.
+    /// Computes a norm of the rows that the last step left in `args.x`, writes it to `args.out` and copies it to the
+    /// host. It is not part of the step, so a captured step also serves requests for hidden states.
     fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]>;
 
-    /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
+    /// Writes rows of `cols` values into a buffer from row `first` on, after everything queued before has run. They are
+    /// inputs of a step that stand for no token.
+    ///
+    /// # Errors
+    /// `Error::Internal` if the buffer has no such room, or the values are not whole rows.
+    fn write_rows(&mut self, buffer: &mut Self::Buffer, first: usize, values: &[f32], cols: usize) -> Result<()>;
+
+    /// Copies `rows` rows of `cols` to the host, after everything queued before has run.
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
 
-    /// Bytes held on the device, by purpose.
+    /// Returns the bytes held on the device, by purpose.
     fn memory(&self) -> MemoryLedger;
 
-    /// Device allocations since start: constant while serving.
+    /// Returns the number of device allocations since start, which is constant while serving.
     fn device_allocations(&self) -> u64;
 
-    /// Names the device, and the kernel that serves each tensor type and op; for start-up and `doctor`.
+    /// Describes the device and the kernel for each tensor type and op, for start-up and `doctor`.
     fn describe(&self) -> String;
 }

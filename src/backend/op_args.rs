@@ -1,22 +1,27 @@
-//! Arguments of the ops (`ops`), with names. `validate` is the one place where shapes are compared: after it, a device
-//! may index by them without asking again.
+//! Named arguments of the ops. Only `validate` compares shapes; after it, a device may index without further checks.
 
 mod branches;
 mod delta_net;
+mod fusions;
+mod gate_heads;
 mod gate_rows;
 mod in_place;
 mod join_rows;
 mod latent;
 mod mamba2;
+mod scale_rows;
 mod short_convolution;
 
 pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
+pub use fusions::{NormExperts, NormGatedLinear, NormLinear, RopeAttention};
+pub use gate_heads::GateHeads;
 pub use gate_rows::GateRows;
 pub use in_place::{AddRows, NormInPlace, TableRow};
 pub use join_rows::JoinRows;
 pub use latent::{HeadProducts, RopeAndStoreLatent};
 pub use mamba2::{Mamba2, Mamba2Weights};
+pub use scale_rows::{Cap, ScaleRows};
 pub use short_convolution::ShortConvolution;
 
 use super::Backend;
@@ -29,7 +34,7 @@ use crate::{Error, Result};
 pub struct Norm<'a, B: Backend> {
     pub kind: NormKind,
     pub weight: &'a B::Vector,
-    /// Bias added after the weights, where the model has it.
+    /// Added after the weights; `None` if the model has no bias.
     pub bias: Option<&'a B::Vector>,
     pub eps: f32,
 }
@@ -43,7 +48,7 @@ impl<B: Backend> Clone for Norm<'_, B> {
 impl<B: Backend> Copy for Norm<'_, B> {}
 
 impl<'a, B: Backend> Norm<'a, B> {
-    /// RMS norm without a bias.
+    /// Returns an RMS norm without a bias.
     pub fn rms(weight: &'a B::Vector, eps: f32) -> Self {
         Self { kind: NormKind::Rms, weight, bias: None, eps }
     }
@@ -65,6 +70,14 @@ fn check_room<T: BufferShape>(what: &str, buffer: &T, rows: usize, cols: usize) 
         true => Ok(()),
         false => Err(Error::internal(format!("{what} has no room for {rows} rows of {cols}: {}", buffer.room()))),
     }
+}
+
+/// Checks the arguments of `Backend::write_rows`.
+pub(super) fn check_written<T: BufferShape>(buffer: &T, first: usize, values: &[f32], cols: usize) -> Result<()> {
+    if cols == 0 || !values.len().is_multiple_of(cols) {
+        return Err(Error::internal(format!("{} values are no rows of {cols}", values.len())));
+    }
+    check_room("the buffer of written rows", buffer, first.saturating_add(values.len() / cols), cols)
 }
 
 /// See `Ops::embed`.
@@ -106,7 +119,7 @@ pub struct Linear<'a, B: Backend> {
     pub matrix: &'a B::Matrix,
     pub rows: usize,
     pub out: &'a mut B::Buffer,
-    /// Whether the products are added to what `out` holds.
+    /// True if the products are added to the contents of `out`.
     pub add: bool,
 }
 
@@ -129,8 +142,19 @@ pub struct GatedActivation<'a, B: Backend> {
 
 impl<B: Backend> GatedActivation<'_, B> {
     pub fn validate(&self) -> Result<()> {
+        check_gate(self.activation)?;
         check_room("gate and up", self.gate_up, self.rows, self.cols.saturating_mul(2))?;
         check_room("the activation's output", self.out, self.rows, self.cols)
+    }
+}
+
+fn check_gate(activation: Activation) -> Result<()> {
+    match activation {
+        Activation::Xielu(_) => Err(Error::internal("xIELU as the activation of a gate")),
+        Activation::ClampedSilu { limit } if !Activation::is_limit(limit) => {
+            Err(Error::internal(format!("an activation's limit of {limit}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -148,38 +172,29 @@ impl<B: Backend> Activate<'_, B> {
         check_room("the activation's input", self.x, self.rows, self.cols)?;
         check_room("the activation's output", self.out, self.rows, self.cols)?;
         match self.activation {
-            Activation::Silu | Activation::Gelu | Activation::GeluErf | Activation::SquaredRelu => Ok(()),
-            Activation::ClampedSwiglu => Err(Error::internal("an activation of a gate, without one")),
+            Activation::Silu
+            | Activation::Gelu
+            | Activation::GeluErf
+            | Activation::SquaredRelu
+            | Activation::Xielu(_) => Ok(()),
+            Activation::ClampedSwiglu | Activation::ClampedSilu { .. } => {
+                Err(Error::internal("an activation of a gate, without one"))
+            }
         }
-    }
-}
-
-/// See `Ops::scale_logits`.
-pub struct ScaleLogits<'a, B: Backend> {
-    pub logits: &'a mut B::Buffer,
-    pub rows: usize,
-    pub cols: usize,
-    pub scale: f32,
-    pub softcap: Option<f32>,
-}
-
-impl<B: Backend> ScaleLogits<'_, B> {
-    pub fn validate(&self) -> Result<()> {
-        check_room("the logits", self.logits, self.rows, self.cols)
     }
 }
 
 /// See `Ops::experts`.
 pub struct MixExperts<'a, B: Backend> {
     pub x: &'a B::Buffer,
-    /// Rows that the router reads in place of `x`.
+    /// Rows for the router, if it does not read `x`.
     pub routed: Option<&'a B::Buffer>,
     pub experts: &'a B::Experts,
     pub rows: usize,
-    /// Intermediate results; every layer with such experts uses them in turn.
+    /// Intermediate results. All layers with such experts share the buffers.
     pub work: &'a mut B::ExpertWork,
     pub out: &'a mut B::Buffer,
-    /// Whether the sum over the experts is added to what `out` holds.
+    /// True if the sum over the experts is added to the contents of `out`.
     pub add: bool,
 }
 
@@ -210,16 +225,16 @@ impl<B: Backend> RopeAngles<'_, B> {
     }
 }
 
-/// RMS norms of q and of k: of each head where the weights are as long as a head, of all heads of a row at once where
-/// they are as long as those.
+/// RMS norms of q and k. If the weights are as long as a head, each head is normed separately. If they are as long as
+/// all heads of a row, these are normed together.
 pub struct QkNorms<'a, B: Backend> {
     pub q: &'a B::Vector,
-    /// `None` where the rows hold q alone.
+    /// `None` if the rows hold q alone.
     pub k: Option<&'a B::Vector>,
-    /// Whether each head of v is divided by its root mean square too, without weights.
+    /// True if each head of v is also divided by its root mean square, without weights.
     pub v: bool,
     pub eps: f32,
-    /// Whether the norms come after RoPE instead of before it; only norms of single heads may.
+    /// True if the norms follow RoPE instead of preceding it. Only norms of single heads may.
     pub after_rope: bool,
 }
 
@@ -232,7 +247,7 @@ impl<B: Backend> Clone for QkNorms<'_, B> {
 impl<B: Backend> Copy for QkNorms<'_, B> {}
 
 impl<B: Backend> QkNorms<'_, B> {
-    /// Whether one norm covers all heads of a row at once, instead of each head by itself.
+    /// True if one norm covers all heads of a row together instead of each head separately.
     pub fn is_of_rows(&self, layout: QkvLayout) -> bool {
         [Some(self.q), self.k].into_iter().flatten().any(|norm| norm.elements() != layout.head_dim)
     }
@@ -247,7 +262,7 @@ impl<B: Backend> QkNorms<'_, B> {
                 "a norm of k is needed where rows hold k, and only there: {layout:?}"
             )));
         }
-        let lens = if of_rows { [layout.q_cols(), layout.kv_cols()] } else { [layout.head_dim; 2] };
+        let lens = if of_rows { [layout.q_cols(), layout.k_cols()] } else { [layout.head_dim; 2] };
         let norms = [Some(self.q), self.k].into_iter().zip(lens);
         norms
             .filter_map(|(norm, len)| Some((norm?, len)))
@@ -255,26 +270,30 @@ impl<B: Backend> QkNorms<'_, B> {
     }
 }
 
-/// Queries of far positions are scaled up, so that attention over many keys stays as sharp as over few:
-/// `q *= 1 + scale * ln(1 + floor(position / context))`.
+/// Scales up the queries of far positions, so that attention stays sharp over many keys:
+/// `q *= 1 + scale * ln(1 + floor((position + offset) / context))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Temperature {
     pub scale: f32,
     pub context: u32,
+    pub offset: u32,
 }
 
 impl Temperature {
-    /// Factor on the queries of a position.
+    /// Leaves all queries unscaled.
+    pub const NONE: Self = Self { scale: 0.0, context: 1, offset: 0 };
+
+    /// Returns the factor on the queries of a position.
     pub fn at(self, position: u32) -> f32 {
-        1.0 + self.scale * (1.0 + (position / self.context) as f32).ln()
+        1.0 + self.scale * (1.0 + ((position + self.offset) / self.context) as f32).ln()
     }
 }
 
-/// How the projected q and k become those of attention: by RoPE, with norms and a temperature where given.
+/// Turns the projected q and k into those of attention: RoPE, with optional norms and temperature.
 pub struct Rotation<'a, B: Backend> {
     pub norms: Option<QkNorms<'a, B>>,
     pub rope: &'a B::Rope,
-    /// The angles that `rope` has at the positions of the step's tokens.
+    /// The angles of `rope` at the positions of the step's tokens.
     pub angles: &'a B::Buffer,
     pub temperature: Option<Temperature>,
 }
@@ -292,7 +311,7 @@ pub struct RopeAndStore<'a, B: Backend> {
     pub qkv: &'a mut B::Buffer,
     pub layout: QkvLayout,
     pub rotation: Rotation<'a, B>,
-    /// KV group of the model that the layer is of.
+    /// The KV group of the layer.
     pub group: usize,
     pub kv: &'a mut B::KvLayer,
 }
@@ -338,12 +357,12 @@ fn check_sinks(layout: QkvLayout, sinks: Option<&impl VectorShape>) -> Result<()
     sinks.map_or(Ok(()), |sinks| check_vector("sinks", sinks, layout.num_heads))
 }
 
-/// How attention makes its scores.
+/// The parameters of attention scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scoring {
     /// Factor on q·k before the softmax.
     pub scale: f32,
-    /// `cap * tanh(score / cap)`, where the model has it.
+    /// Replaces a score by `cap * tanh(score / cap)`; `None` if the model has no cap.
     pub softcap: Option<f32>,
 }
 
@@ -352,12 +371,12 @@ pub struct Attention<'a, B: Backend> {
     pub qkv: &'a B::Buffer,
     pub layout: QkvLayout,
     pub scoring: Scoring,
-    /// A score of each head that takes part in the softmax and has no value: weights then add up to less than one.
+    /// One score per head that takes part in the softmax but has no value. The weights then add up to less than one.
     pub sinks: Option<&'a B::Vector>,
-    /// KV group of the model that the layer is of.
+    /// The KV group of the layer.
     pub group: usize,
     pub kv: &'a B::KvLayer,
-    /// `[tokens, num_heads * value_dim]`, the size of a head of V being that of the KV layer.
+    /// `[tokens, layout.out_cols()]`.
     pub out: &'a mut B::Buffer,
 }
 
@@ -366,11 +385,12 @@ impl<B: Backend> Attention<'_, B> {
         check_heads(self.layout, self.kv)?;
         check_sinks(self.layout, self.sinks)?;
         let spec = self.kv.spec();
-        if spec.latent.is_some() && (self.layout.has_kv || self.layout.gated) {
+        let is_latent = |values| !self.layout.has_kv && !self.layout.gated && self.layout.value_dim == values;
+        if spec.latent.is_some_and(|values| !is_latent(values)) {
             return Err(Error::internal(format!("rows of {:?} for the latent rows of {spec:?}", self.layout)));
         }
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;
-        check_room("attention's output", self.out, tokens, self.layout.num_heads * spec.value_dim())
+        check_room("attention's output", self.out, tokens, self.layout.out_cols())
     }
 }
 
@@ -390,13 +410,13 @@ impl<B: Backend> GatherRows<'_, B> {
 
 /// See `Ops::copy_blocks`.
 pub struct CopyBlocks<'a, B: Backend> {
-    /// KV group of the model that the layer is of.
+    /// The KV group of the layer.
     pub group: usize,
     pub kv: &'a mut B::KvLayer,
 }
 
 impl<B: Backend> CopyBlocks<'_, B> {
-    /// `copies`: those of the step, of all groups.
+    /// Checks `copies`, the copies of the step in all groups.
     pub fn validate(&self, copies: &[BlockCopy]) -> Result<()> {
         let num_blocks = self.kv.spec().num_blocks;
         let is_outside = |copy: &&BlockCopy| copy.src.max(copy.dst) as usize >= num_blocks;
@@ -404,97 +424,5 @@ impl<B: Backend> CopyBlocks<'_, B> {
             None => Ok(()),
             Some(copy) => Err(Error::internal(format!("{copy:?} is outside the pool of {num_blocks} blocks"))),
         }
-    }
-}
-
-/// See `Fusions::norm_linear`.
-pub struct NormLinear<'a, B: Backend> {
-    pub x: &'a B::Buffer,
-    /// `None`: the rows as they are.
-    pub norm: Option<Norm<'a, B>>,
-    pub matrix: &'a B::Matrix,
-    pub rows: usize,
-    pub normed: &'a mut B::Buffer,
-    pub out: &'a mut B::Buffer,
-}
-
-impl<B: Backend> NormLinear<'_, B> {
-    pub fn validate(&self) -> Result<()> {
-        let cols = self.matrix.cols();
-        self.norm.map_or(Ok(()), |norm| norm.check(cols))?;
-        check_room("norm_linear's input", self.x, self.rows, cols)?;
-        check_room("norm_linear's buffer", self.normed, self.rows, cols)?;
-        check_room("norm_linear's output", self.out, self.rows, self.matrix.rows())
-    }
-}
-
-/// See `Fusions::norm_gated_linear`.
-pub struct NormGatedLinear<'a, B: Backend> {
-    pub x: &'a B::Buffer,
-    /// `None`: the rows as they are.
-    pub norm: Option<Norm<'a, B>>,
-    /// Gate and up, of the same number of rows, stacked.
-    pub gate_up: &'a B::Matrix,
-    pub activation: Activation,
-    pub rows: usize,
-    pub normed: &'a mut B::Buffer,
-    pub products: &'a mut B::Buffer,
-    pub out: &'a mut B::Buffer,
-}
-
-impl<B: Backend> NormGatedLinear<'_, B> {
-    /// Columns of the output.
-    pub fn cols(&self) -> usize {
-        self.gate_up.rows() / 2
-    }
-
-    pub fn validate(&self) -> Result<()> {
-        let (hidden, products) = (self.gate_up.cols(), self.gate_up.rows());
-        self.norm.map_or(Ok(()), |norm| norm.check(hidden))?;
-        check_room("norm_gated_linear's input", self.x, self.rows, hidden)?;
-        check_room("norm_gated_linear's buffer", self.normed, self.rows, hidden)?;
-        check_room("gate and up", self.products, self.rows, products)?;
-        check_room("norm_gated_linear's output", self.out, self.rows, self.cols())
-    }
-}
-
-/// See `Fusions::norm_experts`.
-pub struct NormExperts<'a, B: Backend> {
-    pub norm: Norm<'a, B>,
-    pub experts: &'a B::Experts,
-    pub rows: usize,
-    pub normed: &'a mut B::Buffer,
-    pub work: &'a mut B::ExpertWork,
-    pub residual: &'a mut B::Buffer,
-}
-
-impl<B: Backend> NormExperts<'_, B> {
-    pub fn validate(&self) -> Result<()> {
-        check_experts::<B>(self.experts, self.work, self.rows)?;
-        let hidden = self.experts.spec().hidden_size;
-        self.norm.check(hidden)?;
-        check_room("the experts' buffer", self.normed, self.rows, hidden)?;
-        check_room("the residual", self.residual, self.rows, hidden)
-    }
-}
-
-/// See `Fusions::rope_attention`.
-pub struct RopeAttention<'a, B: Backend> {
-    pub qkv: &'a mut B::Buffer,
-    pub layout: QkvLayout,
-    pub rotation: Rotation<'a, B>,
-    pub scoring: Scoring,
-    pub sinks: Option<&'a B::Vector>,
-    pub group: usize,
-    pub kv: &'a mut B::KvLayer,
-    pub out: &'a mut B::Buffer,
-}
-
-impl<B: Backend> RopeAttention<'_, B> {
-    pub fn validate(&self, tokens: usize) -> Result<()> {
-        check_rotation(self.layout, &self.rotation, self.kv, tokens)?;
-        check_sinks(self.layout, self.sinks)?;
-        check_room("qkv", self.qkv, tokens, self.layout.cols())?;
-        check_room("attention's output", self.out, tokens, self.layout.q_cols())
     }
 }

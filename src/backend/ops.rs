@@ -1,29 +1,30 @@
-//! The operations of a step: the few that every device has to have, and fusions of them, which a device overrides where
-//! one launch is cheaper than several.
+//! The operations of a step. `Ops` are the few that every device must implement. `Fusions` combine them, and a device
+//! overrides a fusion if one launch is cheaper than several.
 //!
-//! Buffers are row-major f32 `[rows, cols]`; an op handles the rows that its arguments name and writes only its output.
-//! A result row depends on its own inputs alone, bit for bit: never on how many rows were computed with it (batch
-//! invariance). Every op begins with its arguments' `validate`.
+//! Buffers are row-major f32 `[rows, cols]`. An op handles the rows that its arguments name and writes only its output.
+//! A result row depends on its own inputs alone, bit for bit, and never on the number of rows computed with it (batch
+//! invariance). Every op first calls `validate` on its arguments.
 
 use super::Backend;
 use super::op_args::{
-    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation,
-    GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormInPlace,
-    NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
+    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateHeads, GateRows,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear,
+    NormInPlace, NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleRows,
+    ShortConvolution,
 };
 use crate::Result;
 
-/// The ops that every device has within a step. The batch is the step's own: no op is told of it again.
+/// The ops of a step. They take the batch from the step, so it is not an argument.
 pub trait Ops<B: Backend> {
-    /// Rows of tokens that the ops compute: the batch's, or more where the device records the step for every batch up
-    /// to a size.
+    /// Returns the number of token rows that the ops compute. It exceeds the batch if the device captured the step for
+    /// every batch up to a size.
     fn num_tokens(&self) -> usize;
 
-    /// Rows of logits that the ops compute: those that the batch wants, or more, as above.
+    /// Returns the number of rows of logits that the ops compute, which may also exceed the batch.
     fn num_logits(&self) -> usize;
 
-    /// Returns an error where the step is not to go on. Asked between layers: once an interrupt is due, ops leave out
-    /// work, so what comes after takes next to no time.
+    /// Fails if the step has to stop. The decoder calls it between layers. Once an interrupt is due, ops skip their
+    /// work, so the remaining ops of a layer take almost no time.
     ///
     /// # Errors
     /// `Error::Interrupted`.
@@ -32,96 +33,103 @@ pub trait Ops<B: Backend> {
     /// `out[i] = scale * table[token_ids[i]]` for the step's tokens.
     fn embed(&mut self, args: Embed<'_, B>) -> Result<()>;
 
-    /// `out[i] += table[row of token i]`, the table being one of positions, or of the texts of a pair.
+    /// `out[i] += table[row of token i]`, for a table of positions or of the two texts of a pair.
     fn add_rows(&mut self, args: AddRows<'_, B>) -> Result<()>;
 
-    /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`.
+    /// `out = x / rms(x) * weight + bias`; a LayerNorm does this with `x - mean(x)` in place of `x`.
     fn norm_rows(&mut self, args: NormRows<'_, B>) -> Result<()>;
 
-    /// `x = norm(x)`, the norm as in `norm_rows`.
+    /// `x = norm(x)`, with a norm as in `norm_rows`.
     fn norm_in_place(&mut self, args: NormInPlace<'_, B>) -> Result<()>;
 
-    /// `out = factor * (out + norm(x))`, the norm as in `norm_rows`.
+    /// `out = factor * (out + norm(x))`, with a norm as in `norm_rows`.
     fn add_norm(&mut self, args: AddNorm<'_, B>) -> Result<()>;
 
-    /// `out[r] = matrix · x[r] (+ bias)`, or that added to what `out[r]` holds; `out` has one column per row of the
+    /// `out[r] = matrix · x[r] (+ bias)`, or `out[r] +=` this if `add` is set. `out` has one column per row of the
     /// stacked matrix.
     fn linear(&mut self, args: Linear<'_, B>) -> Result<()>;
 
     /// `out[r][i] = act(x[r][i])`.
     fn activation(&mut self, args: Activate<'_, B>) -> Result<()>;
 
-    /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns; `Activation` says what else
-    /// an activation makes of the two.
+    /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns. `Activation` lists the
+    /// variants that combine the two differently.
     fn gated_activation(&mut self, args: GatedActivation<'_, B>) -> Result<()>;
 
-    /// `out[r] *= sigmoid(weight · norm(x[r]))`: each row by one number.
+    /// `out[r] *= sigmoid(weight · norm(x[r]))`, one factor per row.
     fn gate_rows(&mut self, args: GateRows<'_, B>) -> Result<()>;
+
+    /// `out[r][h][i] *= f(gate[r][h])`, one factor per head of a row; `f` is the sigmoid or the softplus.
+    fn gate_heads(&mut self, args: GateHeads<'_, B>) -> Result<()>;
 
     /// `out[r][i] = act(gate[r][i]) * x[r][first + i]`, combined as in `gated_activation`.
     fn gate_columns(&mut self, args: GateColumns<'_, B>) -> Result<()>;
 
-    /// `out[r] = sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
-    /// chooses for the row (or for the row of another buffer), as `ExpertSpec` says, or that added to what `out[r]`
-    /// holds.
+    /// `out[r] = sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))`, or `out[r] +=` this if `add` is set.
+    /// The sum covers the experts that the router chooses for the row as `ExpertSpec` says. The router may read another
+    /// buffer than `x`.
     fn experts(&mut self, args: MixExperts<'_, B>) -> Result<()>;
 
-    /// cos and sin of every rotated pair for the step's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
-    /// each times the RoPE's magnitude.
+    /// Computes cos and sin of every rotated pair at the step's positions, each times the magnitude of the RoPE:
+    /// `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`.
     fn rope_angles(&mut self, args: RopeAngles<'_, B>) -> Result<()>;
 
-    /// q/k norms (where given) and RoPE on q and k, in place in the stacked `qkv`; stores k and v into the cache at the
-    /// group's `slot_mapping`. Of rows that hold q alone nothing is stored.
+    /// Applies the q/k norms, if any, and RoPE to q and k, in place in the stacked `qkv`. Stores k and v in the cache
+    /// at the group's `slot_mapping`, unless the rows hold q alone.
     fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, B>) -> Result<()>;
 
-    /// `out[r][h] = matrix_h · x[r][h]`: of each head its own product.
+    /// `out[r][h] = matrix_h · x[r][h]`, one product per head.
     fn head_products(&mut self, args: HeadProducts<'_, B>) -> Result<()>;
 
-    /// Completes the rows of latent attention: each head of q gets its rotated elements behind the absorbed ones; the
-    /// norm of the latent and behind it the key, with RoPE, are stored as one row of the cache, at the group's
-    /// `slot_mapping`. A temperature is a factor on the whole of each query.
+    /// Completes the rows of latent attention. Each head of q gets its rotated elements after the absorbed ones. The
+    /// normed latent and the rotated key are stored as one row of the cache at the group's `slot_mapping`. A
+    /// temperature scales whole queries.
     fn rope_and_store_latent(&mut self, args: RopeAndStoreLatent<'_, B>) -> Result<()>;
 
-    /// Attention of the step's q rows over the paged cache; any mix of query lengths. It is causal, and where the KV
-    /// layer is of a sliding window, a token attends to the last tokens of the window alone, itself among them; or it
-    /// goes in both directions, as the layer's kind says, over the tokens that the cache has by then. The result is
-    /// multiplied by the sigmoids of the rows' gates, where they have some.
+    /// Computes attention of the step's q rows over the paged cache, for any mix of query lengths. The KV layer's kind
+    /// decides whether it is causal, limited to a sliding window or chunk, or bidirectional. A sliding window includes
+    /// the token itself. Bidirectional attention covers the tokens in the cache at that time. If the rows have gates,
+    /// the result is multiplied by their sigmoids.
     fn attention(&mut self, args: Attention<'_, B>) -> Result<()>;
 
-    /// A gated delta net over the step's sequences, each from the state that the batch names to those that it is to
-    /// keep. In the order of the tokens: q, k and v go through a causal convolution and SiLU; q and k are divided by
-    /// their lengths; with `beta = sigmoid(first gate)` and `g = exp(decay * softplus(second gate + bias))`, the state
-    /// S of each value head becomes `g S + beta k (v - g S^T k)^T`; the output is the RMS norm of `S^T q / sqrt(key
-    /// size)` over each head, times its weights and `silu(z)`.
+    /// Computes a gated delta net over the step's sequences. The batch names the state that each sequence starts from
+    /// and the states to save. For the tokens in order:
+    /// - q, k and v go through a causal convolution and SiLU; q and k are divided by their lengths.
+    /// - `beta = sigmoid(first gate)` and `g = exp(decay * softplus(second gate + bias))`.
+    /// - The state S of each value head becomes `g S + beta k (v - g S^T k)^T`.
+    /// - The output is the RMS norm of `S^T q / sqrt(key size)` over each head, times its weights and `silu(z)`.
     fn delta_net(&mut self, args: DeltaNet<'_, B>) -> Result<()>;
 
-    /// A Mamba-2 mixer over the step's sequences, with states as in `delta_net`. In the order of the tokens: x, B and C
-    /// go through a causal convolution with bias and SiLU; with `t = softplus(time step + bias)`, the state S of each
-    /// head becomes `exp(t decay) S + B (t x)^T`, and `y = S^T C + skip x`; the output is the RMS norm of `y silu(z)`
-    /// over each group, times its weights.
+    /// Computes a Mamba-2 mixer over the step's sequences, with states as in `delta_net`. For the tokens in order:
+    /// - x, B and C go through a causal convolution with bias and SiLU.
+    /// - With `t = softplus(time step + bias)`, the state S of each head becomes `exp(t decay) S + B (t x)^T`.
+    /// - `y = S^T C + skip x`.
+    /// - The output is the RMS norm of `y silu(z)` over each group, times its weights, or plain `y silu(z)` without a
+    ///   norm.
     fn mamba2(&mut self, args: Mamba2<'_, B>) -> Result<()>;
 
-    /// `out[r] = [left[r] | right[r]]`; with states `[left[r] | right[r - 1]]`, where of each sequence's first row what
-    /// its state holds takes the place of the row before, zeros at its beginning, and the state becomes its last row.
+    /// `out[r] = [left[r] | right[r]]`, or with states `[left[r] | right[r - 1]]`. A sequence's first row takes its
+    /// state in place of the row before; that is zeros at the beginning of the sequence. The state becomes the last row
+    /// of `right`.
     fn join_rows(&mut self, args: JoinRows<'_, B>) -> Result<()>;
 
-    /// A short convolution over the step's sequences, with states as in `delta_net`: `out = C convolution(B x)`, all
-    /// products element by element.
+    /// Computes a short convolution over the step's sequences, with states as in `delta_net`:
+    /// `out = C convolution(B x)`. All products are elementwise.
     fn short_convolution(&mut self, args: ShortConvolution<'_, B>) -> Result<()>;
 
-    /// `logits = cap(scale * logits)` in place, `cap(x) = softcap * tanh(x / softcap)` where the model has it.
-    fn scale_logits(&mut self, args: ScaleLogits<'_, B>) -> Result<()>;
+    /// `x = cap(scale * x)` in place; the cap is optional.
+    fn scale_rows(&mut self, args: ScaleRows<'_, B>) -> Result<()>;
 
-    /// `out[i] = x[logits_indices[i]]`: the rows whose logits the step wants.
+    /// `out[i] = x[logits_indices[i]]`: gathers the rows whose logits the step needs.
     fn gather_rows(&mut self, args: GatherRows<'_, B>) -> Result<()>;
 
-    /// Executes the step's copy-on-write copies of a KV group on one of its layers.
+    /// Executes the step's copy-on-write copies of a KV group on one of the group's layers.
     fn copy_blocks(&mut self, args: CopyBlocks<'_, B>) -> Result<()>;
 }
 
-/// Chains of ops that a device may do at once. It may leave anything in the buffers between them.
+/// Chains of ops that a device may fuse. Intermediate buffers have undefined contents afterwards.
 pub trait Fusions<B: Backend>: Ops<B> {
-    /// `out = linear(matrix, norm(x))`, without a norm `linear(matrix, x)`.
+    /// `out = linear(matrix, norm(x))`, or `linear(matrix, x)` without a norm.
     fn norm_linear(&mut self, args: NormLinear<'_, B>) -> Result<()> {
         args.validate()?;
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
@@ -132,7 +140,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
         self.linear(Linear { x: normed, matrix, rows, out, add: false })
     }
 
-    /// `out = gated_activation(linear(gate_up, norm(x)))`, the norm as in `norm_linear`.
+    /// `out = gated_activation(linear(gate_up, norm(x)))`, with an optional norm as in `norm_linear`.
     fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, B>) -> Result<()> {
         args.validate()?;
         let cols = args.cols();
@@ -149,7 +157,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
         self.experts(MixExperts { x: normed, routed: None, experts, rows, work, out: residual, add: true })
     }
 
-    /// `rope_and_store_kv`, then `attention` over the cache, the new tokens included.
+    /// `rope_and_store_kv`, then `attention` over the cache with the new tokens.
     fn rope_attention(&mut self, args: RopeAttention<'_, B>) -> Result<()> {
         let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
         self.rope_and_store_kv(RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;

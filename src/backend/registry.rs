@@ -1,5 +1,5 @@
-//! The devices that an engine can run on: which one the arguments name, what it does unless they say otherwise, and
-//! its loader. Whoever loads a model needs to name none of them.
+//! Opens the device that the arguments name, and provides its defaults and its loader. Code that loads a model names no
+//! device.
 
 use super::Loader;
 use super::cpu::{CpuLoader, Isa};
@@ -8,17 +8,17 @@ use super::specs::StepLimits;
 use crate::config::{ComputeDtype, DeviceKind, EngineArgs, defaults};
 use crate::{Error, Result};
 
-/// A device, opened.
+/// An opened device.
 #[derive(Clone)]
 pub enum OpenDevice {
     Cpu,
     Gpu(Device),
 }
 
-/// The device that the arguments name. "auto" takes the CPU where there is no GPU, and says why.
+/// Opens the device that the arguments name. For "auto" without a GPU it takes the CPU and logs the reason.
 ///
 /// # Errors
-/// `Error::Device` where a GPU is asked for that is not usable.
+/// `Error::Device` if the arguments ask for a GPU and none is usable.
 pub fn open(args: &EngineArgs) -> Result<OpenDevice> {
     if args.device == DeviceKind::Cpu {
         return Ok(OpenDevice::Cpu);
@@ -33,10 +33,10 @@ pub fn open(args: &EngineArgs) -> Result<OpenDevice> {
     }
 }
 
-/// Threads of the engine: as asked for, else the cores that the system gives it.
+/// Returns the number of CPU threads: the requested number, or the cores available to the process.
 ///
 /// # Errors
-/// `Error::Device` where their number is not known.
+/// `Error::Device` if the number of cores is unknown.
 pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     match args.num_threads {
         Some(n) => Ok(n),
@@ -47,7 +47,19 @@ pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     }
 }
 
-/// A use of a device's loader, whichever device it is.
+/// Returns the instruction set that the arguments name, otherwise the best of this CPU.
+///
+/// # Errors
+/// `InvalidRequest` if this CPU has none with this name.
+pub fn resolve_isa(args: &EngineArgs) -> Result<Isa> {
+    let Some(name) = &args.cpu_isa else { return Ok(Isa::detect()) };
+    Isa::from_name(name).ok_or_else(|| {
+        let names: Vec<_> = Isa::available().iter().map(|isa| isa.name()).collect();
+        Error::invalid("CPU instruction set", name, format!("one that this CPU has: {}", names.join(", ")))
+    })
+}
+
+/// Code that uses a loader and works with any device.
 pub trait UseLoader {
     type Output;
 
@@ -55,7 +67,7 @@ pub trait UseLoader {
 }
 
 impl OpenDevice {
-    /// Tokens of a step by default.
+    /// Returns the default number of tokens per step.
     pub fn default_batched_tokens(&self) -> usize {
         match self {
             Self::Cpu => defaults::CPU_BATCHED_TOKENS,
@@ -63,7 +75,7 @@ impl OpenDevice {
         }
     }
 
-    /// Sequences of a step by default.
+    /// Returns the default number of sequences per step.
     pub fn default_seqs(&self) -> usize {
         match self {
             Self::Cpu => defaults::CPU_SEQS,
@@ -71,7 +83,7 @@ impl OpenDevice {
         }
     }
 
-    /// Bytes of the KV pool by default, of those that are available.
+    /// Returns the default size of the KV pool in bytes, given the available bytes.
     pub fn default_kv_cache_bytes(&self, available: u64) -> u64 {
         let percent_of_it = |percent| available / 100 * percent;
         match self {
@@ -83,11 +95,11 @@ impl OpenDevice {
         }
     }
 
-    /// Gives `user` a loader for steps of at most `limits`.
+    /// Calls `user` with a loader for steps within `limits`.
     ///
     /// # Errors
-    /// `InvalidRequest` for an instruction set that this CPU does not have, or products that it does not compute;
-    /// `Error::Device`; those of `user`.
+    /// `InvalidRequest` for an instruction set that this CPU lacks, or for products that it does not compute.
+    /// `Error::Device`, and errors of `user`.
     pub fn load<U: UseLoader>(&self, args: &EngineArgs, limits: StepLimits, user: U) -> Result<U::Output> {
         match self {
             Self::Cpu => {
@@ -96,10 +108,7 @@ impl OpenDevice {
                     return Err(Error::invalid("compute_dtype", args.gpu.compute_dtype.name(), expected));
                 }
                 let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
-                user.with(match &args.cpu_isa {
-                    Some(name) => loader.with_isa(Isa::from_name(name)?),
-                    None => loader,
-                })
+                user.with(loader.with_isa(resolve_isa(args)?))
             }
             Self::Gpu(device) => user.with(GpuLoader::new(device.clone(), &args.gpu, limits)?),
         }

@@ -1,4 +1,4 @@
-//! The shapes of a device's own types, which the ops' arguments are checked against before they are used.
+//! The shapes of a device's own types. The arguments of ops are checked against them.
 
 use super::experts::ExpertSpec;
 use super::specs::KvLayerSpec;
@@ -6,18 +6,18 @@ use super::states::StateLayerSpec;
 
 /// A buffer of activations.
 pub trait BufferShape {
-    /// Whether the buffer has room for `rows` rows of `cols`, in whatever form the device keeps them.
+    /// True if the buffer has room for `rows` rows of `cols`, in the form in which the device keeps them.
     fn holds(&self, rows: usize, cols: usize) -> bool;
 
-    /// The buffer's size, for a message.
+    /// Returns the buffer's size for a message.
     fn room(&self) -> String;
 }
 
 /// A stack of matrices.
 pub trait MatrixShape {
-    /// Outputs of all parts.
+    /// Returns the outputs of all parts.
     fn rows(&self) -> usize;
-    /// Inputs, which all parts share.
+    /// Returns the inputs, which all parts share.
     fn cols(&self) -> usize;
 }
 
@@ -25,21 +25,18 @@ pub trait VectorShape {
     fn elements(&self) -> usize;
 }
 
-/// Matrices of several heads, each of the same shape.
+/// Matrices of several heads, all of the same shape.
 pub trait HeadsShape {
     fn heads(&self) -> usize;
-    /// Outputs of a head.
+    /// Returns the outputs of a head.
     fn rows(&self) -> usize;
-    /// Inputs of a head.
+    /// Returns the inputs of a head.
     fn cols(&self) -> usize;
 }
 
 pub trait RopeShape {
-    /// Rotated pairs of a head.
+    /// Returns the rotated pairs of a head.
     fn num_pairs(&self) -> usize;
-
-    /// Whether a pair's elements are neighbours.
-    fn pairs_neighbours(&self) -> bool;
 }
 
 pub trait KvShape {
@@ -55,6 +52,6 @@ pub trait ExpertShape {
 }
 
 pub trait WorkShape {
-    /// Experts that the buffers were made for, and the most rows.
+    /// Returns the experts and the largest number of rows that the buffers were allocated for.
     fn room(&self) -> (&ExpertSpec, usize);
 }

@@ -1,4 +1,4 @@
-//! A model's demands on a device, as plain data: layouts, RoPE, shares of the KV pool, tensors to upload.
+//! A model's demands on a device as plain data: layouts, RoPE, layers of the KV pool, tensors to upload.
 
 use std::ops::Range;
 
@@ -7,40 +7,43 @@ use crate::config::KvCacheDtype;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// One matrix of a stack, with its bias (`[rows]`, f32) where the model has one.
+/// One matrix of a stack, and its bias (`[rows]`, f32) if the model has one.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearPart<'a> {
     pub weight: TensorView<'a>,
     pub bias: Option<TensorView<'a>>,
 }
 
-/// How RoPE pairs the elements of a head: adjacent ones (llama), or the two halves (qwen).
+/// The elements of a head that RoPE pairs: adjacent ones (llama) or the two halves (qwen).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeKind {
     Norm,
     Neox,
 }
 
-/// Rotary embedding with every scaling already folded into the frequencies.
+/// A rotary embedding with every scaling already folded into the frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSpec {
     pub kind: RopeKind,
-    /// Angle per position of each rotated pair; `2 * len()` elements of each head are rotated, the rest pass through.
+    /// The angle per position of each rotated pair. The first `2 * len()` elements of each head are rotated, the rest
+    /// pass through.
     pub inv_freq: Vec<f32>,
-    /// Factor on cos and sin (YaRN's and longrope's attention factor), else 1.
+    /// Factor on cos and sin: the attention factor of YaRN and longrope, otherwise 1.
     pub magnitude: f32,
 }
 
-/// How q, k and v lie in one row of the stacked projection: `[num_heads | num_kv_heads | num_kv_heads] * head_dim`,
-/// with gates ahead of them where there are any.
+/// The layout of one row of the stacked projection: gates if any, then q, k and v. q has `num_heads * head_dim`
+/// numbers, k has `num_kv_heads * head_dim` and v has `num_kv_heads * value_dim`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QkvLayout {
     pub num_heads: usize,
     pub num_kv_heads: usize,
     pub head_dim: usize,
-    /// Whether a gate of each element of q lies ahead of q. Its sigmoid is a factor on what attention finds.
+    /// Elements of a head of V and of the attention output: at most `head_dim`. The cache has room for `head_dim`.
+    pub value_dim: usize,
+    /// True if a gate for each element of q precedes q. The attention output is multiplied by the gate's sigmoid.
     pub gated: bool,
-    /// Whether k and v lie behind q. The rows of a layer that attends to another layer's keys and values hold q alone.
+    /// True if k and v follow q. A layer that attends to the keys and values of another layer has q alone.
     pub has_kv: bool,
 }
 
@@ -48,23 +51,40 @@ impl QkvLayout {
     pub fn q_cols(self) -> usize {
         self.num_heads * self.head_dim
     }
-    pub fn kv_cols(self) -> usize {
+    /// Returns the columns of all heads of K.
+    pub fn k_cols(self) -> usize {
         self.num_kv_heads * self.head_dim
     }
-    /// Columns of the gates, behind which q begins.
+    /// Returns the columns of all heads of V.
+    pub fn v_cols(self) -> usize {
+        self.num_kv_heads * self.value_dim
+    }
+    /// Returns the columns of the attention output, over all heads.
+    pub fn out_cols(self) -> usize {
+        self.num_heads * self.value_dim
+    }
+    /// Returns the columns of the gates, which is also the offset of q.
     pub fn gate_cols(self) -> usize {
         if self.gated { self.q_cols() } else { 0 }
     }
-    /// Heads of gates, q, k and v that a row holds.
+    /// Returns the number of heads of q, k and v in a row.
     pub fn row_heads(self) -> usize {
-        let of_kv = if self.has_kv { 2 * self.num_kv_heads } else { 0 };
-        self.num_heads + of_kv + if self.gated { self.num_heads } else { 0 }
+        self.num_heads + if self.has_kv { 2 * self.num_kv_heads } else { 0 }
     }
     pub fn cols(self) -> usize {
-        self.row_heads() * self.head_dim
+        let of_kv = if self.has_kv { self.k_cols() + self.v_cols() } else { 0 };
+        self.gate_cols() + self.q_cols() + of_kv
     }
+    /// True if heads of V have fewer elements than heads of K.
+    pub fn has_short_values(self) -> bool {
+        self.value_dim < self.head_dim
+    }
+    /// If heads of K and V differ in size, both sizes must be multiples of this, so that rows are read in whole words.
+    pub const SHORT_VALUES_STEP: usize = 8;
     /// # Errors
-    /// `Error::Internal` unless heads are non-zero and q heads are a multiple of kv heads.
+    /// `Error::Internal` unless heads are non-zero and the query heads are a multiple of the KV heads. A head of V must
+    /// not be longer than a head of K. If it is shorter, both sizes must be multiples of eight, and gates are not
+    /// allowed.
     pub fn validate(self) -> Result<()> {
         if self.num_kv_heads == 0
             || self.head_dim == 0
@@ -75,58 +95,65 @@ impl QkvLayout {
                 "qkv layout {self:?} is not a whole number of query heads per kv head"
             )));
         }
+        let is_whole = |dim: usize| dim.is_multiple_of(Self::SHORT_VALUES_STEP);
+        let has_values = self.has_kv && self.value_dim > 0 && !self.gated;
+        let is_right = has_values && is_whole(self.head_dim) && is_whole(self.value_dim);
+        if self.value_dim > self.head_dim || (self.has_kv && self.has_short_values() && !is_right) {
+            return Err(Error::internal(format!("qkv layout {self:?} has values of another size than it may")));
+        }
         Ok(())
     }
 }
 
-/// Shape of multi-head latent attention (MLA; arXiv 2405.04434, section 2.1), with the matrices of keys and values
-/// absorbed: a head of q becomes one of the latent row's length, and what attention finds is latent as well.
+/// The shape of multi-head latent attention (MLA; arXiv 2405.04434, section 2.1) with absorbed key and value matrices.
+/// A head of q becomes as long as the latent row, and the attention output is latent too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentShape {
     pub num_heads: usize,
-    /// Elements of a head of q that know nothing of positions, and of those behind them, which RoPE rotates.
+    /// A head of q has `plain_dim` elements without position, followed by `rope_dim` elements that RoPE rotates.
     pub plain_dim: usize,
     pub rope_dim: usize,
-    /// Elements of a token's latent; its rotated key lies behind them in one row of the cache.
+    /// Elements of a token's latent. The rotated key follows it in the same row of the cache.
     pub rank: usize,
     /// Elements of a head's values.
     pub value_dim: usize,
 }
 
 impl LatentShape {
-    /// Elements of a head of q.
+    /// Returns the elements of a head of q.
     pub fn head_dim(self) -> usize {
         self.plain_dim + self.rope_dim
     }
 
-    /// Columns of q.
+    /// Returns the columns of q.
     pub fn q_cols(self) -> usize {
         self.num_heads * self.head_dim()
     }
 
-    /// Elements of a row of the cache.
+    /// Returns the elements of a row of the cache.
     pub fn row_dim(self) -> usize {
         self.rank + self.rope_dim
     }
 
-    /// How the absorbed queries lie, as attention takes them.
+    /// Returns the layout of the absorbed queries for attention.
     pub fn queries(self) -> QkvLayout {
         let head_dim = self.row_dim();
-        QkvLayout { num_heads: self.num_heads, num_kv_heads: 1, head_dim, gated: false, has_kv: false }
+        let value_dim = self.rank;
+        QkvLayout { num_heads: self.num_heads, num_kv_heads: 1, head_dim, value_dim, gated: false, has_kv: false }
     }
 
-    /// Columns of what attention finds, ahead of the matrices of values.
+    /// Returns the columns of the latent attention output, before the value matrices.
     pub fn found_cols(self) -> usize {
         self.num_heads * self.rank
     }
 
-    /// Columns of the values of all heads.
+    /// Returns the columns of the values of all heads.
     pub fn value_cols(self) -> usize {
         self.num_heads * self.value_dim
     }
 
     /// # Errors
-    /// `Error::Internal` unless heads have elements of each kind, and RoPE has whole pairs.
+    /// `Error::Internal` if a size is zero or `rope_dim` is odd.
     pub fn validate(self) -> Result<()> {
         let sizes = [self.num_heads, self.plain_dim, self.rope_dim, self.rank, self.value_dim];
         match sizes.contains(&0) || !self.rope_dim.is_multiple_of(2) {
@@ -136,65 +163,97 @@ impl LatentShape {
     }
 }
 
-/// Kind of a norm: RMS norm divides a row by its root mean square; LayerNorm subtracts the row's mean, then divides by
-/// its standard deviation.
+/// The kind of a norm. RMS norm divides a row by its root mean square. LayerNorm subtracts the row's mean and divides
+/// by its standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
     Rms,
     Layer,
 }
 
-/// How a feed-forward combines its gate with `up`, the values that the gate lets pass: `act(gate) * up`, but for
-/// gpt-oss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The function that combines a feed-forward's gate with `up`. It is `act(gate) * up` unless a variant says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x * Φ(x)` in the form of the tanh (arXiv 1606.08415).
+    /// `x * Φ(x)` in its tanh approximation (arXiv 1606.08415).
     Gelu,
-    /// `x * Φ(x)` as it is, by the error function.
+    /// `x * Φ(x)` exactly, computed with the error function.
     GeluErf,
     /// gpt-oss: `(clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g)`, `g = min(gate, 7)`.
     ClampedSwiglu,
+    /// Step 3.5: `min(silu(gate), limit) * clamp(up, -limit, limit)`. `is_limit` must accept the limit.
+    ClampedSilu { limit: f32 },
     /// `max(x, 0)^2` (arXiv 2109.08668).
     SquaredRelu,
+    /// xIELU (arXiv 2411.13010). It never has a gate.
+    Xielu(Xielu),
 }
 
-/// One layer's share of the KV pool.
+impl Activation {
+    /// Low bits of a `ClampedSilu` limit that must be zero. Kernels store the number of the activation in them.
+    pub(crate) const LIMIT_SPARES: u32 = 0xFF;
+
+    /// True if `ClampedSilu` accepts this limit.
+    pub(crate) fn is_limit(limit: f32) -> bool {
+        limit.is_finite() && limit > 0.0 && limit.to_bits() & Self::LIMIT_SPARES == 0
+    }
+}
+
+/// The parameters of xIELU: `positive x^2 + slope x` above zero, else `negative (e^min(x, eps) - 1 - x) + slope x`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Xielu {
+    pub positive: f32,
+    pub negative: f32,
+    pub slope: f32,
+    pub eps: f32,
+}
+
+/// The function of a gate's input; its result multiplies the attention output of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateFunction {
+    Sigmoid,
+    /// `ln(1 + e^x)`.
+    Softplus,
+}
+
+/// One layer of the KV pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayerSpec {
-    /// Which tokens the layer's tokens attend to: all before them, a window, or those on both sides.
+    /// The tokens that a token attends to.
     pub kind: GroupKind,
-    /// Whether no token but the first itself attends to a sequence's first token, as in a layer whose rows are made of
-    /// a token and what was before it. Such a layer has no window.
+    /// True if only the first token of a sequence attends to the first token. This is so in layers whose rows combine a
+    /// token with the output of the token before. Such a layer has no window.
     pub skips_first: bool,
     pub num_blocks: usize,
     pub block_size: usize,
     pub num_kv_heads: usize,
     pub head_dim: usize,
-    /// In latent attention, where there is one KV head: V is the first so many elements of K's row, and is not stored
-    /// beside it.
+    /// The length of V in latent attention, which has one KV head. V is the beginning of K's row and is not stored
+    /// again.
     pub latent: Option<usize>,
     pub dtype: KvCacheDtype,
 }
 
 impl KvLayerSpec {
-    /// Elements of a head of V.
-    pub fn value_dim(&self) -> usize {
-        self.latent.unwrap_or(self.head_dim)
-    }
+    /// The largest chunk, in tokens. It exceeds every context; a higher bit tells kernels that the number is a chunk.
+    const MAX_CHUNK: u32 = 1 << 30;
 
-    /// Positions of the tokens that the token at `position` attends to, `context` tokens being in the cache.
+    /// Returns the positions that the token at `position` attends to when the cache holds `context` tokens.
     pub fn keys(&self, position: u32, context: u32) -> Range<u32> {
         let keys = self.kind.keys(position, context);
         keys.start.max(u32::from(self.skips_first && position > 0))..keys.end
     }
 
     /// # Errors
-    /// `InvalidRequest` for latent rows in int8: the key behind a latent is so much larger than the latent that both
-    /// would need scales of their own. `Error::Internal` for a window of no tokens: not even the token itself would be
-    /// in it; for a window that leaves out the first token besides; and for latent rows of several heads, or shorter
-    /// than the values in them.
+    /// `InvalidRequest` for latent rows in int8: the key is so much larger than the latent that each would need its own
+    /// scale.
+    ///
+    /// `Error::Internal` for:
+    /// - a window of zero tokens, which would exclude the token itself,
+    /// - a chunk size that is not a power of two,
+    /// - a window in a layer that also skips the first token,
+    /// - latent rows with several heads, or rows shorter than their values.
     pub fn validate(&self) -> Result<()> {
         if self.latent.is_some() && self.dtype == KvCacheDtype::Int8 {
             let expected = "'f16' or 'f32' for a model with latent attention";
@@ -205,14 +264,16 @@ impl KvLayerSpec {
         }
         match self.kind {
             GroupKind::Sliding { window: 0 } => Err(Error::internal("a KV layer with a window of no tokens")),
-            GroupKind::Sliding { .. } | GroupKind::Bidirectional { .. } if self.skips_first => {
-                Err(Error::internal("a KV layer with a window and without the first token"))
+            GroupKind::Chunked { size } if !size.is_power_of_two() || size > Self::MAX_CHUNK => {
+                Err(Error::internal(format!("a KV layer with chunks of {size} tokens, which is no power of two")))
             }
-            GroupKind::Full | GroupKind::Sliding { .. } | GroupKind::Bidirectional { .. } => Ok(()),
+            GroupKind::Full => Ok(()),
+            _ if self.skips_first => Err(Error::internal("a KV layer with a window and without the first token")),
+            GroupKind::Sliding { .. } | GroupKind::Chunked { .. } | GroupKind::Bidirectional { .. } => Ok(()),
         }
     }
 
-    /// Bytes of K and V of one block; latent rows are one where others are two.
+    /// Returns the bytes of K and V of one block. A latent layer stores one row per token instead of two.
     pub fn block_bytes(&self) -> Option<u64> {
         let head_dim = self.head_dim as u64;
         let head = match self.dtype {
@@ -226,7 +287,7 @@ impl KvLayerSpec {
     }
 }
 
-/// Sizes of the largest step, for which memory is taken at the load.
+/// The sizes of the largest step, for which memory is allocated at load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepLimits {
     pub tokens: usize,
@@ -236,37 +297,53 @@ pub struct StepLimits {
     pub groups: usize,
     /// Blocks of the longest sequence.
     pub table_blocks: usize,
-    /// States that a step may keep; 0 for a model without states.
+    /// States that a step may save; 0 for a model without states.
     pub state_writes: usize,
 }
 
 impl StepLimits {
-    /// The largest batch of single rows.
+    /// Returns the largest number of sequences that can decode one token each.
     pub fn most_decodes(&self) -> usize {
         self.tokens.min(self.seqs).min(self.logits_rows)
     }
 
-    /// Whether the model's layers carry states.
+    /// True if the model's layers carry recurrent states.
     pub(crate) fn has_states(&self) -> bool {
         self.state_writes > 0
     }
 
-    /// Entries of the block tables of all sequences in all groups.
+    /// Returns the entries of the block tables of all sequences in all groups.
     pub(crate) fn table_entries(&self) -> usize {
         self.seqs.saturating_mul(self.table_blocks).saturating_mul(self.groups)
     }
 
-    /// Blocks that a step may copy.
+    /// Returns the number of blocks that a step may copy.
     pub(crate) fn copies(&self) -> usize {
         self.seqs.saturating_mul(self.groups)
     }
 }
 
-/// Bytes in use, by purpose.
+/// Bytes in use on the device, by purpose, and those of weights in the host's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryLedger {
     pub weights: u64,
     pub kv_cache: u64,
     pub scratch: u64,
     pub other: u64,
+    /// Page-locked memory of the host that holds weights of a GPU.
+    pub host_weights: u64,
+}
+
+impl std::ops::Add for MemoryLedger {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            weights: self.weights + more.weights,
+            kv_cache: self.kv_cache + more.kv_cache,
+            scratch: self.scratch + more.scratch,
+            other: self.other + more.other,
+            host_weights: self.host_weights + more.host_weights,
+        }
+    }
 }

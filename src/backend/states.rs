@@ -1,50 +1,50 @@
-//! Layers that carry a state from token to token in place of keys and values, or beside them: what a pool keeps for
-//! them, and the shapes of the three kinds that take the place of attention.
+//! Layers with a recurrent state, which passes from token to token instead of keys and values, or next to them. Defines
+//! their part of the state pool, and the shapes of the three kinds that replace attention.
 
 use crate::batch::{Batch, NO_STATE};
 use crate::{Error, Result};
 
-/// One layer's share of the pool of states. A slot holds the last inputs of a convolution, and a matrix of each head,
-/// where the layer has heads.
+/// One layer of the state pool. A slot holds the last inputs of a convolution, and one matrix per head if the layer has
+/// heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLayerSpec {
     pub num_slots: usize,
-    /// Inputs of the convolution that are kept, one less than it has taps, each of `channels`.
+    /// The number of convolution inputs kept, one less than the taps. Each input has `channels` numbers.
     pub window: usize,
     pub channels: usize,
-    /// Matrices of `key_size` rows of `value_size`.
+    /// The number of matrices; each has `key_size` rows of `value_size`.
     pub heads: usize,
     pub key_size: usize,
     pub value_size: usize,
 }
 
 impl StateLayerSpec {
-    /// States that are the row of the token before.
+    /// Returns a spec whose state is the previous token's row.
     pub fn of_row(num_slots: usize, cols: usize) -> Self {
         Self { num_slots, window: 1, channels: cols, heads: 0, key_size: 0, value_size: 0 }
     }
 
-    /// Numbers of the window of one slot.
+    /// Returns the numbers in the convolution window of one slot.
     pub fn window_len(&self) -> usize {
         self.window * self.channels
     }
 
-    /// Numbers of all matrices of one slot.
+    /// Returns the numbers in all matrices of one slot.
     pub fn matrices_len(&self) -> usize {
         self.heads * self.key_size * self.value_size
     }
 
-    /// Bytes of one slot: all numbers are f32.
+    /// Returns the bytes of one slot; all numbers are f32.
     pub fn slot_bytes(&self) -> u64 {
         let &Self { window, channels, heads, key_size, value_size, .. } = self;
         let product = |sizes: &[usize]| sizes.iter().fold(4u64, |product, &n| product.saturating_mul(n as u64));
         product(&[window, channels]).saturating_add(product(&[heads, key_size, value_size]))
     }
 
-    /// Checks that each sequence of a batch has a state, and that slots are slots of the pool.
+    /// Checks that each sequence of a batch has a state and that all slots are inside the pool.
     ///
     /// # Errors
-    /// `Error::Internal`: slots are given by the scheduler.
+    /// `Error::Internal`, since only the scheduler chooses slots.
     pub fn check(&self, batch: &Batch) -> Result<()> {
         let (states, seqs) = (&batch.states, batch.num_seqs());
         if states.reads.len() != seqs {
@@ -59,18 +59,18 @@ impl StateLayerSpec {
     }
 }
 
-/// Which key head serves a value head.
+/// The mapping from a value head to its key head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadOrder {
-    /// Value head `j` has key head `j % key_heads`.
+    /// Value head `j` uses key head `j % key_heads`.
     Tiled,
-    /// Value head `j` has key head `j / (value_heads / key_heads)`.
+    /// Value head `j` uses key head `j / (value_heads / key_heads)`.
     Grouped,
 }
 
-/// The shape of a gated delta net, and how a row of its projections lies: `[q | k | v | z | gates]`, q and k of
-/// `key_heads`, v and z of `value_heads`. A head has two gates: a number from which beta comes, and one from which its
-/// decay does. They lie in runs: `gate_run` of the first kind, then as many of the second, and so on.
+/// The shape of a gated delta net. A row of its projections is `[q | k | v | z | gates]`: q and k have `key_heads`
+/// heads, v and z have `value_heads`. Each value head has two gates, one for beta and one for its decay. The gates
+/// alternate in runs: `gate_run` gates for beta, then `gate_run` for the decay, and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaNetShape {
     pub key_heads: usize,
@@ -84,38 +84,37 @@ pub struct DeltaNetShape {
 }
 
 impl DeltaNetShape {
-    /// The largest key and value size: devices keep parts of a head's matrix in registers, or in memory of a fixed
-    /// size.
+    /// The largest key and value size. Devices keep parts of a head's matrix in registers or in memory of fixed size.
     pub const MAX_HEAD_SIZE: usize = 128;
 
-    /// Columns of all q, or of all k.
+    /// Returns the columns of all q, or of all k.
     pub fn key_cols(self) -> usize {
         self.key_heads * self.key_size
     }
 
-    /// Columns of all v, of all z, and of the output.
+    /// Returns the columns of all v, of all z, and of the output.
     pub fn value_cols(self) -> usize {
         self.value_heads * self.value_size
     }
 
-    /// Columns that go through the convolution: q, k and v.
+    /// Returns the columns that go through the convolution: q, k and v.
     pub fn channels(self) -> usize {
         2 * self.key_cols() + self.value_cols()
     }
 
-    /// Columns of a row of projections.
+    /// Returns the columns of a row of projections.
     pub fn cols(self) -> usize {
         self.channels() + self.value_cols() + 2 * self.value_heads
     }
 
-    /// Columns of the two gates of a value head.
+    /// Returns the columns of the two gates of a value head: beta, then decay.
     pub fn gates(self, head: usize) -> [usize; 2] {
         let first = self.channels() + self.value_cols();
         let beta = first + head / self.gate_run * 2 * self.gate_run + head % self.gate_run;
         [beta, beta + self.gate_run]
     }
 
-    /// The key head of a value head.
+    /// Returns the key head of a value head.
     pub fn key_head(self, head: usize) -> usize {
         match self.order {
             HeadOrder::Tiled => head % self.key_heads,
@@ -123,15 +122,16 @@ impl DeltaNetShape {
         }
     }
 
-    /// A layer of such states in a pool of `num_slots`.
+    /// Returns the spec of such a layer in a pool of `num_slots`.
     pub fn state_layer(self, num_slots: usize) -> StateLayerSpec {
         let Self { value_heads: heads, key_size, value_size, taps, .. } = self;
         let (window, channels) = (taps.saturating_sub(1), self.channels());
         StateLayerSpec { num_slots, window, channels, heads, key_size, value_size }
     }
 
-    /// # Errors `Error::Internal` unless nothing is empty or too large, value heads are a multiple of key heads, and
-    /// gates come in whole runs.
+    /// # Errors
+    /// `Error::Internal` if a size is zero or too large. Value heads must be a multiple of key heads, and gates must
+    /// fill whole runs.
     pub fn validate(self) -> Result<()> {
         let Self { key_heads, value_heads, key_size, value_size, taps, gate_run, .. } = self;
         let is_empty = [key_heads, value_heads, key_size, value_size, taps, gate_run].contains(&0);
@@ -146,63 +146,63 @@ impl DeltaNetShape {
     }
 }
 
-/// The shape of a Mamba-2 mixer, and how a row of its projections lies: `[z | x | B | C | time steps]`, z and x of
-/// `heads`, B and C of `groups`. A head has one number from which its time step comes.
+/// The shape of a Mamba-2 mixer. A row of its projections is `[z | x | B | C | time steps]`: z and x have `heads`
+/// heads, B and C have `groups` groups. Each head has one time step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mamba2Shape {
     pub heads: usize,
     pub head_size: usize,
-    /// Groups of heads that have B and C, and the norm of their outputs, in common.
+    /// The number of head groups. The heads of a group share B and C, and the norm of their outputs.
     pub groups: usize,
-    /// Columns of B and C of a group: a head's matrix has as many rows.
+    /// Columns of B and C of a group, which is also the number of rows of a head's matrix.
     pub state_size: usize,
     /// Taps of the convolution over x, B and C.
     pub taps: usize,
 }
 
 impl Mamba2Shape {
-    /// The largest number of rows of a head's matrix: devices keep parts of it in registers, or in memory of a fixed
-    /// size.
-    pub const MAX_STATE_SIZE: usize = 128;
+    /// The largest number of rows of a head's matrix. Devices keep parts of it in registers or in memory of fixed size.
+    pub const MAX_STATE_SIZE: usize = 256;
 
-    /// Columns of all z, of all x, and of the output.
+    /// Returns the columns of all z, of all x, and of the output.
     pub fn inner_cols(self) -> usize {
         self.heads * self.head_size
     }
 
-    /// Columns of all B, or of all C.
+    /// Returns the columns of all B, or of all C.
     pub fn group_cols(self) -> usize {
         self.groups * self.state_size
     }
 
-    /// Columns that go through the convolution: x, B and C.
+    /// Returns the columns that go through the convolution: x, B and C.
     pub fn channels(self) -> usize {
         self.inner_cols() + 2 * self.group_cols()
     }
 
-    /// Columns of a row of projections.
+    /// Returns the columns of a row of projections.
     pub fn cols(self) -> usize {
         self.inner_cols() + self.channels() + self.heads
     }
 
-    /// Column of the number from which a head's time step comes.
+    /// Returns the column of a head's time step.
     pub fn time_step(self, head: usize) -> usize {
         self.inner_cols() + self.channels() + head
     }
 
-    /// The group of a head.
+    /// Returns the group of a head.
     pub fn group(self, head: usize) -> usize {
         head / (self.heads / self.groups)
     }
 
-    /// A layer of such states in a pool of `num_slots`.
+    /// Returns the spec of such a layer in a pool of `num_slots`.
     pub fn state_layer(self, num_slots: usize) -> StateLayerSpec {
         let Self { heads, head_size: value_size, state_size: key_size, taps, .. } = self;
         let (window, channels) = (taps.saturating_sub(1), self.channels());
         StateLayerSpec { num_slots, window, channels, heads, key_size, value_size }
     }
 
-    /// # Errors `Error::Internal` unless nothing is empty or too large, and heads are a multiple of groups.
+    /// # Errors
+    /// `Error::Internal` if a size is zero or too large, or heads are not a multiple of groups.
     pub fn validate(self) -> Result<()> {
         let Self { heads, head_size, groups, state_size, taps } = self;
         let is_empty = [heads, head_size, groups, state_size, taps].contains(&0);
@@ -213,7 +213,7 @@ impl Mamba2Shape {
     }
 }
 
-/// The shape of a short convolution between two gates. A row of its projections is `[B | C | x]`, each of `channels`.
+/// The shape of a gated short convolution. A row of its projections is `[B | C | x]`, each with `channels` columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortConvolutionShape {
     pub channels: usize,
@@ -221,19 +221,21 @@ pub struct ShortConvolutionShape {
 }
 
 impl ShortConvolutionShape {
-    /// Columns of a row of projections.
+    /// Returns the columns of a row of projections.
     pub fn cols(self) -> usize {
         3 * self.channels
     }
 
-    /// A layer of such states in a pool of `num_slots`: the products of B and x of the last tokens.
+    /// Returns the spec of such a layer in a pool of `num_slots`. Its state holds the products of B and x of the last
+    /// tokens.
     pub fn state_layer(self, num_slots: usize) -> StateLayerSpec {
         let Self { channels, taps } = self;
         let window = taps.saturating_sub(1);
         StateLayerSpec { num_slots, window, channels, heads: 0, key_size: 0, value_size: 0 }
     }
 
-    /// # Errors `Error::Internal` unless nothing is empty.
+    /// # Errors
+    /// `Error::Internal` if a size is zero.
     pub fn validate(self) -> Result<()> {
         match self.channels == 0 || self.taps == 0 {
             true => Err(Error::internal(format!("{self:?} is no short convolution"))),

@@ -1,28 +1,34 @@
-//! Defaults that the engine takes where the user gives no number and the model or the machine decides. The defaults
+//! Defaults of the engine for numbers that the user does not set and that depend on the model or the machine. Defaults
 //! that depend on neither are in `EngineArgs::new` and `GpuOptions::default`.
 
-/// Tokens of a step: enough to keep the device busy in a prefill, few enough that running requests do not wait long for
-/// their next token.
+/// Tokens of a step: enough to keep the device busy in a prefill, and few enough that running requests do not wait long
+/// for their next token.
 pub const CPU_BATCHED_TOKENS: usize = 512;
 pub const GPU_BATCHED_TOKENS: usize = 2048;
 
-/// Sequences of a step: a CPU is busy with few, and a GPU reads its weights once for all of them.
+/// Sequences of a step. A few keep a CPU busy, while a GPU reads its weights once for all of them.
 pub const CPU_SEQS: usize = 64;
 pub const GPU_SEQS: usize = 256;
 
-/// Tokens of a step of a model that attends in both directions: as many as its longest prompt has, up to this number.
+/// The largest default number of tokens of a step of a bidirectional model, which must hold its longest prompt.
 pub const WHOLE_PROMPT_TOKENS: usize = 8192;
 
-/// Rows of logits of a step beyond one per sequence: prompt log-probabilities come in pieces of this size.
-pub const MAX_PROMPT_LOGITS: usize = 64;
+/// Drafts of a step: rows of logits besides one per sequence. The logits of a prompt come in pieces of that many rows
+/// in all.
+pub const MAX_DRAFTS: usize = 64;
 
-/// The KV pool takes no more bytes than this of the host's memory.
+/// The most bytes of the host's memory that the KV pool takes by default.
 pub const CPU_KV_CACHE_BYTES: u64 = 4 << 30;
-/// The KV pool takes no more than these shares of the memory that is available, in percent.
+/// The largest shares of the available memory that the KV pool takes by default, in percent.
 pub const CPU_KV_CACHE_PERCENT: u64 = 50;
 pub const GPU_KV_CACHE_PERCENT: u64 = 90;
-/// A GPU that is part of the processor takes its memory from the rest of the machine.
+/// A GPU that is part of the processor shares its memory with the rest of the machine.
 pub const INTEGRATED_GPU_KV_CACHE_PERCENT: u64 = 75;
 
-/// A prompt is long from this share of `max_model_len` on, in percent.
+/// Tokens and running sequences for which the KV pool has room at least, if weights lie in the host's memory to make
+/// that room.
+pub const ROOM_MADE_TOKENS: u64 = 8192;
+pub const ROOM_MADE_SEQS: u64 = 8;
+
+/// A prompt is long above this share of `max_model_len`, in percent.
 pub const LONG_PREFILL_PERCENT: usize = 4;

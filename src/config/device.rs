@@ -1,4 +1,4 @@
-//! Devices by the names that users give them.
+//! Device names, as users give them.
 
 use super::{DeviceKind, EngineArgs, Platform};
 use crate::{Error, Result};
@@ -6,16 +6,16 @@ use crate::{Error, Result};
 const EXPECTED: &str = "auto, cpu, gpu, hip or rocm (AMD's), or cuda (NVIDIA's), the last four also with the number of a device, as in gpu:1";
 
 impl EngineArgs {
-    /// Takes a device by its name. `gpu` is a GPU of either platform, `hip` and `rocm` are one of AMD's, `cuda` is one
-    /// of NVIDIA's; `:1` behind any of them is the second one that the platform's driver counts. `what` names the
-    /// argument in an error. A platform that the name says goes before one of the environment.
+    /// Sets the device by its name. `gpu` is a GPU of either platform, `hip` and `rocm` are an AMD GPU, `cuda` is an
+    /// NVIDIA GPU. A suffix `:1` means the second device in the order of the platform's driver. `what` names the
+    /// argument in an error. The platform in the name takes precedence over the environment's.
     ///
     /// # Errors
-    /// `InvalidRequest` for any other name, and for one of another platform than the argument `gpu_platform` says.
+    /// `InvalidRequest` for any other name, and for one that contradicts the argument `gpu_platform`.
     pub fn choose_device(&mut self, what: &'static str, name: &str) -> Result<()> {
         let (kind, index) = match name.split_once(':') {
             None => (name, None),
-            // Only digits are allowed: `parse` would take a sign too.
+            // Only digits are allowed, while `parse` would also accept a sign.
             Some((kind, digits)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 (kind, Some(digits.parse().map_err(|_| Error::invalid(what, name, EXPECTED))?))
             }

@@ -1,4 +1,4 @@
-//! Engine arguments and the immutable configuration they resolve to.
+//! Engine arguments and the immutable configuration that they resolve to.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const MAX_SEQS: usize = 1 << 16;
 /// The most tokens of a block.
 const MAX_BLOCK_SIZE: usize = 1024;
 
-/// The device that the model runs on. `Auto` takes a GPU when there is one that works, else the CPU, and says which.
+/// The device that the model runs on. `Auto` picks a GPU if one works, else the CPU, and reports its choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceKind {
     #[default]
@@ -40,10 +40,10 @@ impl DeviceKind {
 pub enum KvCacheDtype {
     #[default]
     F16,
-    /// Twice the memory; K and V are kept as they were computed.
+    /// Twice the memory; keys and values are stored as computed.
     F32,
-    /// About half the memory. Each head of a token's K, and of its V, is kept as whole numbers up to 127 and a scale
-    /// of its own, an f32, which is set when the token is stored: what is stored never changes afterwards.
+    /// About half the memory. The key and the value of each head and token are each stored as integers up to 127 with
+    /// their own f32 scale. The scale is set when the token is stored, so stored values never change.
     Int8,
 }
 
@@ -57,51 +57,54 @@ impl KvCacheDtype {
     }
 
     /// # Errors
-    /// `InvalidRequest` that names the argument `what`, for what is no name of a type.
+    /// `InvalidRequest` naming the argument `what`, for an unknown type name.
     pub fn named(what: &'static str, name: &str) -> Result<Self> {
         by_name(what, name, &[Self::F16, Self::F32, Self::Int8], Self::name)
     }
 }
 
-/// Settings of the user; `None` means "decide from the model and the machine".
+/// The user's settings; `None` means "decide from the model and the machine".
 #[derive(Debug, Clone)]
 pub struct EngineArgs {
     pub model: PathBuf,
     pub device: DeviceKind,
     pub num_threads: Option<usize>,
-    /// Instruction set of the CPU kernels, by `Isa`'s name; `None` takes the best that the machine has. It serves to
-    /// find out whether a kernel is to blame. `ROCMFORGE_CPU_ISA`.
+    /// The instruction set of the CPU kernels, by `Isa`'s name; `None` takes the machine's best. It helps to find out
+    /// whether a kernel is at fault. Environment variable: `ROCMFORGE_CPU_ISA`.
     pub cpu_isa: Option<String>,
-    /// Overrides `gpu.batch_invariant`. If `None`, `ROCMFORGE_BATCH_INVARIANT` does so, if it is set.
+    /// Overrides `gpu.batch_invariant`. If `None`, `ROCMFORGE_BATCH_INVARIANT` overrides it if set.
     pub batch_invariant: Option<bool>,
-    /// Overrides `gpu.self_test`. If `None`, `ROCMFORGE_SELF_TEST` does so, if it is set.
+    /// Overrides `gpu.self_test`. If `None`, `ROCMFORGE_SELF_TEST` overrides it if set.
     pub self_test: Option<bool>,
     pub gpu: GpuOptions,
     pub max_model_len: Option<usize>,
     pub max_num_seqs: Option<usize>,
     pub max_num_batched_tokens: Option<usize>,
     pub block_size: usize,
-    /// Bytes of the KV pool.
+    /// The bytes of the KV pool.
     pub kv_cache_memory: Option<u64>,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
     pub max_queue_size: usize,
-    /// Prompts that a step may leave half-way.
+    /// The most prompts that a step may leave partially computed.
     pub max_num_partial_prefills: usize,
-    /// Long prompts that a step may leave half-way; they count among `max_num_partial_prefills`.
+    /// The most long prompts among the `max_num_partial_prefills`.
     pub max_long_partial_prefills: usize,
-    /// A prompt is long while more tokens than this are to be computed of it. `None`: 4 % of the longest sequence, and
-    /// no more than a step computes.
+    /// A prompt is long while it has more than this number of tokens to compute. `None`: 4 % of the longest sequence,
+    /// and at most the tokens of a step.
     pub long_prefill_token_threshold: Option<usize>,
-    /// Tokens of a long prompt between two snapshots of the recurrent states of a model that has such, rounded up to
-    /// whole blocks. `None`: as many as have keys and values of a snapshot's size, from 256 to 4096.
+    /// Tokens of a long prompt between two snapshots of recurrent states, rounded up to whole blocks. `None`: as many
+    /// as have keys and values of a snapshot's size, from 256 to 4096.
     pub state_snapshot_interval: Option<usize>,
-    /// Whether tokens are guessed, and how; by default none are. If `None`, `ROCMFORGE_SPECULATIVE_CONFIG` says so, if
-    /// it is set.
+    /// The file of the image encoder. `None` takes the file beside the model that fits it, if there is one; `"none"`
+    /// takes none.
+    pub mmproj: Option<PathBuf>,
+    /// Settings of speculative decoding, which is off by default. If `None`, `ROCMFORGE_SPECULATIVE_CONFIG` is used if
+    /// set.
     pub speculative_config: Option<SpeculativeConfig>,
-    /// The time for which the record of a finished request is kept.
+    /// How long the record of a finished request is kept.
     pub retention: Duration,
-    /// Seed of requests that bring none; `None` draws one from the system.
+    /// The seed from which requests without one derive theirs; `None` draws it from the system.
     pub seed: Option<u64>,
 }
 
@@ -127,6 +130,7 @@ impl EngineArgs {
             max_long_partial_prefills: 1,
             long_prefill_token_threshold: None,
             state_snapshot_interval: None,
+            mmproj: None,
             speculative_config: None,
             retention: Duration::from_secs(300),
             seed: None,
@@ -141,33 +145,34 @@ pub struct GroupConfig {
     pub num_blocks: usize,
 }
 
-/// The pool of recurrent states of a model that has layers of such: the running sequences' own, and snapshots.
+/// The pool of recurrent states of a model that has them: the running sequences' own states, and snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateConfig {
-    /// Slots in all, each of one state of all these layers.
+    /// The number of slots. Each holds one state of all layers that have one.
     pub num_slots: usize,
-    /// Slots of each running sequence. Where a step may be stopped half-way these are two: it reads one and writes the
-    /// other, so that what it began with is there when it comes again. Else one does, which each step writes over.
+    /// Slots of each running sequence. There are two where a step may be interrupted: it reads one and writes the
+    /// other, so that its first state still exists if it is repeated. Otherwise there is one, which each step
+    /// overwrites.
     pub slots_per_seq: usize,
     /// Tokens of a long prompt between two snapshots, a multiple of the block size.
     pub snapshot_interval: usize,
 }
 
-/// The resolved configuration: every number is final and was checked.
+/// The resolved configuration: every number is final and checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     pub num_threads: usize,
-    /// The length that the model was made for: the most that `max_model_len` can be.
+    /// The length that the model was made for, which limits `max_model_len`.
     pub context_length: usize,
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
-    /// Rows of logits of a step for prompt tokens whose logits are wanted, and for drafts, beyond one per sequence.
-    pub max_prompt_logits: usize,
+    /// The most drafts of a step.
+    pub max_drafts: usize,
     pub block_size: usize,
     /// The model's KV groups, in the order of `Batch::groups`.
     pub kv_groups: Vec<GroupConfig>,
-    /// `None` for a model whose layers all attend.
+    /// `None` for a model without recurrent states.
     pub states: Option<StateConfig>,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
@@ -178,7 +183,7 @@ pub struct EngineConfig {
     pub speculative_config: Option<SpeculativeConfig>,
     pub retention: Duration,
     pub seed: Option<u64>,
-    /// Values of an embedding, and how one is made where a request does not say.
+    /// The size of an embedding, and the pooling for requests that do not set it.
     pub embedding_size: usize,
     pub pooling: Pooling,
     /// Sampling settings that the model's file recommends.
@@ -186,22 +191,22 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Whether the model attends in both directions: it makes vectors and no texts.
+    /// True if the model is bidirectional: it produces embeddings and no text.
     pub fn is_bidirectional(&self) -> bool {
         self.kv_groups.iter().any(|group| group.kind.is_bidirectional())
     }
 
-    /// The most drafts of one sequence in a step. Each keeps a recurrent state, where the model has such: as many as
-    /// are guessed at most, so that long forced texts push no snapshots out of their slots.
+    /// Returns the most drafts of one sequence in a step. With recurrent states, each draft saves a state. The limit is
+    /// then the number of draft tokens, so that long forced texts do not evict snapshots.
     pub fn most_drafts(&self) -> usize {
-        let guessed = self.speculative_config.as_ref().map(|config| config.num_speculative_tokens);
-        let most = guessed.unwrap_or_else(|| SpeculativeConfig::default().num_speculative_tokens);
+        let drafted = self.speculative_config.as_ref().map(|config| config.num_speculative_tokens);
+        let most = drafted.unwrap_or_else(|| SpeculativeConfig::default().num_speculative_tokens);
         if self.states.is_some() { most } else { usize::MAX }
     }
 }
 
 impl EngineArgs {
-    /// Checks what can be checked without model and machine.
+    /// Checks everything that does not depend on the model or the machine.
     ///
     /// # Errors
     /// `InvalidRequest` naming the first argument out of range.
@@ -215,7 +220,7 @@ impl EngineArgs {
         if let Some(tokens) = self.max_num_batched_tokens {
             within("max_num_batched_tokens", tokens, 1, u32::MAX as usize)?;
             if let Some(seqs) = self.max_num_seqs.filter(|&seqs| tokens < seqs) {
-                // Each running sequence gets on in each step.
+                // Every running sequence advances in every step.
                 let expected = format!("at least max_num_seqs, which is {seqs}");
                 return Err(Error::invalid("max_num_batched_tokens", tokens, expected));
             }
@@ -227,6 +232,9 @@ impl EngineArgs {
         within("long_prefill_token_threshold", self.long_prefill_token_threshold.unwrap_or(1), 1, usize::MAX)?;
         within("state_snapshot_interval", self.state_snapshot_interval.unwrap_or(1), 1, u32::MAX as usize)?;
         self.speculative_config.as_ref().map_or(Ok(()), SpeculativeConfig::validate)?;
+        if self.gpu.memory_limit == Some(0) {
+            return Err(Error::invalid("gpu_memory_limit", "0 bytes", "room for the activations and the KV cache"));
+        }
         if self.kv_cache_memory == Some(0) {
             return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
         }

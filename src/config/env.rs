@@ -1,26 +1,26 @@
-//! Environment variables that stand in for arguments that were not given. An argument always wins; a variable that
-//! cannot be read is an error, never passed over.
+//! Environment variables that replace arguments that were not given. An argument always wins. An invalid variable is an
+//! error and never ignored.
 
 use std::env::VarError;
 
-use super::gpu::switch;
+use super::gpu::{HIDES_GPUS, RENAMES_GPUS, switch};
 use super::{DeviceKind, EngineArgs, LogLevel, SpeculativeConfig};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, and what the fields of
-    /// `EngineArgs` and `GpuOptions` name. `ROCMFORGE_LOG` is checked.
+    /// Applies `ROCMFORGE_DEVICE` (a name for `choose_device`), `ROCMFORGE_NUM_THREADS`, and the variables that the
+    /// fields of `EngineArgs` and `GpuOptions` name. `ROCMFORGE_LOG` is checked.
     ///
     /// # Errors
-    /// `InvalidRequest` naming the variable and what it may hold.
+    /// `InvalidRequest` naming the variable and its valid values.
     pub fn with_env(self) -> Result<Self> {
         self.with_variables(|name| std::env::var(name))
     }
 
-    /// Where no device was chosen, that of `ROCMFORGE_DEVICE`: its name, if it has one.
+    /// Sets the device of `ROCMFORGE_DEVICE` if no device was chosen. Returns its name, if any.
     ///
     /// # Errors
-    /// Those of `choose_device`.
+    /// The errors of `choose_device`.
     pub fn choose_device_of_env(&mut self) -> Result<Option<String>> {
         self.choose_device_of(|name| std::env::var(name))
     }
@@ -66,14 +66,25 @@ impl EngineArgs {
         self.gpu.self_test = self.self_test.unwrap_or(self.gpu.self_test);
         log_level_of(&read)?;
         self.gpu.fill_in(|name| text(&read, name))?;
+        self.gpu.driver_variables = driver_variables(&read);
         Ok(self)
     }
 }
 
-/// `ROCMFORGE_LOG`: from which level on messages are shown.
+/// Returns the variables of AMD's libraries that are set. An empty one counts: it hides every GPU.
+fn driver_variables(read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Vec<(&'static str, String)> {
+    let value = |name| match read(name) {
+        Ok(value) => Some(value),
+        Err(VarError::NotUnicode(value)) => Some(value.to_string_lossy().into_owned()),
+        Err(VarError::NotPresent) => None,
+    };
+    HIDES_GPUS.into_iter().chain([RENAMES_GPUS]).filter_map(|name| Some((name, value(name)?))).collect()
+}
+
+/// Returns the log level of `ROCMFORGE_LOG`.
 ///
 /// # Errors
-/// `InvalidRequest` for what is no level.
+/// `InvalidRequest` for an unknown level.
 pub fn log_level() -> Result<Option<LogLevel>> {
     log_level_of(|name| std::env::var(name))
 }
@@ -136,6 +147,16 @@ mod tests {
         assert_eq!(resolved(&set, given.clone()), (false, true));
         assert_eq!(resolved(&[], given), (false, true));
         assert!(with(&[("ROCMFORGE_SELF_TEST", "no")], EngineArgs::new("m")).is_err());
+    }
+
+    /// They are told as they are: an empty list of devices is one that hides them all.
+    #[test]
+    fn variables_of_the_driver_are_kept() {
+        let set = [("HIP_VISIBLE_DEVICES", ""), ("HSA_OVERRIDE_GFX_VERSION", "11.0.0"), ("HIP_PLATFORM", "amd")];
+        let found = with(&set, EngineArgs::new("m")).unwrap().gpu.driver_variables;
+        let expected = [("HIP_VISIBLE_DEVICES", ""), ("HSA_OVERRIDE_GFX_VERSION", "11.0.0")];
+        assert_eq!(found, expected.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(with(&[], EngineArgs::new("m")).unwrap().gpu.driver_variables, []);
     }
 
     #[test]

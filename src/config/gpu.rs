@@ -4,11 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::names::by_name;
+use super::tuning::{self, Tuned};
 use crate::{Error, Result};
 
 /// Set for a program that was started as a helper. One that is not what it was taken for, and starts an engine in place
 /// of an answer, must not start the next: an engine there has no helper.
 pub const INSIDE_HELPER: &str = "ROCMFORGE_INSIDE_HELPER";
+
+/// Variables by which AMD's libraries leave GPUs out, and the one by which they take each for another architecture.
+pub const HIDES_GPUS: [&str; 4] =
+    ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
+pub const RENAMES_GPUS: &str = "HSA_OVERRIDE_GFX_VERSION";
 
 /// The two platforms of HIP, as HIP itself names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,16 +81,27 @@ pub struct GpuOptions {
     /// Folders in which Python looks for packages: ROCm and PyTorch come as packages with libraries in them. Only the
     /// Python bindings set it.
     pub python_path: Vec<PathBuf>,
+    /// Variables that AMD's libraries read (`HIDES_GPUS`, `RENAMES_GPUS`), as they are set: reports name them. Only the
+    /// environment sets it.
+    pub driver_variables: Vec<(&'static str, String)>,
+    /// Folders in which the system's loader looks first. `LD_LIBRARY_PATH`, and only the environment sets it.
+    pub loader_folders: Vec<PathBuf>,
     /// A CUDA toolkit, for NVRTC. `CUDA_HOME` or `CUDA_PATH`.
     pub cuda_home: Option<PathBuf>,
     /// Number of the device, as the platform's driver counts. `None` takes the first that is not part of a processor,
     /// else the first. `device="gpu:1"` or `ROCMFORGE_DEVICE=gpu:1`.
     pub device_index: Option<u32>,
+    /// The most bytes of the device's memory that an engine may take. `ROCMFORGE_GPU_MEMORY_LIMIT`.
+    pub memory_limit: Option<u64>,
+    /// The number of layers that lie on the device as a whole. `None`: as many as fit.
+    pub layers: Option<usize>,
+    /// The number of layers whose experts lie in the host's memory. `None`: as few as possible.
+    pub cpu_experts: Option<usize>,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
     pub self_test: bool,
-    /// Whether decode steps are recorded and repeated. `None`: they are, unless the driver is known to repeat them
+    /// Whether decode steps are captured and replayed. `None`: they are, unless the driver is known to repeat them
     /// wrongly. `ROCMFORGE_GRAPHS`.
     pub graphs: Option<bool>,
     /// Whether the vendor's matrix library serves long prompts if it is installed. `None`: it does on the GPUs on which
@@ -92,9 +109,11 @@ pub struct GpuOptions {
     pub vendor_blas: Option<bool>,
     /// The numbers that products of many rows are made of. A device that does not multiply them refuses to load.
     pub compute_dtype: ComputeDtype,
-    /// A program with its arguments that ends in `backend::gpu::helper::main`; work that may crash is done in it.
-    /// `None`: the matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork
-    /// of this process. Only the Python bindings set it.
+    /// Numbers that take the place of those of the GPU's family. `ROCMFORGE_TUNING`, and only the environment sets it.
+    pub tuning: Vec<Tuned>,
+    /// A program with its arguments that ends in `backend::gpu::helper::main`. It does work that may crash. Only the
+    /// Python bindings set it. With `None`, AMD's matrix library is not used, its driver is not probed, and code is
+    /// compiled in a fork of this process.
     pub helper: Option<Vec<OsString>>,
     /// Whether this process of the tests is such a helper. `ROCMFORGE_TEST_HELPER`, in tests alone.
     #[cfg(test)]
@@ -117,13 +136,19 @@ impl Default for GpuOptions {
             cache_dir: None,
             rocm_path: None,
             python_path: Vec::new(),
+            driver_variables: Vec::new(),
+            loader_folders: Vec::new(),
             cuda_home: None,
             device_index: None,
+            memory_limit: None,
+            layers: None,
+            cpu_experts: None,
             batch_invariant: false,
             self_test: true,
             graphs: None,
             vendor_blas: None,
             compute_dtype: ComputeDtype::Auto,
+            tuning: Vec::new(),
             helper: None,
             #[cfg(test)]
             is_helper: false,
@@ -161,12 +186,22 @@ impl GpuOptions {
         if read(INSIDE_HELPER)?.is_some() {
             self.helper = None;
         }
+        if let Some(list) = read("ROCMFORGE_TUNING")? {
+            self.tuning = tuning::parse("ROCMFORGE_TUNING", &list)?;
+        }
+        if self.memory_limit.is_none() {
+            const NAME: &str = "ROCMFORGE_GPU_MEMORY_LIMIT";
+            let limit = |text: String| text.parse().map_err(|_| Error::invalid(NAME, text, "a number of bytes"));
+            self.memory_limit = read(NAME)?.map(limit).transpose()?;
+        }
         self.graphs = self.graphs.or(switch("ROCMFORGE_GRAPHS")?);
         self.vendor_blas = self.vendor_blas.or(switch("ROCMFORGE_VENDOR_BLAS")?);
         #[cfg(test)]
         {
             self.is_helper = switch("ROCMFORGE_TEST_HELPER")?.unwrap_or(self.is_helper);
         }
+        let folders = read("LD_LIBRARY_PATH")?.unwrap_or_default();
+        self.loader_folders = folders.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from).collect();
         if self.rocm_path.is_none() {
             self.rocm_path = path("ROCM_PATH")?;
         }
@@ -212,32 +247,40 @@ mod tests {
         let set = [
             ("ROCMFORGE_GPU_PLATFORM", "nvidia"),
             ("ROCMFORGE_GPU_LIBRARY", "/lib/a.so"),
+            ("ROCMFORGE_GPU_MEMORY_LIMIT", "8000000000"),
             ("ROCMFORGE_CACHE_DIR", "/cache"),
             ("CUDA_PATH", "/cuda"),
             ("ROCM_PATH", "/rocm"),
+            ("LD_LIBRARY_PATH", "/a::/b"),
             ("HOME", "/home/x"),
         ];
         let options = filled(&set, GpuOptions::default()).unwrap();
         assert_eq!(options.platform, Some(Platform::Nvidia));
         assert_eq!(options.library, Some(PathBuf::from("/lib/a.so")));
         assert_eq!(options.cache_dir, Some(PathBuf::from("/cache")));
+        assert_eq!(options.memory_limit, Some(8_000_000_000));
         assert_eq!(options.cuda_home, Some(PathBuf::from("/cuda")));
         assert_eq!(options.rocm_path, Some(PathBuf::from("/rocm")));
+        assert_eq!(options.loader_folders, [PathBuf::from("/a"), PathBuf::from("/b")]);
         let given = GpuOptions {
             platform: Some(Platform::Amd),
             library: Some("b.so".into()),
             cache_dir: Some("c".into()),
             cuda_home: Some("d".into()),
+            memory_limit: Some(1),
             rocm_path: Some("e".into()),
+            loader_folders: options.loader_folders,
             ..GpuOptions::default()
         };
         assert_eq!(filled(&set, given.clone()).unwrap(), given);
         let error = filled(&[("ROCMFORGE_GPU_PLATFORM", "cuda")], GpuOptions::default()).unwrap_err().to_string();
         assert!(error.contains("ROCMFORGE_GPU_PLATFORM: got cuda, expected 'amd' or 'nvidia'"), "{error}");
+        let error = filled(&[("ROCMFORGE_GPU_MEMORY_LIMIT", "8GB")], GpuOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("ROCMFORGE_GPU_MEMORY_LIMIT: got 8GB, expected a number of bytes"), "{error}");
     }
 
     #[test]
-    fn decode_steps_are_recorded_as_the_variable_says() {
+    fn decode_steps_are_captured_as_the_variable_says() {
         let graphs =
             |value| filled(&[("ROCMFORGE_GRAPHS", value)], GpuOptions::default()).map(|options| options.graphs);
         assert_eq!(filled(&[], GpuOptions::default()).unwrap().graphs, None);

@@ -1,4 +1,4 @@
-//! From which level on messages are shown.
+//! The lowest level of messages that are logged.
 
 use super::names::by_name;
 use crate::Result;
@@ -9,7 +9,7 @@ pub enum LogLevel {
     Info,
     Warning,
     Error,
-    /// No message is shown.
+    /// No messages are logged.
     Off,
 }
 
@@ -25,7 +25,7 @@ impl LogLevel {
     }
 
     /// # Errors
-    /// `InvalidRequest` that names the argument or variable `what`, for what is no name of a level.
+    /// `InvalidRequest` naming the argument or variable `what`, for an unknown level.
     pub fn named(what: &'static str, name: &str) -> Result<Self> {
         by_name(what, name, &[Self::Debug, Self::Info, Self::Warning, Self::Error, Self::Off], Self::name)
     }

@@ -1,17 +1,17 @@
-//! Values that users choose by a name.
+//! Values that users choose by name.
 
 use crate::{Error, Result};
 
-/// The one of `all` that is called so.
+/// Returns the value of `all` with this name.
 ///
 /// # Errors
-/// `InvalidRequest` that names the argument `what` and lists all names.
+/// `InvalidRequest` naming the argument `what` and listing all names.
 pub(super) fn by_name<T: Copy>(what: &'static str, got: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T> {
     let found = all.iter().copied().find(|&value| name(value) == got);
     found.ok_or_else(|| Error::invalid(what, got, listed(all, name)))
 }
 
-/// All names, as an error lists them: 'f16' or 'f32'.
+/// Lists all names for an error, such as: 'f16' or 'f32'.
 pub(super) fn listed<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> String {
     let names: Vec<String> = all.iter().map(|&value| format!("'{}'", name(value))).collect();
     match names.split_last() {

@@ -1,4 +1,4 @@
-//! Settings of a request for one vector in place of text.
+//! Settings of a request for a vector instead of text.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::Result;
 /// How the hidden states of a prompt's tokens, after the output norm, become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// That of the last token, which alone has seen the whole prompt.
+    /// The hidden state of the last token, the only one that has seen the whole prompt.
     Last,
     /// The mean over all tokens.
     Mean,
-    /// That of the first token.
+    /// The hidden state of the first token.
     Cls,
-    /// One number, which the model's rank head makes of one of these.
+    /// One number, which the model's rank head computes from one of the others.
     Rank,
 }
 
@@ -35,15 +35,15 @@ impl Pooling {
 /// The settings of a request for a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolingParams {
-    /// `None`: as the model's file says.
+    /// `None`: as set in the model's file.
     pub pooling: Option<Pooling>,
-    /// Whether the vector is divided by its length.
+    /// True if the vector is normalized to length 1.
     pub normalize: bool,
 }
 
 impl PoolingParams {
     /// # Errors
-    /// `InvalidRequest` for what is no name of a pooling, nor `auto`.
+    /// `InvalidRequest` for a name that is neither a pooling nor `auto`.
     pub fn named(pooling: &str, normalize: bool) -> Result<Self> {
         let all: Vec<Option<Pooling>> = [None].into_iter().chain(Pooling::ALL.map(Some)).collect();
         Ok(Self { pooling: by_name("pooling", pooling, &all, name_or_auto)?, normalize })
@@ -58,7 +58,7 @@ fn name_or_auto(pooling: Option<Pooling>) -> &'static str {
     pooling.map_or("auto", Pooling::name)
 }
 
-/// The parameters of a request for tokens, or of one for a vector.
+/// The parameters of a request for tokens or for a vector.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RequestParams {
     Sampling(Arc<SamplingParams>),
@@ -72,7 +72,7 @@ impl From<SamplingParams> for RequestParams {
 }
 
 impl RequestParams {
-    /// The sequences that are to be generated; a vector counts as one.
+    /// Returns the number of sequences to generate; a vector counts as one.
     pub fn n(&self) -> usize {
         match self {
             Self::Sampling(params) => params.n,

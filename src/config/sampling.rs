@@ -1,19 +1,19 @@
-//! Settings of how one request is sampled and when it ends; names and defaults as in vLLM, but for `max_tokens` (16
+//! Settings of how a request is sampled and when it ends. Names and defaults are vLLM's, except for `max_tokens` (16
 //! there).
 
 use super::names::{by_name, listed};
 use super::structured::StructuredOutputs;
 use crate::{Error, Result};
 
-/// Log-probabilities per position at most, as in vLLM.
+/// The most log-probabilities per position, as in vLLM.
 pub const MAX_LOGPROBS: usize = 20;
-/// Stop strings of one request at most, and the bytes of one.
+/// The most stop strings of one request, and the most bytes of one.
 const MAX_STOP_STRINGS: usize = 64;
 const MAX_STOP_BYTES: usize = 4096;
-/// Stop tokens and biases of one request at most.
+/// The most stop tokens, and the most biases, of one request.
 pub const MAX_TOKEN_LIST: usize = 4096;
 
-/// The contents of a delivery of a streaming request.
+/// The contents of a streaming request's deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputKind {
     /// All tokens and text so far.
@@ -37,12 +37,12 @@ impl OutputKind {
     }
 
     /// # Errors
-    /// `InvalidRequest` that names the argument `what`, for what is no name of a kind.
+    /// `InvalidRequest` naming the argument `what`, for an unknown kind.
     pub fn named(what: &'static str, name: &str) -> Result<Self> {
         by_name(what, name, &Self::ALL, Self::name)
     }
 
-    /// All names, as an error lists them.
+    /// Lists all names for an error.
     pub fn names() -> String {
         listed(&Self::ALL, Self::name)
     }
@@ -66,17 +66,17 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     pub ignore_eos: bool,
     pub seed: Option<u64>,
-    /// Number of top log-probabilities per generated token (the chosen token's is always among them).
+    /// The number of top log-probabilities per generated token. The sampled token's own is always included.
     pub logprobs: Option<usize>,
     pub prompt_logprobs: Option<usize>,
     pub skip_special_tokens: bool,
     pub include_stop_str_in_output: bool,
     pub output_kind: OutputKind,
-    /// The form that the text is to have, if any. It was checked when it was made.
+    /// The structured output that the text must match, if any. It was checked when it was created.
     pub structured_outputs: Option<StructuredOutputs>,
-    /// The token that ends the thoughts with which the text begins.
+    /// The token that ends the reasoning at the beginning of the text.
     pub thinking_end_token_id: Option<u32>,
-    /// Tokens after which it is chosen, if it has not come.
+    /// The number of reasoning tokens after which that token is forced.
     pub thinking_token_budget: Option<usize>,
 }
 
@@ -113,8 +113,8 @@ impl SamplingParams {
         thinking_token_budget: None,
     };
 
-    /// The names of the fields, as users write them. Python's syntax has them written out elsewhere too; a test
-    /// compares these places with this list.
+    /// The names of the fields, as users write them. Python's syntax requires them to be repeated elsewhere; a test
+    /// compares those places with this list.
     pub const FIELDS: [&str; 23] = [
         "n",
         "max_tokens",
@@ -141,7 +141,7 @@ impl SamplingParams {
         "thinking_token_budget",
     ];
 
-    /// Checks what can be checked without a model.
+    /// Checks everything that does not depend on the model.
     ///
     /// # Errors
     /// `InvalidRequest` naming the first setting out of range.
@@ -177,7 +177,7 @@ impl SamplingParams {
     }
 }
 
-/// Settings that a model's makers recommend; `None` where they say nothing.
+/// Settings that a model's authors recommend; `None` if they recommend nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SamplingDefaults {
     pub temperature: Option<f32>,
@@ -195,7 +195,7 @@ pub(super) fn within(what: &'static str, got: usize, least: usize, most: usize) 
     Err(Error::invalid(what, got, expected))
 }
 
-/// Refuses a value outside its range; not-a-number and the infinities are outside every range.
+/// Rejects a value outside its range. NaN and the infinities are outside every range.
 fn check(what: &'static str, got: f32, expected: &str, holds: impl Fn(f32) -> bool) -> Result<()> {
     if got.is_finite() && holds(got) { Ok(()) } else { Err(Error::invalid(what, got, expected)) }
 }

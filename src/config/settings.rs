@@ -1,18 +1,19 @@
-//! The settings of an engine by the names that users give them: the one list of these names. Whoever takes settings by
-//! name, or shows their defaults, goes through it.
+//! The settings of an engine by user-visible name; this is the only list of these names. All code that takes settings
+//! by name, or shows their defaults, uses it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{ComputeDtype, EngineArgs, KvCacheDtype, Platform, SpeculativeConfig};
 
-/// A setting inside its `EngineArgs`, by the kind of its value; in an `Option`, `None` leaves the choice to the engine.
+/// A reference to a setting within `EngineArgs`, by the kind of its value. `None` in an `Option` lets the engine
+/// choose.
 pub enum Setting<'a> {
-    /// Named for all of the arguments, since `EngineArgs::choose_device` sets several of them.
+    /// Refers to all arguments, since `EngineArgs::choose_device` sets several of them.
     Device(&'a mut EngineArgs),
     Count(&'a mut usize),
     OptionalCount(&'a mut Option<usize>),
-    /// Bytes, or a seed.
+    /// A number of bytes, or a seed.
     OptionalNumber(&'a mut Option<u64>),
     Switch(&'a mut bool),
     OptionalSwitch(&'a mut Option<bool>),
@@ -25,11 +26,11 @@ pub enum Setting<'a> {
     Speculation(&'a mut Option<SpeculativeConfig>),
 }
 
-/// A setting's name, and where it lies.
+/// A setting's name, and a function that returns its reference.
 type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
 
-/// In the order in which users are shown them.
-pub const SETTINGS: [Named; 28] = [
+/// Sorted in the order in which users see them.
+pub const SETTINGS: [Named; 32] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
@@ -37,6 +38,9 @@ pub const SETTINGS: [Named; 28] = [
     ("max_num_batched_tokens", |args| Setting::OptionalCount(&mut args.max_num_batched_tokens)),
     ("block_size", |args| Setting::Count(&mut args.block_size)),
     ("kv_cache_memory", |args| Setting::OptionalNumber(&mut args.kv_cache_memory)),
+    ("gpu_memory_limit", |args| Setting::OptionalNumber(&mut args.gpu.memory_limit)),
+    ("gpu_layers", |args| Setting::OptionalCount(&mut args.gpu.layers)),
+    ("cpu_experts", |args| Setting::OptionalCount(&mut args.gpu.cpu_experts)),
     ("kv_cache_dtype", |args| Setting::CacheType(&mut args.kv_cache_dtype)),
     ("enable_prefix_caching", |args| Setting::Switch(&mut args.enable_prefix_caching)),
     ("max_queue_size", |args| Setting::Count(&mut args.max_queue_size)),
@@ -44,6 +48,7 @@ pub const SETTINGS: [Named; 28] = [
     ("max_long_partial_prefills", |args| Setting::Count(&mut args.max_long_partial_prefills)),
     ("long_prefill_token_threshold", |args| Setting::OptionalCount(&mut args.long_prefill_token_threshold)),
     ("state_snapshot_interval", |args| Setting::OptionalCount(&mut args.state_snapshot_interval)),
+    ("mmproj", |args| Setting::OptionalFile(&mut args.mmproj)),
     ("speculative_config", |args| Setting::Speculation(&mut args.speculative_config)),
     ("retention", |args| Setting::Seconds(&mut args.retention)),
     ("seed", |args| Setting::OptionalNumber(&mut args.seed)),
@@ -71,14 +76,15 @@ mod tests {
         let names = || SETTINGS.iter().map(|(name, _)| *name);
         let found = fields(&args);
         assert!(found.contains(&"seed".to_owned()), "{found:?}");
-        // The model is an argument of its own, and the last of these has names of its own.
+        // The model is a separate argument, and the GPU options have their own names.
         for field in found.iter().filter(|field| !["model", "gpu"].contains(&field.as_str())) {
             assert_eq!(names().filter(|name| name == field).count(), 1, "{field}");
         }
-        // No user sets these of the backend: the bindings set `python_path` and `helper`, a device's name says its
-        // number, two switches are resolved, and the rest is for tests.
+        // Users do not set these GPU options. The bindings set `python_path` and `helper`, a device's name has its
+        // number, variables of other libraries are only reported, two switches are resolved, and the rest is for tests.
         let others = ["python_path", "device_index", "helper", "without_embedded", "batch_invariant", "self_test"];
-        let others = [&others[..], &["is_helper", "without_barrier"]].concat();
+        let others =
+            [&others[..], &["driver_variables", "loader_folders", "tuning", "is_helper", "without_barrier"]].concat();
         for field in fields(&args.gpu).iter().filter(|field| !others.contains(&field.as_str())) {
             let prefixed = format!("gpu_{field}");
             assert_eq!(names().filter(|name| name == field || *name == prefixed).count(), 1, "{field}");

@@ -1,4 +1,4 @@
-//! Settings of speculation: guesses of the tokens that follow, which a step verifies several of.
+//! Settings of speculative decoding: draft tokens are proposed, and one step verifies several of them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,25 +8,25 @@ use super::names::{by_name, listed};
 use super::sampling::within;
 use crate::{Error, Result};
 
-/// The most guesses of one sequence in one step: a step has rows of logits for no more.
+/// The most draft tokens of one sequence in one step, since a step has no more rows of logits for them.
 const MAX_TOKENS: usize = 64;
-/// The most tokens that a look into the text compares.
+/// The most tokens that an n-gram lookup compares.
 const MAX_LOOKUP: usize = 64;
-/// The fields, each by its name in the settings and in errors.
+/// The fields, each with its name in the settings and in errors.
 const METHOD: [&str; 2] = ["method", "speculative_config.method"];
 const MODEL: [&str; 2] = ["model", "speculative_config.model"];
 const NUM_TOKENS: [&str; 2] = ["num_speculative_tokens", "speculative_config.num_speculative_tokens"];
 const LOOKUP_MAX: [&str; 2] = ["prompt_lookup_max", "speculative_config.prompt_lookup_max"];
 const LOOKUP_MIN: [&str; 2] = ["prompt_lookup_min", "speculative_config.prompt_lookup_min"];
 
-/// Where guesses come from.
+/// The source of draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpeculativeMethod {
-    /// From the text itself: whatever followed the last tokens where they stood before.
+    /// N-gram lookup: tokens that followed an earlier occurrence of the last tokens in the text.
     Ngram,
-    /// From a block of the model's file that was trained to guess tokens (multi-token prediction).
+    /// A block of the model's file that was trained to propose draft tokens (multi-token prediction).
     Mtp,
-    /// From a small model of the same vocabulary, in a file of its own.
+    /// A small model with the same vocabulary, in a file of its own.
     DraftModel,
 }
 
@@ -41,8 +41,8 @@ impl SpeculativeMethod {
         }
     }
 
-    /// Guesses of a sequence in a step at most, where nothing is said of it. Each one of a block or of a model is
-    /// computed, and is right less often than the one before.
+    /// Returns the default for the most draft tokens of a sequence in a step. Draft tokens of a block or a model have
+    /// to be computed, and each is right less often than the one before.
     fn default_tokens(self) -> usize {
         match self {
             Self::Ngram => 8,
@@ -52,17 +52,17 @@ impl SpeculativeMethod {
     }
 }
 
-/// How, and how much, is guessed; names as in vLLM.
+/// The method and extent of speculative decoding; names as in vLLM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpeculativeConfig {
     pub method: SpeculativeMethod,
-    /// The draft model's file, for `DraftModel` alone.
+    /// The draft model's file, only for `DraftModel`.
     pub model: Option<PathBuf>,
-    /// The most guesses of one sequence in one step; how many are made is decided from what they gain and cost.
+    /// The most draft tokens of one sequence in one step. The actual number depends on their gain and cost.
     pub num_speculative_tokens: usize,
-    /// The most of the last tokens that are looked for, by `Ngram` alone.
+    /// The largest number of last tokens to match, only for `Ngram`.
     pub prompt_lookup_max: usize,
-    /// The fewest of the last tokens that have to stand elsewhere in the text, for `Ngram` alone.
+    /// The smallest number of last tokens to match, only for `Ngram`.
     pub prompt_lookup_min: usize,
 }
 
@@ -75,12 +75,11 @@ impl Default for SpeculativeConfig {
 }
 
 impl SpeculativeConfig {
-    /// Reads the settings that are given by name in a JSON object; the others have their defaults, a bound of the
-    /// lookup so that it agrees with the other one.
+    /// Reads named settings from a JSON object; others get their defaults. If only one limit of the lookup is given,
+    /// the other is adjusted to agree with it.
     ///
     /// # Errors
-    /// `InvalidRequest` that names `what` for text that is no such object, a name that is none, and a value that cannot
-    /// be.
+    /// `InvalidRequest` naming `what` for text that is not such an object, an unknown name, or an invalid value.
     pub fn from_json(what: &'static str, text: &str) -> Result<Self> {
         let names = [METHOD, MODEL, NUM_TOKENS, LOOKUP_MAX, LOOKUP_MIN].map(|[name, _]| name);
         let expected = || format!("a JSON object with some of {}", names.join(", "));
@@ -112,7 +111,7 @@ impl SpeculativeConfig {
         };
         let lookup = [LOOKUP_MAX, LOOKUP_MIN].into_iter().find(|[name, _]| fields.contains_key(*name));
         if let Some([name, what]) = lookup.filter(|_| method != SpeculativeMethod::Ngram) {
-            let expected = format!("nothing, since the method '{}' looks nothing up in the text", method.name());
+            let expected = format!("nothing, since the method '{}' does not use n-gram lookup", method.name());
             return Err(Error::invalid(what, fields.get(name).unwrap_or(&Value::Null), expected));
         }
         let (longest, shortest) = (count(LOOKUP_MAX)?, count(LOOKUP_MIN)?);
@@ -129,7 +128,7 @@ impl SpeculativeConfig {
     }
 
     /// # Errors
-    /// `InvalidRequest` naming the first number out of range, or a draft model that is missing or of no use.
+    /// `InvalidRequest` naming the first number out of range, or a draft model that is missing or unused.
     pub fn validate(&self) -> Result<()> {
         let path = self.model.as_deref().map(Path::display);
         match (self.method, path) {
@@ -178,12 +177,12 @@ mod tests {
             num_speculative_tokens: 4,
             ..default
         };
-        // A model is a draft model wherever no method is named.
+        // A model without a method is a draft model.
         assert_eq!(read(r#"{"method": "draft_model", "model": "small.gguf"}"#).unwrap(), draft);
         assert_eq!(read(r#"{"model": "small.gguf"}"#).unwrap(), draft);
         let two = SpeculativeConfig { num_speculative_tokens: 2, ..mtp };
         assert_eq!(read(r#"{"method": "mtp", "num_speculative_tokens": 2}"#).unwrap(), two);
-        // One bound alone moves the other one where they would contradict each other.
+        // If only one limit is given, the other moves if they would contradict each other.
         for (text, longest, shortest) in [
             (r#"{"prompt_lookup_max": 2}"#, 2, 2),
             (r#"{"prompt_lookup_min": 12}"#, 12, 12),
@@ -194,7 +193,7 @@ mod tests {
         }
     }
 
-    /// S22: whatever cannot be is an error that names its field.
+    /// S22: every invalid value is an error that names its field.
     #[test]
     fn bad_fields_are_named() {
         for (text, named) in [
@@ -221,11 +220,11 @@ mod tests {
             ),
             (
                 r#"{"model": "x", "prompt_lookup_max": 2}"#,
-                "speculative_config.prompt_lookup_max: got 2, expected nothing, since the method 'draft_model' looks",
+                "speculative_config.prompt_lookup_max: got 2, expected nothing, since the method 'draft_model' does",
             ),
             (
                 r#"{"method": "mtp", "prompt_lookup_min": 2}"#,
-                "speculative_config.prompt_lookup_min: got 2, expected nothing, since the method 'mtp' looks nothing up",
+                "speculative_config.prompt_lookup_min: got 2, expected nothing, since the method 'mtp' does not use n-gram",
             ),
             (r#"{"num_speculative_tokens": 0}"#, "speculative_config.num_speculative_tokens: got 0, expected 1 to 64"),
             (r#"{"num_speculative_tokens": 65}"#, "speculative_config.num_speculative_tokens: got 65"),

@@ -1,40 +1,40 @@
-//! Settings of the form that a generated text is to have; names as in vLLM.
+//! Settings of structured output; names as in vLLM.
 
 use std::fmt::Display;
 
 use crate::{Error, Result};
 
-/// Bytes of a schema, a regex or a grammar, and of all choices together, at most.
+/// The most bytes of a schema, a regex or a grammar, and of all choices together.
 const MAX_BYTES: usize = 256 << 10;
-/// The number of choices of one request at most.
+/// The most choices of one request.
 const MAX_CHOICES: usize = 4096;
 /// The argument that errors name.
 const WHAT: &str = "structured_outputs";
 
-/// The form that the text of a sequence is to have, and how JSON is spaced.
+/// The structured output that a sequence must match, and the spacing of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StructuredOutputs {
     pub form: Form,
-    /// JSON is written without white space between its parts.
+    /// True if JSON is written without white space between its parts.
     pub disable_any_whitespace: bool,
-    /// Regular expression of the white space that may stand between the parts of JSON; by default any.
+    /// A regular expression for the white space between the parts of JSON; any by default.
     pub whitespace_pattern: Option<String>,
-    /// The form begins behind this token; by default with the text.
+    /// The token after which the structured output begins; by default it begins with the text.
     pub begin: Option<BeginToken>,
 }
 
-/// A token behind which a form begins. All tokens may come before it.
+/// A token after which structured output begins. Before it, all tokens are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BeginToken {
     pub id: u32,
-    /// The text may end without it; else no end token comes before it.
+    /// True if the text may end without it; otherwise no end token may precede it.
     pub optional: bool,
 }
 
-/// The kinds of form that a text may be given.
+/// The kinds of structured output.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// A JSON value that a schema allows; the schema is JSON text.
+    /// A JSON value that matches a schema, given as JSON text.
     Json(String),
     /// Any JSON object.
     JsonObject,
@@ -42,11 +42,11 @@ pub enum Form {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text of the language that a grammar in the syntax of Lark or of GBNF describes.
+    /// A text that matches a grammar in Lark or GBNF syntax.
     Grammar(String),
 }
 
-/// The fields as users write them: exactly one of the first five is to be given.
+/// The fields as users write them. Exactly one of the first five must be given.
 #[derive(Debug, Clone, Default)]
 pub struct StructuredFields {
     pub json: Option<String>,
@@ -61,11 +61,11 @@ pub struct StructuredFields {
 }
 
 impl StructuredOutputs {
-    /// Takes the one form that is given, and checks what can be checked without a vocabulary.
+    /// Takes the one constraint that is given, and checks everything that does not depend on the vocabulary.
     ///
     /// # Errors
-    /// `InvalidRequest` naming the fields when none or several forms are given, when one is empty or too long, when a
-    /// schema is no JSON, and when settings of JSON are given for another form.
+    /// `InvalidRequest` naming the fields if none or several constraints are given, or if one is empty or too long.
+    /// Also for a schema that is not JSON, and for JSON settings with another constraint.
     pub fn new(fields: StructuredFields) -> Result<Self> {
         let StructuredFields { json, regex, choice, grammar, json_object, .. } = fields;
         let forms = [
@@ -94,6 +94,16 @@ impl StructuredOutputs {
         Ok(all)
     }
 
+    /// Returns the bytes of the constraint as it was given.
+    pub fn num_bytes(&self) -> usize {
+        let form = match &self.form {
+            Form::Json(text) | Form::Regex(text) | Form::Grammar(text) => text.len(),
+            Form::Choice(choices) => choices.iter().map(String::len).sum(),
+            Form::JsonObject => 0,
+        };
+        form + self.whitespace_pattern.as_ref().map_or(0, String::len)
+    }
+
     fn validate(&self) -> Result<()> {
         match &self.form {
             Form::Json(schema) => {
@@ -120,7 +130,7 @@ impl StructuredOutputs {
         let spaces_json = self.disable_any_whitespace || self.whitespace_pattern.is_some();
         if spaces_json && !matches!(self.form, Form::Json(_) | Form::JsonObject) {
             let got = "disable_any_whitespace or whitespace_pattern without JSON";
-            return Err(invalid(got, "them beside json or json_object only"));
+            return Err(invalid(got, "them only with json or json_object"));
         }
         if self.disable_any_whitespace && self.whitespace_pattern.is_some() {
             return Err(invalid("disable_any_whitespace and whitespace_pattern", "one of them"));
@@ -143,7 +153,7 @@ fn check_schema(text: &str) -> Result<()> {
     if schema.is_object() || schema.is_boolean() {
         return Ok(());
     }
-    Err(invalid("json that is neither an object nor a truth value", expected))
+    Err(invalid("json that is neither an object nor a boolean", expected))
 }
 
 fn invalid(got: impl Display, expected: impl Display) -> Error {

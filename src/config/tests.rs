@@ -1,4 +1,4 @@
-use super::{EngineArgs, SamplingParams};
+use super::{EngineArgs, GpuOptions, SamplingParams};
 use crate::{Error, Result};
 
 fn names(result: Result<()>) -> String {
@@ -8,7 +8,7 @@ fn names(result: Result<()>) -> String {
     }
 }
 
-/// The names of a value's fields, which its debug text shows four blanks deep.
+/// Returns the names of a value's fields, which its debug text indents by four spaces.
 pub(super) fn fields(value: &impl std::fmt::Debug) -> Vec<String> {
     let text = format!("{value:#?}");
     let names = text.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
@@ -26,7 +26,7 @@ fn the_defaults_are_valid() {
     EngineArgs::new("model.gguf").validate().unwrap();
 }
 
-/// S22: every setting out of range, not-a-number included, is an error that names it.
+/// S22: every setting out of range, including NaN, is an error that names it.
 #[test]
 fn bad_sampling_params() {
     let d = SamplingParams::default;
@@ -82,6 +82,7 @@ fn bad_engine_args() {
         ("state_snapshot_interval", EngineArgs { state_snapshot_interval: Some(0), ..d() }),
         ("state_snapshot_interval", EngineArgs { state_snapshot_interval: Some(usize::MAX), ..d() }),
         ("kv_cache_memory", EngineArgs { kv_cache_memory: Some(0), ..d() }),
+        ("gpu_memory_limit", EngineArgs { gpu: GpuOptions { memory_limit: Some(0), ..GpuOptions::default() }, ..d() }),
     ];
     for (name, args) in cases {
         assert_eq!(names(args.validate()), name);

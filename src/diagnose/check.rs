@@ -1,4 +1,4 @@
-//! Complete validation of a model file, beyond what loading needs: every value of every tensor is read.
+//! Complete validation of a model file, beyond the checks of a load: every value of every tensor is read.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use crate::gguf::GgufFile;
 use crate::model::{ModelSpec, ModelTensors};
 use crate::tokenizer::ChatTemplate;
 
-/// One thing that was checked: what was found, or every problem.
+/// One check: a summary of what it found, or every problem.
 #[derive(Debug, Clone)]
 pub struct CheckStage {
     pub name: &'static str,
     pub summary: String,
-    /// Things that can be used, but may not be what the file's makers meant.
+    /// Parts of the file that are usable but may not be what its authors intended.
     pub warnings: Vec<String>,
     pub problems: Vec<Error>,
 }
@@ -36,7 +36,7 @@ impl CheckStage {
     }
 }
 
-/// Checks the file's structure, then what each reader of it needs. A file that cannot be opened has one stage.
+/// Checks the file's structure, then what each reader of the file needs. A file that cannot be opened has one stage.
 /// `progress` counts tensor bytes and may return `false` to stop.
 pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Vec<CheckStage> {
     let file = match GgufFile::open(path) {
@@ -55,15 +55,14 @@ pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -
     ]
 }
 
-/// The metadata that the architecture needs, and every tensor's shape against it.
+/// Checks the metadata that the architecture needs, and every tensor's shape against it.
 fn architecture(file: &GgufFile) -> crate::Result<String> {
     let spec = ModelSpec::from_gguf(file, None)?;
-    ModelTensors::collect(file, &spec)?.rank_head()?;
-    Ok(format!("{}, every tensor is there and fits", spec.architecture))
+    ModelTensors::collect(file, &spec)?.head()?;
+    Ok(format!("{}, all tensors are present and fit", spec.architecture))
 }
 
-/// The things that a model of this file can be asked for, by the names of the methods of `LLM`; none where this version
-/// does not run it.
+/// Returns the tasks that a model of this file supports, as names of `LLM` methods; none if this version cannot run it.
 pub fn tasks(file: &GgufFile) -> Vec<&'static str> {
     let Ok(spec) = ModelSpec::from_gguf(file, None) else { return Vec::new() };
     let (generates, ranks) = (!spec.is_bidirectional(), spec.pooling == Pooling::Rank);
@@ -87,7 +86,7 @@ fn chat_template(file: &GgufFile) -> crate::Result<String> {
     })
 }
 
-/// Sampling parameters that the file recommends.
+/// Returns the sampling parameters that the file recommends.
 fn sampling(file: &GgufFile) -> String {
     let defaults = sampling_defaults(file.metadata());
     let top_k = defaults.top_k.map(|top_k| format!("top_k {top_k}"));

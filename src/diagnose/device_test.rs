@@ -1,22 +1,23 @@
-//! The parts of `rocmforge doctor --test`: the cases of every backend against their references, results that several
-//! blocks share again and again, the vendor's matrix library, and the speeds of copies and launches.
+//! The parts of `rocmforge doctor --test`: the cases of every backend against references, repeated runs of split
+//! kernels, the vendor's matrix library, and the speed of copies and launches.
 
 use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
-use crate::backend::cpu::{CpuLoader, Isa};
+use crate::backend::cpu::CpuLoader;
 use crate::backend::gpu::measure::{self, Bandwidth, Launches};
 use crate::backend::gpu::{Device, GpuLoader, LibrarySurvey, survey_library, trial};
-use crate::backend::{self, OpenDevice, resolve_threads};
-use crate::config::{EngineArgs, GpuOptions};
+use crate::backend::{self, OpenDevice, resolve_isa, resolve_threads};
+use crate::config::{EngineArgs, GpuOptions, Tuned};
 use crate::{Error, Result};
 
-/// Called with the name of each part before it runs; returns whether to go on.
+/// Called with the name of each part before it runs; returns false to stop.
 pub type Watch<'a> = &'a mut dyn FnMut(&str) -> bool;
 
-/// Every op on every tensor type, on the device that the arguments name, against references in double precision; then
-/// whether results have the same bits alone and together, in batch-invariant mode.
+/// Checks every op on every tensor type, on the device of the arguments, against references in double precision. Then
+/// checks in batch-invariant mode that results have the same bits alone and together.
 ///
 /// # Errors
-/// `Interrupted` if `watch` says so; errors of the device. A wrong result is no error but counted in the groups.
+/// `Interrupted` if `watch` returns false, and errors of the device. A wrong result is not an error; the groups count
+/// it.
 pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<Group>> {
     let args = args.clone().with_env()?;
     let mut tally = Tally::new(extent, watch);
@@ -28,8 +29,7 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
             conformance::check_invariance(|rows| trial::case_loader(&device, &options, rows), &mut tally)?;
         }
         OpenDevice::Cpu => {
-            let (threads, isa) = (resolve_threads(&args)?, args.cpu_isa.as_deref());
-            let isa = isa.map_or_else(|| Ok(Isa::detect()), Isa::from_name)?;
+            let (threads, isa) = (resolve_threads(&args)?, resolve_isa(&args)?);
             let loader = |rows| Ok(CpuLoader::new(threads, rows)?.with_isa(isa));
             conformance::check_all(loader, Accuracy::CPU, &mut tally)?;
             conformance::check_invariance(loader, &mut tally)?;
@@ -38,10 +38,10 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
     Ok(tally.into_groups())
 }
 
-/// Results that blocks of threads share, `repetitions` times each: always the same bits.
+/// Repeats each result that several thread blocks compute together `repetitions` times, and checks for identical bits.
 ///
 /// # Errors
-/// See `cases`; `Device` where there is no GPU.
+/// See `cases`; `Device` if there is no GPU.
 pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Watch<'_>) -> Result<Vec<Group>> {
     let (device, options) = gpu(args)?;
     let loader = |rows| -> Result<GpuLoader> { trial::case_loader(&device, &options, rows) };
@@ -50,7 +50,35 @@ pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Wat
     Ok(tally.into_groups())
 }
 
-/// The vendor's matrix library on shapes of common models, or why it is not used.
+/// Repeats a captured graph as at a load, also where decode steps are not captured by default; the inner error is what
+/// was wrong.
+///
+/// # Errors
+/// See `repeats`.
+pub fn repeat_graph(args: &EngineArgs) -> Result<std::result::Result<(), String>> {
+    let (device, options) = gpu(args)?;
+    trial::repeat_graph(&device, &options)
+}
+
+/// A GPU, and the numbers that kernels are launched by on it.
+pub struct Tuning {
+    /// The device's name in messages, and the family whose numbers they are.
+    pub device: String,
+    pub tuned_as: String,
+    pub numbers: Vec<Tuned>,
+}
+
+/// The numbers that kernels are launched by on a GPU.
+///
+/// # Errors
+/// See `repeats`.
+pub fn tuning(args: &EngineArgs) -> Result<Tuning> {
+    let (device, options) = gpu(args)?;
+    let numbers = trial::tuned_numbers(&device, &options);
+    Ok(Tuning { device: device.label().to_owned(), tuned_as: device.tuned_as(), numbers })
+}
+
+/// Checks the vendor's matrix library on shapes of common models, or returns why it is not used.
 ///
 /// # Errors
 /// See `repeats`.
@@ -63,7 +91,7 @@ pub fn matrix_library(
     survey_library(&device, &options, extent == Extent::Quick, watch)
 }
 
-/// Speed of copies of buffers of `bytes` on the device and `host_bytes` on the host.
+/// Measures the speed of copies of buffers of `bytes` on the device and `host_bytes` on the host.
 ///
 /// # Errors
 /// See `repeats`.
@@ -72,7 +100,7 @@ pub fn bandwidth(args: &EngineArgs, bytes: u64, host_bytes: u64) -> Result<Bandw
     measure::bandwidth(&device, &options, bytes, host_bytes)
 }
 
-/// Speed of `count` launches of empty kernels.
+/// Measures the speed of `count` launches of empty kernels.
 ///
 /// # Errors
 /// See `repeats`.
@@ -95,13 +123,13 @@ fn gpu(args: &EngineArgs) -> Result<(Device, GpuOptions)> {
 mod tests {
     use super::*;
     use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
-    use crate::config::DeviceKind;
+    use crate::config::{DeviceKind, TunedNumber};
 
     fn on(device: DeviceKind, gpu: GpuOptions) -> EngineArgs {
         EngineArgs { device, gpu, num_threads: Some(1), ..EngineArgs::new("") }
     }
 
-    /// A test on the stand-in: repeated results stay the same, and nothing stays on the device.
+    /// The simulated device passes: repeated results stay the same, and no memory stays allocated.
     #[test]
     fn a_gpu_is_tested() {
         let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
@@ -109,6 +137,10 @@ mod tests {
         let groups = repeats(&args, Extent::Quick, 3, &mut |_| true).unwrap();
         assert_eq!(groups.len(), 3);
         assert!(groups.iter().all(|group| group.wrong == 0 && group.cases > 0), "{groups:?}");
+        let tuning = tuning(&args).unwrap();
+        assert_eq!(tuning.numbers.len(), TunedNumber::ALL.len());
+        assert!(tuning.device.contains("cpu-wave32") && tuning.tuned_as.contains("estimated"), "{}", tuning.tuned_as);
+        assert_eq!(repeat_graph(&args).unwrap(), Ok(()));
         assert!(bandwidth(&args, 1 << 16, 1 << 12).unwrap().read > 0.0);
         assert_eq!(launches(&args, 0).unwrap().launches, 1);
         let library = matrix_library(&args, Extent::Quick, &mut |_| true).unwrap();
@@ -116,7 +148,7 @@ mod tests {
         assert_eq!(device.allocated_bytes(), 0);
     }
 
-    /// Whoever watches hears of a case before it runs, and can end the test.
+    /// The callback gets the name of a case before it runs, and can end the test.
     #[test]
     fn a_test_can_be_ended() {
         let mut seen = Vec::new();

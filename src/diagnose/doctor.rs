@@ -5,7 +5,9 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::{PackedMatrix, WeightMemory};
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::gpu::{Device, KernelRow, Survey, embedded_targets, kernel_rows, matrix_library, recorded_steps};
+use crate::backend::gpu::{
+    Device, KernelRow, Survey, embedded_targets, graph_capture, kernel_rows, matrix_library, system_lines,
+};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::engine::LoadProgress;
 use crate::quant::{GgmlType, can_dequantize};
@@ -40,7 +42,7 @@ pub fn cpu_kernels() -> Result<Vec<KernelInUse>> {
 fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUse>> {
     let cols = PROBE_COLS.next_multiple_of(ggml_type.block_elements());
     let data = vec![0; ggml_type.row_bytes(cols).unwrap_or(0)];
-    let weight = TensorView { name: "probe", ggml_type, rows: 1, cols, data: &data };
+    let weight = TensorView { name: "probe", ggml_type, rows: 1, cols, data: &data, scales: &[] };
     let parts = [LinearPart { weight, bias: None }];
     let mut memory = WeightMemory::default();
     let matrix = PackedMatrix::pack(Isa::detect(), &parts, &mut memory, pool, &mut |_| Ok(()))?;
@@ -60,7 +62,7 @@ pub struct Gpu {
     pub kernels: Vec<KernelRow>,
     /// The vendor's matrix library and what it is used for, or why it is not.
     pub matrix_library: String,
-    /// Whether decode steps are recorded, or why they are not.
+    /// Whether decode steps are captured, or why they are not.
     pub decode_steps: String,
 }
 
@@ -88,16 +90,31 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
         progress(LoadProgress { done: count(done), total: count(total) })
     })?;
     let (platform, index) = (properties.platform, properties.index);
-    let (matrix_library, decode_steps) = (matrix_library(&device, &options), recorded_steps(&device, &options));
-    Ok(Gpu { platform, index, detail, tuned_as: device.tuned_as(), kernels, matrix_library, decode_steps })
+    let (matrix_library, decode_steps) = (matrix_library(&device, &options), graph_capture(&device, &options));
+    let others = if options.tuning.is_empty() { "" } else { ", with the numbers of ROCMFORGE_TUNING" };
+    let tuned_as = format!("{}{others}", device.tuned_as());
+    Ok(Gpu { platform, index, detail, tuned_as, kernels, matrix_library, decode_steps })
 }
 
-/// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used.
+/// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used. AMD's is probed
+/// anew, so that a verdict of an earlier day does not stay.
 ///
 /// # Errors
 /// Errors of the environment variables.
 pub fn gpus(args: &EngineArgs) -> Result<Vec<Survey>> {
-    Ok(Device::survey(&args.clone().with_env()?.gpu))
+    let options = args.clone().with_env()?.gpu;
+    Device::probe_anew(&options);
+    Ok(Device::survey(&options))
+}
+
+/// Facts of the system that decide if AMD's library finds a GPU, a line each; none where AMD is not asked for.
+///
+/// # Errors
+/// See `gpus`.
+pub fn system(args: &EngineArgs) -> Result<Vec<String>> {
+    let options = args.clone().with_env()?.gpu;
+    let is_amds = args.device != DeviceKind::Cpu && options.platform != Some(Platform::Nvidia);
+    Ok(if is_amds { system_lines(&options) } else { Vec::new() })
 }
 
 /// The targets of AMD GPUs that this build carries code for; on others the kernels are compiled when they are needed.

@@ -1,4 +1,4 @@
-//! The engine's `tracing` events, as lines of text.
+//! Formats the engine's `tracing` events as lines of text.
 
 use std::fmt::{Debug, Write};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Subscriber for Listener<F> {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// An event in one line: its message, then its fields.
+/// Returns an event as one line: its message, then its fields.
 pub fn event_text(event: &Event<'_>) -> String {
     let mut text = Text::default();
     event.record(&mut text);
@@ -47,7 +47,7 @@ struct Text {
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a `String` does not fail.
+        // Writing to a `String` cannot fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, "; {name}: {value:?}"),
@@ -59,7 +59,7 @@ impl Visit for Text {
     }
 }
 
-/// Runs `call`, and returns with its result the warnings that it made on this thread, which then go nowhere else.
+/// Runs `call` and returns its result with the warnings that it raised on this thread. Those are not logged elsewhere.
 pub fn with_warnings<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&warnings);

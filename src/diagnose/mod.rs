@@ -1,6 +1,10 @@
-//! Reports for people: devices and kernels of this machine (`doctor`), a device's test (`device_test`), the check of a
-//! model file (`check`), the devices that it runs on (`support`), and the engine's log (`events`). The engine needs
-//! none of it.
+//! Reports for users; the engine does not need them.
+//!
+//! - `doctor`: devices and kernels of this machine.
+//! - `device_test`: the test of a device.
+//! - `check`: the check of a model file.
+//! - `support`: the devices that a model file runs on.
+//! - `events`: the engine's log.
 
 pub mod check;
 pub mod device_test;

@@ -1,4 +1,4 @@
-//! Which devices a model file runs on.
+//! Determines which devices a model file runs on.
 
 use crate::backend::gpu::{check_experts, check_kv_layers};
 use crate::config::KvCacheDtype;
@@ -7,19 +7,19 @@ use crate::gguf::GgufFile;
 use crate::model::{ModelSpec, ModelTensors};
 use crate::{Error, Result};
 
-/// Why a file does not run on a device of each kind, whatever memory it has; `None` where it runs.
+/// The reason why a file does not run on each kind of device, regardless of memory; `None` if it runs.
 #[derive(Debug)]
 pub struct Support {
     pub cpu: Option<Error>,
     pub gpu: Option<Error>,
 }
 
-/// Asks what a load asks of the file, then what it asks of a device of each kind. No device is opened.
+/// Makes the checks of a load on the file, then those for each kind of device. No device is opened.
 pub fn support(file: &GgufFile) -> Support {
     match readable(file) {
         Err(problem) => Support { cpu: Some(problem.clone()), gpu: Some(problem) },
         Ok(spec) => {
-            // The limits are those of a layer's heads, whatever its blocks are.
+            // The limits apply to a layer's heads, whatever its number of blocks.
             let layers = spec.kv_layers(&vec![1; spec.kv_groups.len()], 1, KvCacheDtype::F16);
             let mut experts = spec.layers.iter().filter_map(|layer| layer.ffn.experts());
             let checked =
@@ -31,7 +31,7 @@ pub fn support(file: &GgufFile) -> Support {
 
 fn readable(file: &GgufFile) -> Result<ModelSpec> {
     let spec = ModelSpec::from_gguf(file, None)?;
-    ModelTensors::collect(file, &spec)?.rank_head()?;
+    ModelTensors::collect(file, &spec)?.head()?;
     load_tokenizer(file.metadata())?;
     Ok(spec)
 }

@@ -1,28 +1,30 @@
 //! The engine's state and its step. Everything here runs on the engine thread, which owns it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::delivery::{Delivery, Outbox};
 use super::executor::Executor;
 use super::ids::{RequestId, request_of};
+use super::images::Pending;
 use super::output::FinishReason;
 use super::panics::{forward_panicked, guarded, panicked};
-use super::request::{Pick, Request};
+use super::request::{Parked, Pick, Request, Taken};
 use super::shared::Shared;
 use super::speculation::Speculator;
 use super::stats::Stats;
 use super::watch::StepEnd;
-use crate::batch::TO_GUESS;
+use crate::batch::TO_DRAFT;
 use crate::config::EngineConfig;
-use crate::model::RankHead;
+use crate::model::Head;
 use crate::sampler::Sampler;
 use crate::scheduler::{Accepted, Scheduler, SeqId, Step};
 use crate::selection::Selection;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
-/// Forced tokens for which a sequence sits out a step, where steps are scheduled ahead.
+/// The fewest forced tokens for which a sequence skips the step that is already scheduled ahead.
 const MIN_DRAFTS_AHEAD: usize = 3;
 
 pub(super) struct Core {
@@ -31,41 +33,46 @@ pub(super) struct Core {
     pub(super) executor: Box<dyn Executor>,
     pub(super) scheduler: Scheduler,
     pub(super) vocab_size: usize,
-    pub(super) rank_head: Option<Arc<RankHead>>,
-    sampler: Sampler,
-    /// Decides about guessed tokens; `None` where none are guessed.
+    pub(super) head: Option<Arc<Head>>,
+    pub(super) sampler: Sampler,
+    /// Decides about draft tokens; `None` without speculative decoding.
     pub(super) speculator: Option<Speculator>,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     pub(super) requests: HashMap<RequestId, Request>,
     pub(super) deadlines: BTreeSet<(u64, RequestId)>,
+    /// Sequences that skip steps until their grammars have computed the allowed tokens.
+    pub(super) parked: Vec<(SeqId, Parked)>,
+    pub(super) images: Pending,
+    /// True if nothing can be computed until grammars or images are ready.
+    pub(super) waits_for_others: bool,
     /// Outputs that the next flush sends to the output thread.
     pub(super) outbox: Vec<Delivery>,
     pub(super) outputs: Outbox,
     pub(super) counters: Stats,
-    /// Aborted requests whose blocks a step in flight may hold: the newest such step, and when the abort was asked for.
+    /// Aborted requests whose blocks a step in flight may still use: the newest such step, and the time of the abort.
     pub(super) cancelled: Vec<(Option<u64>, u64)>,
-    /// Requests that were taken in since the counters were published.
+    /// Requests admitted since the counters were last published.
     pub(super) num_taken: usize,
     pub(super) panics: u32,
-    /// The time at which the results of a step were there, unless there was nothing to do since.
+    /// The time at which the last step's results arrived; `None` after the engine has been idle.
     pub(super) collected_at: Option<u64>,
 }
 
-/// A step that the executor computes: `launch` makes it, `Core::collect` waits for it.
+/// A step on the executor. `launch` creates it and `Core::collect` waits for it.
 pub(super) struct Launched {
     pub(super) step: Step,
-    /// Whether the executor knows what is wanted of each row. It is told once all masks are there.
+    /// True if the executor has the sampling requests of all rows. It gets them once all masks are computed.
     pub(super) selected: bool,
-    /// Whether the device chooses all of its tokens, of rows that nothing else is wanted of.
+    /// True if the device picks every token of the step and the host needs nothing else of the rows.
     pub(super) chooses: bool,
-    /// The time from which on the engine worked on this step alone: the end of the one before.
+    /// The time since which the engine has worked on this step alone, which is the end of the previous step.
     pub(super) since: Option<u64>,
 }
 
 /// The tokens picked from a step's logits.
 pub(super) struct Sampled {
-    picks: Vec<Pick>,
-    /// Requests that sample nothing and have all they wanted.
+    pub(super) taken: Taken,
+    /// Requests that sample nothing and have all their results.
     complete: Vec<RequestId>,
     /// Requests whose results could not be read.
     failed: Vec<(RequestId, Error)>,
@@ -78,23 +85,27 @@ impl Core {
         executor: Box<dyn Executor>,
         scheduler: Scheduler,
         tokenizer: Option<Arc<Tokenizer>>,
+        images: Pending,
         outputs: Outbox,
     ) -> Self {
-        let (vocab_size, rank_head) = (executor.vocab_size(), executor.rank_head());
+        let (vocab_size, head) = (executor.vocab_size(), executor.head());
         let speculative = config.speculative_config.clone();
-        let speculator = speculative.map(|settings| Speculator::new(settings, config.max_prompt_logits));
+        let speculator = speculative.map(|settings| Speculator::new(settings, config.max_drafts));
         Self {
             shared,
             config,
             executor,
             scheduler,
             vocab_size,
-            rank_head,
+            head,
             sampler: Sampler::new(vocab_size),
             speculator,
             tokenizer,
             requests: HashMap::new(),
             deadlines: BTreeSet::new(),
+            parked: Vec::new(),
+            images,
+            waits_for_others: false,
             outbox: Vec::new(),
             outputs,
             counters: Stats::default(),
@@ -109,7 +120,7 @@ impl Core {
         self.shared.clock.now()
     }
 
-    /// Notes that there is nothing to do.
+    /// Notes that the engine is idle.
     pub(super) fn rest(&mut self) {
         self.collected_at = None;
     }
@@ -118,19 +129,20 @@ impl Core {
         !self.requests.is_empty()
     }
 
-    /// Runs one step: schedule, compute, sample, commit, output. Takes the step that runs and returns the one that runs
-    /// then. Where the device computes on its own, that is the next step, scheduled while the first one ran: while it
-    /// runs, outputs are delivered and commands taken. Elsewhere nothing runs between two calls.
+    /// Runs one step: schedule, compute, sample, commit, output. Takes the step in flight and returns the next one in
+    /// flight. On an asynchronous device that is the next step, scheduled while the first one ran. Outputs are
+    /// delivered and commands taken while it runs. On other devices nothing runs between two calls.
     ///
     /// # Errors
-    /// Only what the engine cannot go on after.
+    /// Only errors that the engine cannot survive.
     pub(super) fn step(&mut self, running: Option<Launched>) -> Result<Option<Launched>> {
         let now = self.shared.clock.now();
         self.expire(now);
-        // Whoever's request has ended need not wait for a step that it has no part in.
+        // Deliver finished outputs now; their requests are not part of the next step.
         if !self.outbox.is_empty() {
             self.flush();
         }
+        self.resume_parked()?;
         let running = match running {
             Some(running) => Some(running),
             None => self.launch_first(now)?,
@@ -140,7 +152,7 @@ impl Core {
         if self.can_feed(&running, &ahead) {
             return self.feed(running, ahead);
         }
-        let sampled = match self.collect(&running) {
+        let mut sampled = match self.collect(&running) {
             Ok(sampled) => sampled,
             Err(error) => {
                 self.scheduler.withdraw(&ahead)?;
@@ -148,29 +160,33 @@ impl Core {
                 return Ok(None);
             }
         };
-        let guesses = self.guess(&running.step, &sampled, &ahead);
-        let ahead = if !guesses.is_empty() || self.gives_way(&ahead) {
+        self.park_late(&mut sampled);
+        let drafts = self.propose(&running.step, &sampled, &ahead);
+        // The step ahead was scheduled as if the parked sequences had their next tokens.
+        let ahead = if self.holds_parked(&ahead) || !drafts.is_empty() || self.gives_way(&ahead) {
             self.scheduler.withdraw(&ahead)?;
             Step::default()
         } else {
             ahead
         };
-        self.commit(&running, sampled, &guesses, &ahead)?;
+        self.commit(&running, sampled, &drafts, &ahead)?;
         let next = self.scheduler.complete(ahead, self.shared.clock.now())?;
         self.note_freed();
         self.launch(next)
     }
 
-    /// Launches a first step, where none runs.
+    /// Launches a step when none is in flight.
     fn launch_first(&mut self, now: u64) -> Result<Option<Launched>> {
         let step = self.scheduler.schedule(now)?;
-        if step.seqs.is_empty() {
+        let is_awaited = !self.parked.is_empty() || self.images.num_waiting() > 0;
+        self.waits_for_others = step.seqs.is_empty() && is_awaited;
+        if step.seqs.is_empty() && !is_awaited {
             self.stalled()?;
         }
         self.launch(step)
     }
 
-    /// The step after the one that runs, where the device computes that on its own; its tokens are not all known yet.
+    /// Schedules the step after the one in flight, on an asynchronous device. Some of its tokens are not known yet.
     fn schedule_ahead(&mut self, now: u64) -> Result<Step> {
         if !self.executor.is_asynchronous() {
             return Ok(Step::default());
@@ -182,25 +198,25 @@ impl Core {
         Ok(step)
     }
 
-    /// The drafts of the next step, for the sequences that have some. The step ahead was scheduled without them and has
-    /// to be taken back; where it copies blocks it stays, since their sequences would begin anew.
-    fn guess(&mut self, step: &Step, sampled: &Sampled, ahead: &Step) -> HashMap<SeqId, Vec<u32>> {
+    /// Returns the draft tokens of the next step by sequence. The step ahead was scheduled without them and has to be
+    /// withdrawn. A step ahead that copies blocks is kept without drafts, since its sequences would start over.
+    fn propose(&mut self, step: &Step, sampled: &Sampled, ahead: &Step) -> HashMap<SeqId, Vec<u32>> {
         let Some(speculator) = &mut self.speculator else { return HashMap::new() };
         let mut offers = Vec::new();
         let mut of_step = step.seqs.iter();
-        for picks in sampled.picks.chunk_by(|pick, next| pick.seq == next.seq) {
+        for picks in sampled.taken.picks.chunk_by(|pick, next| pick.seq == next.seq) {
             let (seq, tokens) = (picks[0].seq, picks.iter().map(|pick| pick.token).collect::<Vec<u32>>());
             let request = self.requests.get_mut(&request_of(seq).0);
-            let guessed = request.and_then(|request| request.guess(seq, &tokens));
-            // A fork begins without drafts.
-            if let Some(mut guesses) = guessed.filter(|_| picks[0].fork_of.is_none()) {
+            let proposal = request.and_then(|request| request.propose(seq, &tokens));
+            // A fork starts without drafts.
+            if let Some(mut proposal) = proposal.filter(|_| picks[0].fork_of.is_none()) {
                 let scheduled = of_step.find(|scheduled| scheduled.id == seq);
                 let lag = scheduled.map(|scheduled| self.scheduler.draft_lag_after(step, scheduled, tokens.len()));
-                guesses.missing = lag.unwrap_or(0);
-                // A block's guesses are proposed once they are made.
-                let num_made = guesses.tokens.iter().filter(|&&token| token != TO_GUESS).count();
+                proposal.missing = lag.unwrap_or(0);
+                // Draft tokens of an MTP block or a draft model count once they are computed.
+                let num_made = proposal.tokens.iter().filter(|&&token| token != TO_DRAFT).count();
                 self.counters.speculation.num_proposed_tokens += num_made as u64;
-                offers.push((seq, guesses));
+                offers.push((seq, proposal));
             }
         }
         if !ahead.batch.block_copies.is_empty() {
@@ -209,35 +225,52 @@ impl Core {
         speculator.choose(offers, self.scheduler.num_running())
     }
 
-    /// Whether a request that has come since the step ahead was scheduled goes before it.
+    /// True if a request that arrived after the step ahead was scheduled takes precedence over it.
     fn gives_way(&self, ahead: &Step) -> bool {
         self.shared.watch.expects_any()
             && self.scheduler.yields(ahead).is_some_and(|yields| self.shared.watch.expects(&yields))
     }
 
-    /// Waits for the step's logits and samples from them.
+    /// Waits for the step's logits, piece by piece, and samples from them.
     pub(super) fn collect(&mut self, Launched { step, selected, since, .. }: &Launched) -> Result<Sampled> {
-        if !selected {
-            self.select(step)?;
+        let taken = Taken { picks: Vec::with_capacity(step.seqs.len()), rows: Vec::new() };
+        let mut sampled = Sampled { taken, complete: Vec::new(), failed: Vec::new() };
+        for (i, rows) in step.pieces(self.executor.rows_at_once()).into_iter().enumerate() {
+            if i > 0 || !selected {
+                self.select(step, rows.clone())?;
+            }
+            self.collect_rows(step, &rows, &mut sampled)?;
         }
+        self.shared.watch.end(StepEnd::Computed);
+        let now = self.shared.clock.now();
+        if let (Some(speculator), Some(since)) = (&mut self.speculator, since) {
+            speculator.record(step, now.saturating_sub(*since), sampled.taken.picks.len());
+        }
+        self.collected_at = Some(now);
+        Ok(sampled)
+    }
+
+    /// Waits for these rows of the step and samples from them.
+    fn collect_rows(&mut self, step: &Step, rows: &Range<usize>, sampled: &mut Sampled) -> Result<()> {
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let collected = guarded(|| executor.collect());
         let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.panics = 0;
-        self.shared.watch.end(StepEnd::Computed);
-        check_shape(&logits, step.batch.logits_indices.len(), self.vocab_size)?;
-        let picks = Vec::with_capacity(step.seqs.len());
-        let mut sampled = Sampled { picks, complete: Vec::new(), failed: Vec::new() };
-        for scheduled in &step.seqs {
-            let (id, _) = request_of(scheduled.id);
+        check_shape(&logits, rows.len(), self.vocab_size)?;
+        for (whole, part) in step.parts(rows) {
+            let (id, _) = request_of(part.id);
+            if sampled.failed.iter().any(|(failed, _)| *failed == id) {
+                continue;
+            }
             let Some(request) = self.requests.get_mut(&id) else { continue };
-            let (sampler, picks) = (&mut self.sampler, &mut sampled.picks);
-            let (picked, drafts) = (picks.len(), step.drafts(scheduled));
-            let read = guarded(|| request.read_logits(scheduled, drafts, &mut logits, sampler, picks));
+            let (sampler, taken) = (&mut self.sampler, &mut sampled.taken);
+            let drafts = if part.samples.is_empty() { &[] } else { step.drafts(whole) };
+            let picked = taken.picks.len();
+            let read = guarded(|| request.read_logits(&part, drafts, &mut logits, sampler, taken));
             match read.unwrap_or_else(|payload| Err(panicked("sampling", payload.as_ref()))) {
-                // Forced drafts are no guesses: all of them are right.
-                Ok(false) if !drafts.is_empty() && request.forced(scheduled.id).is_empty() => {
-                    let num_accepted = (sampled.picks.len() - picked).saturating_sub(1);
+                // Forced tokens do not count as draft tokens, since all of them are right.
+                Ok(false) if !drafts.is_empty() && request.forced(part.id).is_empty() => {
+                    let num_accepted = (sampled.taken.picks.len() - picked).saturating_sub(1);
                     self.counters.speculation.note_verified(drafts.len(), num_accepted);
                     if let Some(speculator) = &mut self.speculator {
                         speculator.note_verified(drafts.len(), num_accepted);
@@ -247,33 +280,26 @@ impl Core {
                 Ok(true) => sampled.complete.push(id),
                 Err(error @ Error::EngineDead { .. }) => return Err(error),
                 Err(error) => {
-                    sampled.picks.truncate(picked);
-                    let problem = format!("request {}: {}", request.name, message_of(error));
-                    sampled.failed.push((id, Error::StepFailed { problem }));
+                    sampled.taken.picks.truncate(picked);
+                    sampled.failed.push((id, of_request(&request.name, error)));
                 }
             }
         }
         self.counters.logits_rows_fetched += logits.num_fetched();
-        let now = self.shared.clock.now();
-        if let (Some(speculator), Some(since)) = (&mut self.speculator, since) {
-            speculator.record(step, now.saturating_sub(*since), sampled.picks.len());
-        }
-        self.collected_at = Some(now);
-        Ok(sampled)
+        Ok(())
     }
 
-    /// Gives the sequences of a step their tokens, and their next drafts; `ahead` is the step that was scheduled while
-    /// it ran.
+    /// Gives the sequences of a step their tokens and their next drafts. `ahead` was scheduled while the step ran.
     pub(super) fn commit(
         &mut self,
         Launched { step, .. }: &Launched,
         sampled: Sampled,
-        guesses: &HashMap<SeqId, Vec<u32>>,
+        proposed: &HashMap<SeqId, Vec<u32>>,
         ahead: &Step,
     ) -> Result<()> {
         let now = self.shared.clock.now();
-        let Sampled { mut picks, complete, failed } = sampled;
-        // These end before the commit, so that K and V of a request with broken logits never become a cached prefix.
+        let Sampled { taken: Taken { mut picks, .. }, complete, failed } = sampled;
+        // Failed requests end before the commit, so that their keys and values never enter the prefix cache.
         for (id, error) in failed {
             self.end_request(id, FinishReason::Error, Some(error), now);
         }
@@ -286,7 +312,7 @@ impl Core {
             start = range.end;
             if picks[0].fork_of.is_none() {
                 let forced = || forced_behind(&self.requests, picks, ahead);
-                let drafts = guesses.get(&picks[0].seq).map_or_else(forced, Vec::as_slice);
+                let drafts = proposed.get(&picks[0].seq).map_or_else(forced, Vec::as_slice);
                 let drafts = &drafts[..drafts.len().min(self.config.most_drafts())];
                 accepted.push((picks[0].seq, Accepted { tokens: &tokens[range], drafts }));
             }
@@ -295,12 +321,19 @@ impl Core {
         for id in complete {
             self.complete(id, now);
         }
+        self.give(picks, now)
+    }
+
+    /// Gives sequences the tokens that the scheduler has accepted, and gives their forks their first tokens.
+    pub(super) fn give(&mut self, picks: Vec<Pick>, now: u64) -> Result<()> {
         for pick in picks.iter().filter(|pick| pick.fork_of.is_some()) {
             self.fork(pick, now)?;
         }
+        let seqs: Vec<SeqId> = picks.iter().map(|pick| pick.seq).collect();
         for pick in picks {
             self.accept(pick, now);
         }
+        self.pass_turns(seqs.into_iter());
         Ok(())
     }
 
@@ -314,10 +347,10 @@ impl Core {
         Ok(())
     }
 
-    /// The step failed, or was stopped: then its requests go on, but for those whose end has come meanwhile.
+    /// Handles a step that failed or was stopped. The requests of a stopped step continue, unless they have ended.
     ///
     /// # Errors
-    /// The error itself, if the engine cannot go on after it.
+    /// The error itself, if the engine cannot survive it.
     pub(super) fn give_up(&mut self, step: &Step, error: Error) -> Result<()> {
         if matches!(error, Error::Interrupted) {
             self.shared.watch.end(StepEnd::Stopped);
@@ -335,7 +368,7 @@ impl Core {
         Ok(())
     }
 
-    /// The step did not happen: its requests end with the error, all others go on.
+    /// Ends the requests of a failed step with its error. All other requests continue.
     fn fail_step(&mut self, step: &Step, error: Error) {
         let now = self.shared.clock.now();
         let problem = message_of(error);
@@ -346,7 +379,7 @@ impl Core {
         }
     }
 
-    /// Requests wait and nothing can run: with nothing to free blocks this would last for ever.
+    /// Ends the engine if requests wait and no step can be made: nothing would ever free a block for them.
     fn stalled(&mut self) -> Result<()> {
         if !self.has_requests() {
             return Ok(());
@@ -361,13 +394,13 @@ impl Core {
     }
 }
 
-/// The tokens that are forced behind those picked for a sequence: the next step computes them with the last of these,
-/// and nothing has to be guessed.
-fn forced_behind<'a>(requests: &'a HashMap<RequestId, Request>, picks: &[Pick], ahead: &Step) -> &'a [u32] {
+/// Returns the tokens that are forced after the picks of a sequence. The next step computes them together with the last
+/// pick, so nothing has to be drafted.
+pub(super) fn forced_behind<'a>(requests: &'a HashMap<RequestId, Request>, picks: &[Pick], ahead: &Step) -> &'a [u32] {
     let forced = requests.get(&request_of(picks[0].seq).0).map_or(&[][..], |request| request.forced(picks[0].seq));
     let behind = forced.get(picks.len()..).unwrap_or_default();
-    // A sequence with drafts that is part of the step ahead is not part of the one after that, and then goes on by all
-    // of them but the first: with fewer it would lose time.
+    // A sequence with drafts that is part of the step ahead skips the step after it, and then gains all drafts but the
+    // first. With fewer drafts it would lose time.
     let waits = !behind.is_empty() && ahead.seqs.iter().any(|scheduled| scheduled.id == picks[0].seq);
     if waits && behind.len() < MIN_DRAFTS_AHEAD { &[] } else { behind }
 }
@@ -383,7 +416,15 @@ fn check_shape(logits: &Selection<'_>, rows: usize, vocab_size: usize) -> Result
     )))
 }
 
-/// The problem alone, where the error is of the kind that it will become again.
+/// Returns the error that ends one request of a step.
+fn of_request(name: &str, error: Error) -> Error {
+    match error {
+        Error::GrammarFailed { .. } => error,
+        other => Error::StepFailed { problem: format!("request {name}: {}", message_of(other)) },
+    }
+}
+
+/// Returns only the problem of an error that is about to be wrapped in the same variant again.
 fn message_of(error: Error) -> String {
     match error {
         Error::StepFailed { problem } => problem,

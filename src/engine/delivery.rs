@@ -1,4 +1,4 @@
-//! The output thread: brings outputs to their sinks, so that the engine thread never waits for a consumer.
+//! The output thread: delivers outputs to their sinks, so that the engine thread never waits for a consumer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::shared::{Command, Shared};
 
 pub(super) type Delivery = (SharedSink, SequenceOutput);
 
-/// A mailbox between the engine thread and the output thread. While a sink holds up the output thread (one that calls
-/// Python waits for the interpreter), outputs are merged here: an entry per sequence, not one per token.
+/// A mailbox between the engine thread and the output thread. A sink may block the output thread, for instance while it
+/// waits for the Python interpreter. Meanwhile outputs are merged here, so there is one entry per sequence.
 #[derive(Default)]
 struct Mailbox {
     state: Mutex<State>,
@@ -23,16 +23,16 @@ struct Mailbox {
 #[derive(Default)]
 struct State {
     parcels: Vec<Parcel>,
-    /// Outputs so far: the time by which those of a parcel are put in order.
+    /// The number of outputs so far, which orders the outputs of a parcel.
     now: u64,
-    /// The engine thread is gone.
+    /// True if the engine thread is gone.
     closed: bool,
 }
 
 /// Everything new for one sink.
 struct Parcel {
     sink: SharedSink,
-    /// Parts that came for one sequence in several steps are joined to one output, as old as the last part.
+    /// The output of each sequence and the time of its last part. Parts from several steps are merged into one output.
     outputs: HashMap<(RequestId, usize), (u64, SequenceOutput)>,
 }
 
@@ -49,7 +49,7 @@ impl Parcel {
         }
     }
 
-    /// Outputs in the order in which their last parts came, so that a request's last output has its latest metrics.
+    /// Returns the outputs in the order of their last parts, so that a request's last output has the latest metrics.
     fn in_order(self) -> (SharedSink, Vec<SequenceOutput>) {
         let mut outputs: Vec<_> = self.outputs.into_values().collect();
         outputs.sort_unstable_by_key(|&(time, _)| time);
@@ -57,7 +57,7 @@ impl Parcel {
     }
 }
 
-/// The engine thread's end of the mailbox; the output thread ends once it is dropped and all is delivered.
+/// The engine thread's end of the mailbox. The output thread ends once it is dropped and everything is delivered.
 pub(super) struct Outbox(Arc<Mailbox>);
 
 /// The output thread's end of the mailbox.
@@ -95,7 +95,7 @@ impl Drop for Outbox {
 }
 
 impl Outputs {
-    /// All that has come; `None` when nothing will come any more.
+    /// Waits for outputs and returns all of them; `None` once no more can arrive.
     fn take(&self) -> Option<Vec<Parcel>> {
         let mut state = self.0.state.lock();
         while state.parcels.is_empty() {
@@ -120,7 +120,7 @@ impl State {
     }
 }
 
-/// Runs until the engine thread has dropped its end and all is delivered.
+/// Runs until the engine thread has dropped its end and everything is delivered.
 pub(super) fn run(outputs: &Outputs, shared: &Shared) {
     while let Some(parcels) = outputs.take() {
         for (sink, outputs) in parcels.into_iter().map(Parcel::in_order) {
@@ -129,7 +129,7 @@ pub(super) fn run(outputs: &Outputs, shared: &Shared) {
                 false
             });
             if !alive {
-                // A closed engine has ended these requests already.
+                // A closed engine has already ended these requests.
                 let _ = shared.send(Command::SinkGone(sink));
             }
         }
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// A23: while the output thread is held up, there is one output per sequence, however many tokens come.
+    /// A23: while the output thread is blocked, there is one output per sequence, however many tokens arrive.
     #[test]
     fn what_nobody_takes_is_merged() {
         let (outbox, outputs) = mailbox();

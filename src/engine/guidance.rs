@@ -1,59 +1,61 @@
-//! The rules that a request gives to its text: thoughts of a bounded length first, then a form.
+//! The constraints on a sequence's text: reasoning of a bounded length first, then structured output.
+
+use std::time::Instant;
 
 use crate::Result;
 use crate::config::{BeginToken, SamplingParams};
 use crate::grammar::Guide;
 use crate::selection::TokenMask;
 
-/// Where one sequence is in its thoughts and in its form.
+/// The position of one sequence within its reasoning and its structured output.
 #[derive(Debug)]
 pub(super) struct Guidance {
-    /// The thoughts, until they have ended.
-    thoughts: Option<Thoughts>,
-    /// The token behind which the form begins, until it has come.
+    /// The reasoning, until it has ended.
+    reasoning: Option<Reasoning>,
+    /// The token after which the structured output begins, until that token has come.
     begin: Option<BeginToken>,
     form: Option<Guide>,
 }
 
-/// Thoughts that end with a token, by themselves or because there were enough of them.
+/// Reasoning that ends with a token, either by itself or because its budget is used up.
 #[derive(Debug, Clone, Copy)]
-struct Thoughts {
+struct Reasoning {
     end: u32,
     tokens_left: usize,
 }
 
 impl Guidance {
-    /// `None` for a text without rules.
+    /// Returns `None` for a text without constraints.
     pub(super) fn new(params: &SamplingParams, form: Option<Guide>) -> Option<Self> {
-        let thoughts = params.thinking_end_token_id.zip(params.thinking_token_budget);
-        let thoughts = thoughts.map(|(end, tokens_left)| Thoughts { end, tokens_left });
+        let reasoning = params.thinking_end_token_id.zip(params.thinking_token_budget);
+        let reasoning = reasoning.map(|(end, tokens_left)| Reasoning { end, tokens_left });
         let begin = params.structured_outputs.as_ref().and_then(|form| form.begin);
-        (thoughts.is_some() || form.is_some()).then_some(Self { thoughts, begin, form })
+        (reasoning.is_some() || form.is_some()).then_some(Self { reasoning, begin, form })
     }
 
-    /// Copies the rules for another text. Only for one that is at its own beginning.
+    /// Copies the constraints for another text. Must be called before the first token.
     #[must_use]
     pub(super) fn sibling(&self) -> Self {
-        Self { thoughts: self.thoughts, begin: self.begin, form: self.form.as_ref().map(Guide::sibling) }
+        Self { reasoning: self.reasoning, begin: self.begin, form: self.form.as_ref().map(Guide::sibling) }
     }
 
-    /// The tokens that are known to be the only ones that may come next, one after the other.
+    /// Returns the next tokens as far as only one continuation is possible.
     pub(super) fn forced(&self) -> &[u32] {
-        match (&self.thoughts, &self.form) {
-            (Some(thoughts), _) if thoughts.tokens_left == 0 => std::slice::from_ref(&thoughts.end),
+        match (&self.reasoning, &self.form) {
+            (Some(reasoning), _) if reasoning.tokens_left == 0 => std::slice::from_ref(&reasoning.end),
             (_, Some(form)) if self.form_holds() => form.forced(),
             _ => &[],
         }
     }
 
-    /// How many tokens behind these, which come next, are surely free. Behind the token that begins a form none is.
+    /// Returns how many tokens after these next ones are surely unconstrained: none after structured output begins.
     pub(super) fn num_free_behind(&self, tokens: &[u32]) -> usize {
         let forms = self.form.is_some() && self.begin.is_none_or(|begin| tokens.contains(&begin.id));
-        let left = self.thoughts.map_or(usize::MAX, |thoughts| thoughts.tokens_left.saturating_sub(tokens.len()));
+        let left = self.reasoning.map_or(usize::MAX, |reasoning| reasoning.tokens_left.saturating_sub(tokens.len()));
         if forms { 0 } else { left }
     }
 
-    /// The token behind which the form begins, until it has come.
+    /// Returns the token after which the structured output begins, until that token has come.
     pub(super) fn begin_token(&self) -> Option<u32> {
         self.begin.map(|begin| begin.id)
     }
@@ -62,30 +64,40 @@ impl Guidance {
         self.begin.is_none() && self.form.is_some()
     }
 
-    /// Has it computed what follows, if it takes time.
+    /// Starts computing the next mask, if that takes time.
     pub(super) fn prepare(&mut self) {
         if self.form_holds() && self.forced().is_empty() {
             self.form.iter_mut().for_each(Guide::prepare);
         }
     }
 
-    /// Whether what follows is being computed.
+    /// True if the next mask is being computed.
     pub(super) fn is_awaited(&self) -> bool {
         self.form.as_ref().is_some_and(Guide::is_awaited)
     }
 
-    /// Waits for what is being computed.
-    pub(super) fn settle(&mut self) {
-        self.form.iter_mut().for_each(Guide::settle);
+    /// Takes the computed mask; false if it is not ready by the deadline.
+    pub(super) fn settle_by(&mut self, deadline: Instant) -> bool {
+        self.form.as_mut().is_none_or(|form| form.settle_by(deadline))
     }
 
-    /// The rule for the token that comes `ahead` tokens after the next one, once nothing is being computed. Those in
-    /// between are forced.
+    /// True if the next token can be taken without waiting for other texts of the grammar. Waits until the deadline.
+    pub(super) fn take_turn_by(&mut self, deadline: Instant) -> bool {
+        !self.form_holds() || self.form.as_mut().is_none_or(|form| form.take_turn_by(deadline))
+    }
+
+    /// Lets other texts of the grammar use the lexer.
+    pub(super) fn pass_turn(&mut self) {
+        self.form.iter_mut().for_each(Guide::pass_turn);
+    }
+
+    /// Returns the rule for the token that comes `ahead` tokens after the next one. The tokens in between are forced.
     pub(super) fn rule(&self, ahead: usize) -> Result<Rule<'_>> {
         if let Some(&token) = self.forced().get(ahead) {
             return Ok(Rule::Forced(token));
         }
         match &self.form {
+            Some(form) if self.begin.is_none() && form.is_awaited() => Ok(Rule::Awaited),
             Some(form) if self.begin.is_none() => Ok(Rule::Masked(form.mask()?)),
             _ => Ok(Rule::Free),
         }
@@ -94,16 +106,16 @@ impl Guidance {
     /// Takes the next token of the text.
     pub(super) fn accept(&mut self, token: u32) -> Result<Accepted> {
         let holds = self.form_holds();
-        if let Some(thoughts) = &mut self.thoughts {
-            thoughts.tokens_left = thoughts.tokens_left.saturating_sub(1);
-            if token == thoughts.end {
-                self.thoughts = None;
+        if let Some(reasoning) = &mut self.reasoning {
+            reasoning.tokens_left = reasoning.tokens_left.saturating_sub(1);
+            if token == reasoning.end {
+                self.reasoning = None;
             }
         }
         if self.begin.is_some_and(|begin| begin.id == token) {
             self.begin = None;
-            // A form that begins is all that is left of the text.
-            self.thoughts = None;
+            // Structured output ends the reasoning.
+            self.reasoning = None;
             return Ok(Accepted::FormBegins);
         }
         let complete = match &mut self.form {
@@ -114,12 +126,14 @@ impl Guidance {
     }
 }
 
-/// The tokens that may come at a place of the text.
+/// The tokens that are allowed at one position of the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rule<'a> {
-    /// All of them.
+    /// Every token is allowed.
     Free,
     Forced(u32),
+    /// The mask is still being computed.
+    Awaited,
     Masked(&'a TokenMask),
 }
 
@@ -127,7 +141,7 @@ pub(super) enum Rule<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accepted {
     GoesOn,
-    /// The form holds from the next token on.
+    /// Structured output begins with the next token.
     FormBegins,
     /// Nothing can follow.
     Complete,

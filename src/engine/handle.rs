@@ -1,55 +1,51 @@
-//! The engine as its users see it: thread-safe, cheap to share; the engine thread lives behind a channel.
+//! The engine's public handle: thread-safe and cheap to share. The engine thread is reached through a channel.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use parking_lot::{Mutex, RwLock};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use parking_lot::Mutex;
 
-use super::core::Core;
-use super::delivery;
-use super::executor::Executor;
 use super::guidance::Guidance;
 use super::ids::{RequestId, request_seed};
-use super::load::load_model;
+use super::images::{ImageReader, PromptImages};
 use super::output::SharedSink;
-use super::progress::LoadProgress;
-use super::records::{Records, RequestRecord};
+use super::records::RequestRecord;
 use super::shared::{Admission, Command, RequestKind, Shared};
 use super::stats::Stats;
-use super::thread;
-use super::validate::{Limits, scheduler_config};
-use super::watch::Watch;
+use super::validate::Limits;
 use crate::backend::MemoryLedger;
-use crate::config::{EngineArgs, EngineConfig, RequestParams, SamplingParams};
+use crate::config::{EngineConfig, RequestParams, SamplingParams};
 use crate::grammar::Grammars;
-use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{Scheduler, WaitingReason};
+use crate::pixels::Picture;
+use crate::scheduler::WaitingReason;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
-    /// Tokenised with special tokens added and none parsed.
+    /// Tokenized with special tokens added. Special tokens written in the text are not parsed.
     Text(String),
     TokenIds(Vec<u32>),
 }
 
 pub struct NewRequest {
-    /// The caller's name for it (`abort` takes it); must not be in use. `None`: the engine makes one up.
+    /// The caller's name for the request, as `abort` takes it. It must not be in use. `None`: the engine makes one up.
     pub name: Option<String>,
     pub prompt: Prompt,
+    /// The images of the prompt, in the order of their placeholders.
+    pub images: Vec<Arc<Picture>>,
     pub params: RequestParams,
     /// Requests with lower values run earlier.
     pub priority: i32,
-    /// Time from now to the request's deadline. It is kept to within one step, or to within 100 ms where steps can be
-    /// stopped (`Executor::interrupt`).
+    /// Time from now to the request's deadline. The deadline is kept to within one step, or to within 100 ms where
+    /// steps can be interrupted (`Executor::interrupt`).
     pub timeout: Option<Duration>,
-    /// The prefix cache shares what the request computes only with requests of the same salt.
+    /// The prefix cache shares this request's blocks only with requests of the same salt.
     pub cache_salt: Option<String>,
-    /// Whom the request is from: requests of one priority share the steps by client, equally many tokens to each.
+    /// The client of the request. Clients of one priority get equal numbers of computed tokens.
     pub client: Option<String>,
     pub sink: SharedSink,
 }
@@ -62,7 +58,14 @@ pub struct AcceptedRequest {
     pub prompt_token_ids: Arc<[u32]>,
 }
 
-/// Dropping the last handle (they are cheap to clone) shuts the engine down.
+/// A request that has passed its checks.
+struct Checked {
+    prompt: Vec<u32>,
+    images: Option<PromptImages>,
+    guidance: Option<Guidance>,
+}
+
+/// Dropping the last handle shuts the engine down. Handles are cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) inner: Arc<Inner>,
@@ -70,134 +73,83 @@ pub struct Engine {
 
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
-    config: EngineConfig,
-    /// Requests without a seed get theirs from this one.
-    seed: u64,
-    vocab_size: usize,
-    tokenizer: Option<Arc<Tokenizer>>,
-    chat_template: Option<Arc<ChatTemplate>>,
-    /// The forms that requests give their texts; `None` without a tokenizer.
-    grammars: Option<Grammars>,
-    description: String,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Disconnected once both have ended.
-    ended: Receiver<Infallible>,
-    own_threads: [ThreadId; 2],
-    /// The process that the threads live in.
-    owner: u32,
+    pub(super) config: EngineConfig,
+    /// Requests without a seed derive theirs from this one.
+    pub(super) seed: u64,
+    pub(super) vocab_size: usize,
+    pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    pub(super) chat_template: Option<Arc<ChatTemplate>>,
+    /// `None` for a model without an image encoder.
+    pub(super) images: Option<ImageReader>,
+    /// The compiled grammars of structured output; `None` without a tokenizer.
+    pub(super) grammars: Option<Grammars>,
+    pub(super) description: String,
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Disconnected once both threads have ended.
+    pub(super) ended: Receiver<Infallible>,
+    pub(super) own_threads: Vec<ThreadId>,
+    /// The process that owns the threads.
+    pub(super) owner: u32,
 }
 
 impl Engine {
-    /// Opens, checks and loads a model and starts the engine thread. `progress` may return `false` to stop (Ctrl-C).
-    ///
-    /// # Errors
-    /// `InvalidRequest` for an argument out of range, and whatever is wrong with file, device or memory.
-    pub fn load(args: EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Self> {
-        let args = args.with_env()?;
-        args.validate()?;
-        let model = load_model(&args, progress)?;
-        Self::start(model.executor, model.config, model.tokenizer, model.chat_template)
-    }
-
-    /// Starts an engine over anything that can run a step. The KV groups of `config` are those of the executor's model.
-    /// Without a tokenizer prompts are token ids, outputs have no text, and nothing ends on the model's own end tokens.
-    ///
-    /// # Errors
-    /// `InvalidRequest` where numbers of `config` contradict each other; `Internal` when the system gives no thread.
-    pub fn start(
-        executor: Box<dyn Executor>,
-        config: EngineConfig,
-        tokenizer: Option<Arc<Tokenizer>>,
-        chat_template: Option<Arc<ChatTemplate>>,
-    ) -> Result<Self> {
-        let (mut hash_key, mut drawn_seed) = ([0u8; 32], [0u8; 8]);
-        getrandom::fill(&mut hash_key).and_then(|()| getrandom::fill(&mut drawn_seed)).map_err(no_randomness)?;
-        let seed = config.seed.unwrap_or_else(|| u64::from_le_bytes(drawn_seed));
-        let kv_cache = KvCache::new(KvCacheConfig {
-            block_size: config.block_size,
-            groups: config.kv_groups.clone(),
-            states: config.states,
-            enable_prefix_caching: config.enable_prefix_caching,
-            hash_key,
-        })?;
-        let kv_cache = Arc::new(RwLock::new(kv_cache));
-        let limits = scheduler_config(&config, executor.as_ref());
-        let scheduler = Scheduler::new(limits.clone(), Arc::clone(&kv_cache))?;
-        let (commands, command_queue) = unbounded();
-        let (outbox, outputs) = delivery::mailbox();
-        let records = Records::new(config.retention);
-        let watch = Watch::new(executor.interrupt());
-        let shared = Arc::new(Shared::new(kv_cache, commands, records, limits, watch));
-        *shared.memory.write() = executor.memory();
-        let description = executor.describe();
-        let vocab_size = executor.vocab_size();
-        let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outbox);
-        core.flush();
-        let for_outputs = Arc::clone(&shared);
-        let (alive, ended) = bounded(0);
-        let output_lives = alive.clone();
-        let output_thread = thread::spawn("rocmforge-output", move || {
-            delivery::run(&outputs, &for_outputs);
-            drop(output_lives);
-        })?;
-        // Should this thread not start, `core` is dropped with it, and with that the output thread ends.
-        let engine_thread = thread::spawn("rocmforge-engine", move || {
-            thread::run(core, &command_queue);
-            drop(alive);
-        })?;
-        let inner = Inner {
-            shared,
-            config,
-            seed,
-            vocab_size,
-            grammars: tokenizer.clone().map(|tokenizer| Grammars::new(tokenizer, vocab_size)),
-            tokenizer,
-            chat_template,
-            description,
-            own_threads: [engine_thread.thread().id(), output_thread.thread().id()],
-            // Joined in this order: the output thread ends after the engine thread.
-            threads: Mutex::new(vec![engine_thread, output_thread]),
-            ended,
-            owner: std::process::id(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
-    }
-
     pub fn config(&self) -> &EngineConfig {
         &self.inner.config
     }
 
     /// # Errors
-    /// `InvalidRequest` for an engine that was started without one.
+    /// `InvalidRequest` for an engine without a tokenizer.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
-        let missing = || Error::invalid("tokenizer", "an engine without one", "token ids in place of text");
+        let missing = || Error::invalid("tokenizer", "an engine without one", "token ids instead of text");
         self.inner.tokenizer.as_ref().ok_or_else(missing)
     }
 
     /// # Errors
-    /// `Error::ChatTemplate` where the file has none: it says how to give one.
+    /// `Error::ChatTemplate` if the file has none; the error says how to pass one.
     pub fn chat_template(&self) -> Result<&Arc<ChatTemplate>> {
         let problem = "the model file has none (key tokenizer.chat_template); pass one as chat_template, or generate \
                        from a prompt that is formatted already";
         self.inner.chat_template.as_ref().ok_or_else(|| Error::ChatTemplate { problem: problem.into() })
     }
 
-    /// Checks and queues a request; never blocks on the device.
-    ///
-    /// `announce` is called with its id before the engine thread hears of it, and so before any output, for a sink that
-    /// knows its requests by their ids. It is called under a lock of the engine's: it must not wait, and ask nothing of
-    /// the engine. Of an id that was announced before an error nothing will be heard.
+    /// Returns what the engine knows of images; `None` for a model without an image encoder.
+    pub fn images(&self) -> Option<&ImageReader> {
+        self.inner.images.as_ref()
+    }
+
+    /// Returns the rows and columns of the tokens that stand for a picture.
     ///
     /// # Errors
-    /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Whatever happens after an `Ok` comes to the sink, which
-    /// is given a last output for each of the request's sequences, always.
+    /// `InvalidRequest` for a shape that the encoder does not take, and for a model without an image encoder.
+    pub fn image_grid(&self, picture: &Picture) -> Result<[u32; 2]> {
+        self.image_reader()?.grid(picture)
+    }
+
+    fn image_reader(&self) -> Result<&ImageReader> {
+        let missing = || {
+            let expected = "text alone, since there is no image encoder beside the model's file; put its mmproj-*.gguf \
+                            there, or name it (mmproj)";
+            Error::invalid("images", "an image", expected)
+        };
+        self.images().ok_or_else(missing)
+    }
+
+    /// Checks and queues a request; never blocks on the device.
+    ///
+    /// `announce` gets the request's id before the engine thread learns of the request, and so before any output. Sinks
+    /// need this if they know their requests by id. It runs under a lock of the engine, so it must neither wait nor
+    /// call the engine. An id that was announced before an error never gets an output.
+    ///
+    /// # Errors
+    /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Everything after an `Ok` reaches the sink. Each sequence
+    /// of the request always gets a last output.
     pub fn add_request(&self, request: NewRequest, announce: impl FnOnce(RequestId)) -> Result<AcceptedRequest> {
-        let NewRequest { name, prompt, params, priority, timeout, cache_salt, client, sink } = request;
+        let NewRequest { name, prompt, images, params, priority, timeout, cache_salt, client, sink } = request;
         let limits = self.limits();
         for (what, text) in [("request id", &name), ("cache_salt", &cache_salt), ("client", &client)] {
             text.as_ref().map_or(Ok(()), |text| limits.check_text(what, text))?;
         }
-        let (prompt, guidance) = self.check(prompt, &params)?;
+        let Checked { prompt, images, guidance } = self.check(prompt, images, &params)?;
         let prompt: Arc<[u32]> = prompt.into();
         let engine_seed = self.inner.seed;
         let (id, name) = self.inner.shared.admit(name, |id, name| {
@@ -210,20 +162,20 @@ impl Engine {
             };
             announce(id);
             let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
-            Admission { priority, cache_salt, client: client.map(Into::into), ..admission }
+            Admission { images, priority, cache_salt, client: client.map(Into::into), ..admission }
         })?;
         Ok(AcceptedRequest { id, name: name.to_string(), prompt_token_ids: prompt })
     }
 
-    /// Checks a request as `add_request` does before it queues it; returns the prompt as token ids.
+    /// Checks a request exactly as `add_request` does before queueing it. Returns the prompt as token ids.
     ///
     /// # Errors
     /// `InvalidRequest`, `Forked`.
-    pub fn prepare(&self, prompt: Prompt, params: &RequestParams) -> Result<Vec<u32>> {
-        self.check(prompt, params).map(|(prompt, _)| prompt)
+    pub fn prepare(&self, prompt: Prompt, images: Vec<Arc<Picture>>, params: &RequestParams) -> Result<Vec<u32>> {
+        self.check(prompt, images, params).map(|checked| checked.prompt)
     }
 
-    fn check(&self, prompt: Prompt, params: &RequestParams) -> Result<(Vec<u32>, Option<Guidance>)> {
+    fn check(&self, prompt: Prompt, images: Vec<Arc<Picture>>, params: &RequestParams) -> Result<Checked> {
         self.check_process()?;
         let sampling = match params {
             RequestParams::Sampling(params) => Some(params),
@@ -240,11 +192,23 @@ impl Engine {
             Prompt::TokenIds(ids) => ids,
             Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
         };
+        let (prompt, images) = self.expand(prompt, images)?;
         self.check_prompt(&prompt, sampling.map_or(0, |params| params.max_tokens))?;
-        Ok((prompt, sampling.map_or(Ok(None), |params| self.guidance(params))?))
+        Ok(Checked { prompt, images, guidance: sampling.map_or(Ok(None), |params| self.guidance(params))? })
     }
 
-    /// The rules of a text. Its form is compiled unless it is known, in milliseconds, for a large one in a second.
+    /// Replaces the placeholders of a prompt by the tokens of its images.
+    fn expand(&self, prompt: Vec<u32>, images: Vec<Arc<Picture>>) -> Result<(Vec<u32>, Option<PromptImages>)> {
+        if images.is_empty() {
+            return Ok((prompt, None));
+        }
+        let (prompt, images, of_request) = self.image_reader()?.expand(&prompt, images)?;
+        self.inner.shared.limits.check_images(&images)?;
+        Ok((prompt, Some((Arc::new(images), of_request))))
+    }
+
+    /// Returns the constraints of a text. A grammar that is not cached is compiled, which takes milliseconds, or a
+    /// second for a large one.
     fn guidance(&self, params: &SamplingParams) -> Result<Option<Guidance>> {
         let Some(form) = &params.structured_outputs else { return Ok(Guidance::new(params, None)) };
         let missing = || Error::invalid("structured_outputs", "an engine without a tokenizer", "a model that has one");
@@ -253,7 +217,7 @@ impl Engine {
         Ok(Guidance::new(params, Some(guide)))
     }
 
-    /// Whether the scheduler would take the prompt, and the model knows its tokens.
+    /// Checks that the prompt fits the scheduler's limits and that the model knows its tokens.
     fn check_prompt(&self, prompt: &[u32], max_tokens: usize) -> Result<()> {
         let shared = &self.inner.shared;
         shared.limits.check_length(prompt.len(), max_tokens, &shared.kv_cache.read())?;
@@ -277,6 +241,7 @@ impl Engine {
             id,
             name,
             prompt,
+            images: None,
             priority: 0,
             cache_salt: None,
             client: None,
@@ -287,8 +252,8 @@ impl Engine {
         }
     }
 
-    /// `false` when no such request is active. Its name is free at once, its blocks within one step, which may be
-    /// stopped for it.
+    /// Aborts a request by name; `false` if no such request is active. The name is free at once and the blocks within
+    /// one step, which may be interrupted for that.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
@@ -297,7 +262,7 @@ impl Engine {
         self.inner.shared.abort(|active| active.get(name).copied())
     }
 
-    /// Aborts the request of this id; does nothing for one that has ended.
+    /// Aborts a request by id; does nothing if it has ended.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
@@ -306,15 +271,15 @@ impl Engine {
         self.inner.shared.abort(|_| Some(id)).map(drop)
     }
 
-    /// Tells how a finished request ended, while its record is kept.
+    /// Returns how a finished request ended, as long as its record is kept.
     pub fn record(&self, name: &str) -> Option<RequestRecord> {
         self.check_process().ok()?;
         let now = self.inner.shared.clock.now();
         self.inner.shared.with_registry(|registry| registry.records.get(name, now))
     }
 
-    /// Counters and gauges as of the last step, or of the one that runs; an accepted request counts as waiting or
-    /// running until it has ended. All zero in a forked process.
+    /// Returns counters and gauges as of the last step or the one in flight. An accepted request counts as waiting or
+    /// running until it has ended. All values are zero in a forked process.
     pub fn stats(&self) -> Stats {
         if self.check_process().is_err() {
             return Stats::default();
@@ -325,12 +290,12 @@ impl Engine {
         stats
     }
 
-    /// Bytes that the engine holds on its device; zero once it is closed.
+    /// Returns the bytes that the engine holds on its device; zero once it is closed.
     pub fn memory(&self) -> MemoryLedger {
         self.check_process().map_or_else(|_| MemoryLedger::default(), |()| *self.inner.shared.memory.read())
     }
 
-    /// `false` when refused because blocks are in use.
+    /// Empties the prefix cache; `false` if blocks are in use.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
@@ -338,8 +303,8 @@ impl Engine {
         self.ask(Command::ResetPrefixCache)
     }
 
-    /// Asks for the logits of every position of `token_ids`, `[n * vocab_size]`, without the prefix cache. Their
-    /// answer is an error where a step failed (`StepFailed`).
+    /// Requests the logits of every position of `token_ids`, `[n * vocab_size]`, without the prefix cache. The answer
+    /// is an error if a step failed (`StepFailed`).
     ///
     /// # Errors
     /// The errors of `add_request`.
@@ -354,15 +319,15 @@ impl Engine {
         Ok(PendingLogits { engine: self.clone(), id, answer })
     }
 
-    /// Checks the invariants of KV cache and scheduler.
+    /// Checks the invariants of the KV cache and the scheduler.
     ///
     /// # Errors
-    /// `Internal` naming the broken one; `EngineDead`, `Forked`.
+    /// `Internal` naming the broken invariant; `EngineDead`, `Forked`.
     pub fn check_integrity(&self) -> Result<()> {
         self.ask(Command::CheckIntegrity)?
     }
 
-    /// Names the requests that wait and says what each waits for, between two steps.
+    /// Returns the names of waiting requests and what each waits for, as of the time between two steps.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
@@ -370,7 +335,7 @@ impl Engine {
         self.ask(Command::Waiting)
     }
 
-    /// Describes the device and says which kernel serves which tensors.
+    /// Describes the device and the kernel of each tensor type.
     pub fn describe(&self) -> &str {
         &self.inner.description
     }
@@ -382,8 +347,8 @@ impl Engine {
         }
     }
 
-    /// Closes the engine as `close` does, but waits for `timeout` at most, for callers that have something else to look
-    /// at meanwhile. Returns `false` when the threads have not ended yet; they will end by themselves.
+    /// Closes the engine as `close` does, but waits no longer than `timeout`, for callers with other work to do.
+    /// Returns `false` if the threads have not ended yet. They will end by themselves.
     pub fn close_within(&self, timeout: Duration) -> bool {
         self.check_process().is_err() || self.inner.close_by(Some(Instant::now() + timeout))
     }
@@ -392,7 +357,7 @@ impl Engine {
         self.check_process().is_err() || self.inner.shared.with_registry(|registry| registry.closed.is_some())
     }
 
-    /// It is closed, and every request has been given its last output; `true` in a forked process.
+    /// True if the engine is closed and every request has got its last output, and in a forked process.
     pub fn has_ended(&self) -> bool {
         self.check_process().is_err() || self.inner.shared.is_delivered()
     }
@@ -403,7 +368,7 @@ impl Engine {
         self.inner.shared.commands_in_queue()
     }
 
-    /// Sends a command and waits for its answer, which comes within one step.
+    /// Sends a command and waits for its answer, which arrives within one step.
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
         self.check_process()?;
         let (reply, answer) = bounded(1);
@@ -421,13 +386,13 @@ impl Engine {
         Limits { config: &inner.config, vocab_size: inner.vocab_size, has_tokenizer: inner.tokenizer.is_some() }
     }
 
-    /// Comes before any lock: a lock that was held while the process forked stays locked in the child for ever.
+    /// Must precede any lock: a lock that was held during the fork stays locked in the child for ever.
     pub(super) fn check_process(&self) -> Result<()> {
         same_process(self.inner.owner, std::process::id())
     }
 }
 
-/// The logits of a prompt under way. Whoever drops it no longer waits: the request ends within one step.
+/// The logits of a prompt that is being computed. Dropping this ends the request within one step.
 pub struct PendingLogits {
     engine: Engine,
     id: RequestId,
@@ -435,7 +400,7 @@ pub struct PendingLogits {
 }
 
 impl PendingLogits {
-    /// Gives the logits, once; disconnected when the engine closes first.
+    /// Returns the channel that yields the logits once. It is disconnected if the engine closes first.
     pub fn answer(&self) -> &Receiver<Result<Vec<f32>>> {
         &self.answer
     }
@@ -443,7 +408,7 @@ impl PendingLogits {
 
 impl Drop for PendingLogits {
     fn drop(&mut self) {
-        // A request that has been answered is not active any more, and a closed engine has ended it.
+        // An answered request is no longer active, and a closed engine has ended it.
         let _ = self.engine.abort_id(self.id);
     }
 }
@@ -457,10 +422,10 @@ impl Inner {
         self.close_by(None);
     }
 
-    /// Waits until the threads have ended, until `deadline` at most; returns whether they have.
+    /// Waits for the threads to end, no longer than `deadline`; returns true if they have.
     fn close_by(&self, deadline: Option<Instant>) -> bool {
         self.shared.close(Error::EngineDead { reason: "it was closed".into() });
-        // A sink that closes its engine runs on one of these threads, which cannot wait for itself.
+        // A sink that closes its engine runs on one of these threads, and a thread cannot wait for itself.
         if self.own_threads.contains(&std::thread::current().id()) {
             return true;
         }
@@ -484,12 +449,8 @@ impl Drop for Inner {
         if same_process(self.owner, std::process::id()).is_ok() {
             return self.close();
         }
-        // The threads do not exist in a forked child, and locks that they held stay locked: touch nothing of theirs.
+        // The threads do not exist in a forked child, and locks that they held stay locked. Touch nothing of theirs.
         std::mem::forget(Arc::clone(&self.shared));
         std::mem::forget(std::mem::take(self.threads.get_mut()));
     }
-}
-
-fn no_randomness(error: getrandom::Error) -> Error {
-    Error::internal(format!("the system gives no random numbers: {error}"))
 }

@@ -12,20 +12,20 @@ pub struct RequestId(pub u64);
 /// bounds by 2^16.
 const INDEX_BITS: u32 = 16;
 
-/// The scheduler's name for sequence `index` of a request.
+/// Returns the scheduler's id for sequence `index` of a request.
 pub(super) fn seq_id(request: RequestId, index: usize) -> SeqId {
     SeqId(request.0 << INDEX_BITS | index as u64)
 }
 
-/// The request of a sequence, and the sequence's index there.
+/// Returns the request of a sequence, and the sequence's index within it.
 pub(super) fn request_of(seq: SeqId) -> (RequestId, usize) {
     let index = seq.0 & ((1 << INDEX_BITS) - 1);
     (RequestId(seq.0 >> INDEX_BITS), index as usize)
 }
 
-/// A seed for a request that brings none: different for each, the same for the same request of the same engine seed.
+/// Derives the seed of a request without one. Requests differ, and the same engine seed gives the same seeds again.
 pub(super) fn request_seed(engine_seed: u64, id: RequestId) -> u64 {
-    // The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring inputs give unrelated outputs.
+    // The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring inputs give unrelated outputs.
     let mut z = engine_seed.wrapping_add(id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

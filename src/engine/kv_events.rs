@@ -1,11 +1,11 @@
-//! The log of what comes into the prefix cache and what goes, as callers of the engine read it.
+//! The KV events of the prefix cache, as callers of the engine read them.
 
 use super::Engine;
 use crate::Result;
 use crate::kv_cache::KvEvent;
 
 impl Engine {
-    /// Begins to log what comes into the prefix cache and what goes; see `KvCache::record_events`.
+    /// Starts to log what enters and leaves the prefix cache; see `KvCache::record_events`.
     ///
     /// # Errors
     /// `InvalidRequest`, `EngineDead`, `Forked`.
@@ -17,7 +17,7 @@ impl Engine {
         self.inner.shared.kv_cache.write().record_events(capacity)
     }
 
-    /// Ends that log.
+    /// Stops the log.
     ///
     /// # Errors
     /// `Forked`.
@@ -27,7 +27,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes what was logged since the last call. The engine is kept waiting only where there is something.
+    /// Takes the events since the last call. The engine thread is blocked only if there are events.
     ///
     /// # Errors
     /// `Forked`.

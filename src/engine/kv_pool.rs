@@ -1,48 +1,53 @@
-//! Decides how large the KV pool is and how it is divided among the model's KV groups, so that the longest total
-//! context fits.
+//! Decides how large the KV pool is and how it is divided among the model's KV groups. The aim is the longest total
+//! context.
 //!
-//! Recurrent states have their slots in the pool as well. Those of running sequences take up to half of its bytes: as
-//! many of `max_num_seqs` sequences can run as have slots then. Snapshots, and states before guessed tokens, take up to
-//! a quarter, but no more than one for each `MIN_INTERVAL` tokens that the pool holds, or for each token that may be
-//! guessed of a sequence.
+//! Recurrent states have their slots in the pool as well. The states of running sequences take up to half of its bytes,
+//! which may limit the number of running sequences below `max_num_seqs`. Snapshots, and states saved before draft
+//! tokens, take up to a quarter. Their number is at most one per `MIN_INTERVAL` tokens of the pool, or one per draft
+//! token of a sequence.
 
+use crate::backend::Reserve;
 use crate::batch::GroupKind;
-use crate::config::{EngineArgs, GroupConfig, StateConfig};
+use crate::config::{EngineArgs, GroupConfig, StateConfig, defaults};
 use crate::model::{KvGroupSpec, ModelSpec};
 use crate::{Error, Result};
 
-/// The pool's bytes divided by this are the most that the states of running sequences take, and that snapshots take.
+/// Divisors of the pool's bytes: the largest shares of the states of running sequences, and of snapshots.
 const OWN_SHARE: u64 = 2;
 const SNAPSHOT_SHARE: u64 = 4;
 
-/// Tokens between two snapshots of a long prompt, at least and at most, unless the user names them. A snapshot is worth
-/// as many tokens as have keys and values of its size, but a short prompt is computed anew in no time, and computing
-/// thousands of tokens is felt.
+/// Bounds of the number of tokens between two snapshots of a long prompt, unless the user sets it. A snapshot is worth
+/// as many tokens as have keys and values of its size. But a short prompt is quickly recomputed, and recomputing
+/// thousands of tokens is noticeable.
 const MIN_INTERVAL: u64 = 256;
 const MAX_INTERVAL: u64 = 4096;
 
-/// The pool as it will be.
+/// Maximum number of blocks of a model without attention. They hold no bytes on the device; the pool counts sequences
+/// in them.
+const MAX_EMPTY_BLOCKS: u64 = 1 << 18;
+
+/// The resolved pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) groups: Vec<GroupConfig>,
     pub(super) states: Option<StateConfig>,
-    /// Tokens of the longest sequence.
+    /// The number of tokens of the longest sequence.
     pub(super) max_model_len: usize,
 }
 
 /// The size of the KV pool that the engine's arguments ask for.
 #[derive(Debug)]
-pub(super) struct PoolWish {
+pub(super) struct PoolRequest {
     groups: Vec<Group>,
     states: Option<States>,
     block_size: u64,
     max_num_seqs: u64,
     max_num_batched_tokens: u64,
     max_model_len: usize,
-    /// Blocks of contexts that can be of use in all, and without which nothing can be served.
+    /// The numbers of context blocks that can be used at most, and that are needed to serve anything.
     useful: u64,
     needed: u64,
-    /// Bytes, where the user names them.
+    /// The pool's bytes, if the user sets them.
     memory: Option<u64>,
 }
 
@@ -56,18 +61,17 @@ struct Group {
 /// Recurrent states of all layers that have one.
 #[derive(Debug)]
 struct States {
-    /// Bytes of one slot.
     slot_bytes: u64,
     slots_per_seq: u64,
     snapshot_interval: u64,
-    /// Whether snapshots are taken.
+    /// True if snapshots are taken.
     has_snapshots: bool,
-    /// States that are kept before guessed tokens of a sequence.
-    num_guessed: u64,
+    /// The number of states that are saved before the draft tokens of one sequence.
+    num_drafted: u64,
 }
 
 impl States {
-    /// `None` for a model without states. `can_stop`: whether a step may be stopped half-way.
+    /// Returns `None` for a model without states. `can_stop`: true if a step may be interrupted.
     fn new(args: &EngineArgs, slot_bytes: u64, groups: &[Group], can_stop: bool) -> Option<Self> {
         let block_size = args.block_size as u64;
         let block_bytes: u64 = groups.iter().map(|group| group.block_bytes).sum();
@@ -78,7 +82,7 @@ impl States {
             slots_per_seq: if can_stop { 2 } else { 1 },
             snapshot_interval: tokens.next_multiple_of(block_size),
             has_snapshots: args.enable_prefix_caching,
-            num_guessed: args.speculative_config.as_ref().map_or(0, |settings| settings.num_speculative_tokens as u64),
+            num_drafted: args.speculative_config.as_ref().map_or(0, |settings| settings.num_speculative_tokens as u64),
         })
     }
 
@@ -87,11 +91,11 @@ impl States {
     }
 }
 
-impl PoolWish {
-    /// `can_stop`: whether the device's steps may be stopped half-way.
+impl PoolRequest {
+    /// Collects what the arguments ask for. `can_stop`: true if the device's steps may be interrupted.
     ///
     /// # Errors
-    /// `InvalidRequest` for a length beyond the model's, or blocks that cannot be.
+    /// `InvalidRequest` for a length beyond the model's, or for an impossible block size.
     pub(super) fn new(
         args: &EngineArgs,
         spec: &ModelSpec,
@@ -126,7 +130,7 @@ impl PoolWish {
         let max_num_seqs = max_num_seqs as u64;
         let useful = match spec.is_bidirectional() {
             false => longest.saturating_mul(max_num_seqs),
-            // Blocks are held for a step: the one that runs, and the one that is scheduled meanwhile.
+            // Blocks are held for one step only, by the step in flight and by the one scheduled meanwhile.
             true => ((max_num_batched_tokens / args.block_size) as u64).saturating_add(max_num_seqs).saturating_mul(2),
         };
         Ok(Self {
@@ -142,20 +146,21 @@ impl PoolWish {
         })
     }
 
-    /// Blocks of a group that hold contexts of `blocks` blocks in all, of `seqs` sequences. Of a window, each sequence
-    /// holds the blocks that its next token sees, which begin and end anywhere, and all together those of the step.
+    /// Returns the number of blocks of a group that hold `blocks` context blocks of `seqs` sequences. In a sliding
+    /// window, each sequence holds the blocks visible to its next token, whose ends are not aligned. All sequences
+    /// together hold the blocks of the step.
     fn blocks(&self, kind: GroupKind, blocks: u64, seqs: u64) -> u64 {
         match kind {
             GroupKind::Full | GroupKind::Bidirectional { .. } => blocks,
-            GroupKind::Sliding { window } => {
-                let of_window = u64::from(window.saturating_sub(1)) / self.block_size + 2;
+            GroupKind::Sliding { window: tokens } | GroupKind::Chunked { size: tokens } => {
+                let of_window = u64::from(tokens.saturating_sub(1)) / self.block_size + 2;
                 let of_step = self.max_num_batched_tokens.div_ceil(self.block_size);
                 blocks.min(seqs.saturating_mul(of_window).saturating_add(of_step))
             }
         }
     }
 
-    /// Bytes of a pool for contexts of `blocks` blocks in all, of `seqs` sequences, and for that many snapshots.
+    /// Returns the bytes of a pool for `blocks` context blocks of `seqs` sequences and for `snapshots` snapshots.
     fn bytes(&self, blocks: u64, seqs: u64, snapshots: u64) -> u64 {
         let of_group = |group: &Group| self.blocks(group.kind, blocks, seqs).saturating_mul(group.block_bytes);
         let of_states =
@@ -164,26 +169,26 @@ impl PoolWish {
         self.groups.iter().map(of_group).fold(states, u64::saturating_add)
     }
 
-    /// Sequences that can run at once in a pool of that many bytes. If the windows and states of all do not fit beside
-    /// the longest context, as many as do.
+    /// Returns the number of sequences that can run at once in a pool of `bytes` bytes. It is lower than `max_num_seqs`
+    /// if the windows and states of all do not fit next to the longest context.
     fn seqs(&self, bytes: u64) -> u64 {
         let own_bytes = |seqs| self.states.as_ref().map_or(0, |states| states.own_bytes(seqs));
         let fits = |seqs| self.bytes(self.needed, seqs, 1) <= bytes && own_bytes(seqs) <= bytes / OWN_SHARE;
         largest(1, self.max_num_seqs, fits)
     }
 
-    /// The most states beside those of `seqs` sequences in a pool of that many bytes, of which one is always there: a
-    /// sequence that begins with a snapshot holds it beside its own slots.
+    /// Returns the largest number of states besides those of `seqs` sequences in a pool of `bytes` bytes. It is at
+    /// least one, since a sequence that continues from a snapshot holds it besides its own slots.
     fn snapshots(&self, bytes: u64, seqs: u64) -> u64 {
         let Some(states) = &self.states else { return 1 };
         let most = (bytes / SNAPSHOT_SHARE / states.slot_bytes).min(u64::from(u32::MAX / 2));
-        let most = if states.has_snapshots { most } else { most.min(states.num_guessed) };
+        let most = if states.has_snapshots { most } else { most.min(states.num_drafted) };
         largest(1, most, |snapshots| self.bytes(self.needed, seqs, snapshots) <= bytes)
     }
 
-    /// Bytes that may go to copies of weights. Those that only make steps faster may take half of what the pool leaves,
-    /// if the user named its size (some of the rest is needed by the driver, for the code of these things), else a
-    /// quarter of what the smallest pool leaves. Those that were `asked_for` may take all of that.
+    /// Returns the bytes that copies of weights may use. Copies that were `asked_for` may use all that the pool leaves.
+    /// Others only make steps faster. They get half of that if the user sets the pool's size, since the driver needs
+    /// some of the rest for code. Otherwise they get a quarter of what the smallest pool leaves.
     pub(super) fn spare(&self, available: u64, asked_for: bool) -> u64 {
         let (left, share) = match self.memory {
             Some(bytes) => (available.saturating_sub(bytes), 2),
@@ -192,13 +197,24 @@ impl PoolWish {
         if asked_for { left } else { left / share }
     }
 
-    /// Bytes of the pool without which nothing can be served.
+    /// Returns the bytes of the smallest pool that can serve a request.
     fn least_bytes(&self) -> u64 {
         self.bytes(self.needed, 1, 1)
     }
 
+    /// Returns the bytes that weights must leave for the pool: the requested size, else the smallest pool, and the pool
+    /// for which some weights may go elsewhere.
+    pub(super) fn reserve(&self) -> Reserve {
+        let least = self.memory.unwrap_or(self.least_bytes());
+        let blocks = defaults::ROOM_MADE_TOKENS.div_ceil(self.block_size).min(self.useful).max(self.needed);
+        let seqs = self.max_num_seqs.min(defaults::ROOM_MADE_SEQS);
+        let own = self.states.as_ref().map_or(0, |states| states.own_bytes(seqs));
+        let wanted = self.bytes(blocks, seqs, seqs).max(own.saturating_mul(OWN_SHARE));
+        Reserve { least, wanted: self.memory.unwrap_or(wanted.max(least)) }
+    }
+
     /// # Errors
-    /// `OutOfMemory` where what is asked for, or the least that serves, is not there.
+    /// `OutOfMemory` if the requested pool, or the smallest useful one, does not fit.
     pub(super) fn check(&self, available: u64) -> Result<()> {
         match self.memory {
             Some(bytes) if bytes > available => Err(Error::OutOfMemory {
@@ -224,7 +240,7 @@ impl PoolWish {
         Err(Error::OutOfMemory { what, requested, available, advice })
     }
 
-    /// The pool's size and its parts: as asked for, else `default` bytes, or what can be of use.
+    /// Resolves the pool's size and its parts: the requested size, else `default` bytes or what can be used.
     pub(super) fn resolve(self, available: u64, default: u64) -> Result<Pool> {
         self.check(available)?;
         // Slots are 32-bit numbers on the device.
@@ -233,11 +249,13 @@ impl PoolWish {
             Some(bytes) => (bytes, most),
             None => (default, most.min(self.useful)),
         };
-        // The default is a part of what is available; the least that serves may take more than that part.
+        let is_empty = self.groups.iter().all(|group| group.block_bytes == 0);
+        let most = if is_empty { most.min(self.needed.max(MAX_EMPTY_BLOCKS)) } else { most };
+        // The default is a part of what is available. The smallest useful pool may be larger than that part.
         let bytes = bytes.max(self.least_bytes());
         let seqs = self.seqs(bytes);
         let most_snapshots = self.snapshots(bytes, seqs);
-        let least_snapshots = self.states.as_ref().map_or(0, |states| states.num_guessed);
+        let least_snapshots = self.states.as_ref().map_or(0, |states| states.num_drafted);
         let snapshots = |blocks: u64| {
             let of_use = blocks.saturating_mul(self.block_size) / MIN_INTERVAL;
             most_snapshots.min(of_use.max(least_snapshots)).max(1)
@@ -260,7 +278,7 @@ impl PoolWish {
     }
 }
 
-/// The largest number from `least` to `most` that `fits`, which those above it do not; `least` where none does.
+/// Returns the largest number from `least` to `most` that `fits`, where no larger number fits; `least` if none does.
 fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (least, most.max(least));
     while low < high {
@@ -280,11 +298,11 @@ mod tests {
 
     const MEGABYTE: u64 = 1 << 20;
 
-    /// Five layers of a window to one of full attention, as in gemma3; blocks of 16 tokens.
-    fn wish(memory: Option<u64>, max_num_seqs: u64, max_model_len: usize) -> PoolWish {
+    /// Five sliding-window layers for each layer of full attention, as in gemma3; blocks of 16 tokens.
+    fn request(memory: Option<u64>, max_num_seqs: u64, max_model_len: usize) -> PoolRequest {
         let group = |kind, layers: u64| Group { kind, block_bytes: layers * 64 * 1024 };
         let longest = max_model_len.div_ceil(16) as u64;
-        PoolWish {
+        PoolRequest {
             groups: vec![group(GroupKind::Sliding { window: 1024 }, 40), group(GroupKind::Full, 8)],
             states: None,
             block_size: 16,
@@ -311,23 +329,23 @@ mod tests {
     /// A long context costs its full layers and the windows, not all layers for all tokens.
     #[test]
     fn windows_bound_their_groups() {
-        let pool = wish(None, 1, 32_768).resolve(u64::MAX, u64::MAX).unwrap();
-        // 1,023 keys before a token lie in up to 65 blocks, and a step brings 32.
+        let pool = request(None, 1, 32_768).resolve(u64::MAX, u64::MAX).unwrap();
+        // 1,023 keys before a token lie in up to 65 blocks, and a step adds 32.
         assert_eq!((num_blocks(&pool), pool.max_model_len), (vec![97, 2048], 32_768));
         let bytes = (97 * 40 + 2048 * 8) * 64 * 1024;
-        assert_eq!(wish(None, 1, 32_768).least_bytes(), bytes);
-        assert_eq!(wish(Some(bytes), 1, 32_768).resolve(bytes, 0).unwrap(), pool);
-        assert!(wish(Some(bytes - 1), 1, 32_768).resolve(bytes, 0).is_err());
+        assert_eq!(request(None, 1, 32_768).least_bytes(), bytes);
+        assert_eq!(request(Some(bytes), 1, 32_768).resolve(bytes, 0).unwrap(), pool);
+        assert!(request(Some(bytes - 1), 1, 32_768).resolve(bytes, 0).is_err());
     }
 
-    /// Whatever the memory, the parts fit in it, the longest sequence fits in them, and more would not fit.
+    /// For any memory, the parts fit in it, the longest sequence fits in them, and more would not fit.
     #[test]
     fn the_pool_is_divided_without_a_rest() {
         for (memory, seqs) in [(1300, 1), (1500, 4), (1600, 64), (4000, 8), (20_000, 64)] {
-            let (memory, wish) = (memory * MEGABYTE, wish(Some(memory * MEGABYTE), seqs, 32_768));
+            let (memory, request) = (memory * MEGABYTE, request(Some(memory * MEGABYTE), seqs, 32_768));
             let (block_bytes, most): (Vec<_>, _) =
-                (wish.groups.iter().map(|group| group.block_bytes).collect(), wish.useful);
-            let pool = wish.resolve(memory, 0).unwrap();
+                (request.groups.iter().map(|group| group.block_bytes).collect(), request.useful);
+            let pool = request.resolve(memory, 0).unwrap();
             let num_blocks = num_blocks(&pool);
             let taken: u64 = num_blocks.iter().zip(&block_bytes).map(|(&n, bytes)| n as u64 * bytes).sum();
             assert!(taken <= memory && pool.max_model_len == 32_768, "{pool:?}");
@@ -336,20 +354,38 @@ mod tests {
         }
     }
 
-    /// A layer of full attention to three of states of 2 MiB, as in qwen35; blocks of 16 tokens.
-    fn hybrid(memory: Option<u64>, max_num_seqs: u64, slots_per_seq: u64) -> PoolWish {
+    /// Weights leave room for a few sequences, for the longest one that the user sets, or for the requested bytes.
+    #[test]
+    fn weights_leave_room_for_the_pool() {
+        let reserve = |request: PoolRequest| {
+            let Reserve { least, wanted } = request.reserve();
+            [least, wanted].map(|bytes| bytes / (64 * 1024))
+        };
+        let few = |needed| PoolRequest { needed, ..request(None, 64, 32_768) };
+        // One block of each layer, or the windows of eight sequences with a step and 512 full blocks.
+        assert_eq!(reserve(few(1)), [48, 512 * 40 + 512 * 8]);
+        assert_eq!(reserve(few(2048)), [97 * 40 + 2048 * 8, (8 * 65 + 32) * 40 + 2048 * 8]);
+        assert_eq!(reserve(request(Some(100 * 64 * 1024), 64, 32_768)), [100, 100]);
+        // Half of the pool holds the states of eight sequences.
+        let states = PoolRequest { needed: 1, ..hybrid(None, 64, 1) }.reserve();
+        assert_eq!(states.wanted, (16 * 48 + 256) * MEGABYTE);
+        assert!(states.least < states.wanted);
+    }
+
+    /// One layer of full attention for three layers with states of 2 MiB, as in qwen35; blocks of 16 tokens.
+    fn hybrid(memory: Option<u64>, max_num_seqs: u64, slots_per_seq: u64) -> PoolRequest {
         let states = States {
             slot_bytes: 24 * 2 * MEGABYTE,
             slots_per_seq,
             snapshot_interval: 1024,
             has_snapshots: true,
-            num_guessed: 0,
+            num_drafted: 0,
         };
         let group = Group { kind: GroupKind::Full, block_bytes: 8 * 64 * 1024 };
-        PoolWish { groups: vec![group], states: Some(states), ..wish(memory, max_num_seqs, 32_768) }
+        PoolRequest { groups: vec![group], states: Some(states), ..request(memory, max_num_seqs, 32_768) }
     }
 
-    /// Running sequences take half of the pool at most for their slots of 48 MiB, and snapshots a quarter.
+    /// Running sequences use at most half of the pool for their slots of 48 MiB, and snapshots a quarter.
     #[test]
     fn states_have_their_shares() {
         let resolve = |megabytes, seqs, slots_per_seq| {
@@ -363,33 +399,35 @@ mod tests {
         };
         // The longest context takes 1,024 MiB. All sequences have their slots, and there are 42 snapshots.
         assert_eq!(resolve(8192, 64, 1), (64 + 42, (8192 - 106 * 48) * 2));
-        // Half of it are 85 slots, of which two are a sequence's.
+        // Half of the pool holds 85 slots, and a sequence needs two.
         assert_eq!(resolve(8192, 64, 2), (2 * 42 + 42, (8192 - 126 * 48) * 2));
-        // A sequence, what is left beside its context for snapshots, and the least of all.
+        // One sequence, snapshots in the space that its context leaves, and the smallest pool.
         assert_eq!(resolve(1024 + 5 * 48, 1, 2), (2 + 3, 2048));
         assert_eq!(resolve(1024 + 3 * 48, 64, 2), (2 + 1, 2048));
         let least = (1024 + 3 * 48) * MEGABYTE;
         assert_eq!(hybrid(None, 64, 2).least_bytes(), least);
         assert!(hybrid(Some(least - 1), 64, 2).resolve(least, 0).is_err());
-        // No more snapshots than are of use to 32,768 tokens.
+        // No more snapshots than 32,768 tokens can use.
         let pool = hybrid(None, 1, 1).resolve(u64::MAX, u64::MAX).unwrap();
         assert_eq!((pool.states.unwrap().num_slots, num_blocks(&pool)), (1 + 32_768 / 256, vec![2048]));
     }
 
-    /// Guesses have states to go back to without a prefix cache and in a small pool, as long as they fit its quarter.
+    /// Draft tokens have states to return to even without a prefix cache or in a small pool. They must fit in a quarter
+    /// of the pool.
     #[test]
-    fn guesses_have_slots() {
-        let resolve = |memory: Option<u64>, max_model_len, has_snapshots, num_guessed| {
-            let mut wish = PoolWish { max_model_len, ..hybrid(memory, 1, 1) };
-            wish.needed = max_model_len.div_ceil(16) as u64;
-            wish.useful = wish.needed;
-            wish.states
+    fn drafts_have_slots() {
+        let resolve = |memory: Option<u64>, max_model_len, has_snapshots, num_drafted| {
+            let mut request = PoolRequest { max_model_len, ..hybrid(memory, 1, 1) };
+            request.needed = max_model_len.div_ceil(16) as u64;
+            request.useful = request.needed;
+            request
+                .states
                 .iter_mut()
-                .for_each(|states| (states.has_snapshots, states.num_guessed) = (has_snapshots, num_guessed));
-            wish.resolve(u64::MAX, 64 << 30).unwrap().states.unwrap().num_slots
+                .for_each(|states| (states.has_snapshots, states.num_drafted) = (has_snapshots, num_drafted));
+            request.resolve(u64::MAX, 64 << 30).unwrap().states.unwrap().num_slots
         };
-        assert_eq!([0, 8].map(|guessed| resolve(None, 1024, true, guessed)), [1 + 4, 1 + 8]);
-        assert_eq!([0, 8].map(|guessed| resolve(None, 32_768, false, guessed)), [1 + 1, 1 + 8]);
+        assert_eq!([0, 8].map(|drafted| resolve(None, 1024, true, drafted)), [1 + 4, 1 + 8]);
+        assert_eq!([0, 8].map(|drafted| resolve(None, 32_768, false, drafted)), [1 + 1, 1 + 8]);
         assert_eq!(resolve(Some(1000 * MEGABYTE), 1024, false, 8), 1 + 1000 / 4 / 48);
     }
 

@@ -1,25 +1,29 @@
-//! Launches of steps, some of them before the tokens that they begin with are known.
+//! Launches steps, some of them before their first tokens are known.
 //!
-//! While a device computes a step, the host knows what the next one will hold but for the tokens. Where the device
-//! chooses all of these (greedily, of rows that nothing else is wanted of), the next step is launched at once and the
-//! device puts them in: it does not rest while the host takes the tokens, looks for ends and prepares the step after.
-//! The host learns of the tokens a step later. A sequence that ends with one of them has a part in the step behind it
-//! all the same. What that computes of it is passed over, and its blocks go back with that step's commit.
+//! While a device computes a step, the host knows everything about the next one except its tokens. If the device picks
+//! all of them greedily and the host needs nothing else of the rows, the next step is launched at once. The device
+//! fills the tokens in, so it is not idle while the host takes them, checks for ends and prepares the following step.
+//!
+//! The host learns the tokens one step later. A sequence that ends with one of them is therefore still part of the next
+//! step. Its results there are ignored, and its blocks are freed with that step's commit.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Instant;
 
 use super::core::{Core, Launched};
 use super::ids::{RequestId, request_of};
 use super::panics::{forward_panicked, guarded};
+use super::parked::PATIENCE;
 use super::request::Request;
 use super::speculation::CATCH_UP_TOKENS;
 use crate::Result;
-use crate::batch::{ChosenToken, TO_GUESS};
+use crate::batch::{ChosenToken, TO_DRAFT};
 use crate::scheduler::{ScheduledSeq, SeqId, Step};
-use crate::selection::{Needs, Wanted, Wish};
+use crate::selection::{Needs, SamplingRequest, Wanted};
 
 impl Core {
-    /// Hands a step to the executor, unless it is empty; the requests of one that fails there end.
+    /// Hands a step to the executor, unless it is empty. If the launch fails, the step's requests end.
     pub(super) fn launch(&mut self, mut step: Step) -> Result<Option<Launched>> {
         if step.seqs.is_empty() {
             return Ok(None);
@@ -32,7 +36,7 @@ impl Core {
         }
     }
 
-    /// Launches a step. Whether all masks of its rows are there.
+    /// Launches a step. Returns true if all masks of its rows are ready.
     fn begin(&mut self, step: &mut Step) -> Result<bool> {
         self.note_started(step, self.shared.clock.now());
         self.counters.engine_steps += 1;
@@ -52,28 +56,33 @@ impl Core {
             }
         }
         self.draft(step)?;
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let launched = guarded(|| executor.launch(&step.batch, needs));
+        let (executor, panics, images) = (&mut self.executor, &mut self.panics, self.images.rows());
+        let launched = guarded(|| executor.launch(&step.batch, images, needs));
         launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         Ok(settled)
     }
 
-    /// Tells the executor what is wanted of the step's rows; the requests of one that fails there end.
+    /// Sends the executor the sampling requests of the step's rows, or of its first piece. If that fails, the step's
+    /// requests end.
     fn settle(&mut self, step: Step, since: Option<u64>) -> Result<Option<Launched>> {
-        match self.select(&step) {
-            Ok(chooses) => Ok(Some(Launched { step, selected: true, chooses, since })),
+        let pieces = step.pieces(self.executor.rows_at_once());
+        match self.select(&step, pieces[0].clone()) {
+            Ok(chooses) => {
+                let chooses = chooses && pieces.len() == 1;
+                Ok(Some(Launched { step, selected: true, chooses, since }))
+            }
             Err(error) => self.give_up(&step, error).map(|()| None),
         }
     }
 
-    /// Has the model guess those drafts of a step that are its own to guess, and a draft model compute what it lacks.
+    /// Has the model's own drafter compute the step's draft tokens, and a draft model the tokens that it lacks.
     fn draft(&mut self, step: &mut Step) -> Result<()> {
         let Some(speculator) = &self.speculator else { return Ok(()) };
         let first = self.scheduler.plan_drafts(step, speculator.catching_up(), CATCH_UP_TOKENS);
         if first.num_tokens() == 0 {
             return Ok(());
         }
-        let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_GUESS);
+        let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_DRAFT);
         let gaps: Vec<ScheduledSeq> = step.seqs.iter().filter(|scheduled| is_gap(scheduled)).cloned().collect();
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let drafted = guarded(|| executor.draft(&mut step.batch, &first));
@@ -85,33 +94,33 @@ impl Core {
             let drafts = step.drafts(&scheduled);
             self.counters.speculation.num_proposed_tokens += drafts.len() as u64;
             if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                request.guessed(scheduled.id, drafts);
+                request.drafted(scheduled.id, drafts);
             }
         }
         Ok(())
     }
 
-    /// Tells the executor what is wanted of each row of the step that was launched last, once all masks are known.
-    /// Whether it is no more than the most likely token of each, whatever the row turns out to hold.
-    pub(super) fn select(&mut self, step: &Step) -> Result<bool> {
-        let mut chooses = true;
-        for scheduled in &step.seqs {
-            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                request.settle(scheduled);
-                // An infinite logit leaves its logarithm to the whole row.
+    /// Sends the executor the sampling requests of these rows of the last launched step. Returns true if only the most
+    /// likely token of each row is needed, whatever the row contains. Rows whose masks are late are requested whole.
+    pub(super) fn select(&mut self, step: &Step, rows: Range<usize>) -> Result<bool> {
+        let (mut chooses, deadline) = (true, Instant::now() + PATIENCE);
+        for (_, part) in step.parts(&rows) {
+            if let Some(request) = self.requests.get_mut(&request_of(part.id).0) {
+                request.settle_by(&part, deadline);
+                // For an infinite logit, the log-probability needs the whole row.
                 chooses &= !request.wants_logprobs();
             }
         }
-        let wishes = want_logits(&self.requests, step, self.vocab_size);
-        chooses &= wishes.iter().all(|wish| *wish == Wanted::Argmax.into());
+        let sampling_requests = want_logits(&self.requests, step, &rows, self.vocab_size);
+        chooses &= sampling_requests.iter().all(|request| *request == Wanted::Argmax.into());
         let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let selected = guarded(|| executor.select(&wishes));
+        let selected = guarded(|| executor.select(rows, &sampling_requests));
         selected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         Ok(chooses)
     }
 
-    /// Whether the device can put in all tokens that the step ahead lacks, while `running` runs. Newcomers need not
-    /// wait for a step that has not begun, and steps with prompts are so long that a rest between them is nothing.
+    /// True if the device can fill in all tokens that the step ahead lacks while `running` runs. New requests need not
+    /// wait for a step that has not begun. Steps with prompts are so long that a gap between them does not matter.
     pub(super) fn can_feed(&self, running: &Launched, ahead: &Step) -> bool {
         let decodes = |scheduled: &ScheduledSeq| {
             let request = self.requests.get(&request_of(scheduled.id).0);
@@ -125,19 +134,21 @@ impl Core {
             && !self.shared.watch.expects_any()
     }
 
-    /// Launches the step ahead behind the one that runs, then takes the results of that one. Returns the step ahead.
+    /// Launches the step ahead after the one in flight, then takes the results of the latter. Returns the step ahead.
     pub(super) fn feed(&mut self, running: Launched, mut ahead: Step) -> Result<Option<Launched>> {
         ahead.batch.chosen = chosen_tokens(&running.step, &ahead);
         let begun = self.begin(&mut ahead);
-        let sampled = match self.collect(&running) {
+        let mut sampled = match self.collect(&running) {
             Ok(sampled) => sampled,
             Err(error) => {
-                // It begins with tokens of the step that failed.
+                // The step ahead begins with tokens of the step that failed.
                 self.give_up(&ahead, error.clone())?;
                 self.give_up(&running.step, error)?;
                 return Ok(None);
             }
         };
+        // The step ahead contains no constrained sequences.
+        self.park_late(&mut sampled);
         self.commit(&running, sampled, &HashMap::new(), &Step::default())?;
         self.note_freed();
         ahead.seqs.retain(|scheduled| self.scheduler.info(scheduled.id).is_some());
@@ -148,7 +159,7 @@ impl Core {
     }
 }
 
-/// The tokens that `running` chooses for the step behind it, which has one row of each sequence.
+/// Returns the tokens that `running` picks for the step after it, which has one row per sequence.
 fn chosen_tokens(running: &Step, ahead: &Step) -> Vec<ChosenToken> {
     let rows = running.seqs.iter().filter_map(|scheduled| Some((scheduled.id, scheduled.samples.clone().next_back()?)));
     let rows: HashMap<SeqId, usize> = rows.collect();
@@ -159,13 +170,18 @@ fn chosen_tokens(running: &Step, ahead: &Step) -> Vec<ChosenToken> {
     chosen.collect()
 }
 
-/// Lists, for each row of logits, what its sequence needs of it: by default the most likely token alone.
-fn want_logits<'a>(requests: &'a HashMap<RequestId, Request>, step: &Step, vocab_size: usize) -> Vec<Wish<'a>> {
-    let mut wishes = vec![Wanted::Argmax.into(); step.batch.logits_indices.len()];
-    for scheduled in &step.seqs {
-        if let Some(request) = requests.get(&request_of(scheduled.id).0) {
-            request.want_logits(scheduled, vocab_size, &mut wishes);
+/// Returns the sampling request of each of these rows of logits. The default is the most likely token only.
+fn want_logits<'a>(
+    requests: &'a HashMap<RequestId, Request>,
+    step: &Step,
+    rows: &Range<usize>,
+    vocab_size: usize,
+) -> Vec<SamplingRequest<'a>> {
+    let mut sampling_requests = vec![Wanted::Argmax.into(); rows.len()];
+    for (_, part) in step.parts(rows) {
+        if let Some(request) = requests.get(&request_of(part.id).0) {
+            request.want_logits(&part, vocab_size, &mut sampling_requests);
         }
     }
-    wishes
+    sampling_requests
 }

@@ -1,11 +1,12 @@
-//! Functions that take requests into the engine, carry them on with each token, and end them. Every end goes through
-//! `end_request` or `accept`, and from there through `retire`.
+//! Takes requests into the engine, advances them with each token, and ends them. Every end goes through `end_request`
+//! or `accept`, and from there through `retire`.
 
 use std::sync::Arc;
 
 use super::core::{Core, Launched};
 use super::guidance::Guidance;
 use super::ids::{RequestId, request_of, seq_id};
+use super::images::Encoded;
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
 use super::panics::{guarded, panicked};
 use super::pooling::Pooled;
@@ -15,15 +16,15 @@ use super::sequence::{EndRules, Sequence, TextStream};
 use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
 use crate::batch::SeqExtras;
-use crate::config::{Pooling, PoolingParams, SamplingParams};
+use crate::config::{PoolingParams, SamplingParams};
 use crate::sampler::SequenceSampler;
 use crate::scheduler::{NewSequence, SeqId, Step, WaitingReason};
 use crate::{Error, Result};
 
 impl Core {
-    /// A new request: known from here on, whatever becomes of it.
+    /// Admits a new request. From here on the engine knows it, whatever happens to it.
     pub(super) fn admit(&mut self, admission: Admission) {
-        let Admission { id, name, prompt, priority, cache_salt, client, arrival, arrival_time, deadline, kind } =
+        let Admission { id, name, prompt, images, priority, cache_salt, client, arrival, arrival_time, deadline, kind } =
             admission;
         self.num_taken += 1;
         self.shared.watch.take_in(id);
@@ -34,9 +35,9 @@ impl Core {
             }
             RequestKind::Vector { params: PoolingParams { pooling, normalize }, sink } => {
                 let pooling = pooling.unwrap_or(self.config.pooling);
-                let head = self.rank_head.clone().filter(|_| pooling == Pooling::Rank);
+                let head = self.head.clone().filter(|head| head.serves(pooling));
                 let pooled = Pooled::new(pooling, normalize, head, sink);
-                // Where the prompt comes in one step, its hidden states come with it.
+                // A prompt that is computed in one step gets all its hidden states from that step.
                 let all = pooled.wants_all() || self.config.is_bidirectional();
                 (Work::Pool(pooled), all)
             }
@@ -55,7 +56,7 @@ impl Core {
             all_logits,
             cache_salt,
             will_fork,
-            extras: SeqExtras::default(),
+            extras: SeqExtras { adapter: None, images: images.as_ref().map(|(images, _)| Arc::clone(images)) },
         };
         let metrics = RequestMetrics { arrival_time, ..Default::default() };
         let request = Request { id, name, prompt, arrival, deadline, started: false, metrics, work };
@@ -64,8 +65,25 @@ impl Core {
             self.deadlines.insert((deadline, id));
         }
         let now = self.shared.clock.now();
-        if let Err(error) = self.scheduler.add(sequence, now) {
+        let added = match images {
+            Some((_, images)) => self.images.encode(sequence, id, images),
+            None => self.scheduler.add(sequence, now),
+        };
+        if let Err(error) = added {
             self.end_request(id, FinishReason::Error, Some(error), now);
+        }
+    }
+
+    /// Schedules a request whose images are encoded, unless it has ended meanwhile.
+    pub(super) fn encoded(&mut self, Encoded { request, rows, stats }: Encoded) {
+        self.counters.images = stats;
+        let now = self.shared.clock.now();
+        let added = rows.and_then(|rows| match self.images.take(request, rows) {
+            Some(sequence) => self.scheduler.add(sequence, now),
+            None => Ok(()),
+        });
+        if let Err(error) = added {
+            self.end_request(request, FinishReason::Error, Some(error), now);
         }
     }
 
@@ -91,25 +109,24 @@ impl Core {
             .map(|index| {
                 let text = self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, &params, stops.clone()));
                 let guidance = guidance.as_ref().map(Guidance::sibling);
-                let guesser = self.speculator.as_ref().map(|speculator| speculator.guesser(prompt));
-                Sequence::new(sampler.sibling(index), rules.clone(), text, guidance, guesser, index == 0)
+                let proposer = self.speculator.as_ref().map(|speculator| speculator.proposer(prompt));
+                Sequence::new(sampler.sibling(index), rules.clone(), text, guidance, proposer, index == 0)
             })
             .collect();
-        // The first token of a prompt has nothing before it that could predict it.
+        // The first token of a prompt has no token before it that could predict it.
         let prompt_logprobs = params.prompt_logprobs.map(|_| vec![None]);
         Generation { params, sink, sequences, prompt_logprobs }
     }
 
-    /// The requests of which a sequence waits, and what for.
+    /// Returns the requests with a waiting sequence, and what each waits for.
     pub(super) fn waiting(&self) -> Vec<(Arc<str>, WaitingReason)> {
-        let waiting = self.scheduler.waiting().into_iter().filter_map(|(seq, reason)| {
-            let (id, _) = request_of(seq);
-            self.requests.get(&id).map(|request| (Arc::clone(&request.name), reason))
-        });
-        waiting.collect()
+        let waiting = self.scheduler.waiting().into_iter().map(|(seq, reason)| (request_of(seq).0, reason));
+        let encoding = self.images.waiting().map(|id| (id, WaitingReason::ImageEncoder));
+        let named = |(id, reason)| self.requests.get(&id).map(|request| (Arc::clone(&request.name), reason));
+        waiting.chain(encoding).filter_map(named).collect()
     }
 
-    /// Requests that run for the first time leave the queue.
+    /// Takes requests that run for the first time out of the queue.
     pub(super) fn note_started(&mut self, step: &Step, now: u64) {
         for scheduled in &step.seqs {
             let (id, _) = request_of(scheduled.id);
@@ -121,7 +138,7 @@ impl Core {
         }
     }
 
-    /// Gives a sequence its next token, and ends it where that is due.
+    /// Gives a sequence its next token, and ends the sequence if that is its last.
     pub(super) fn accept(&mut self, pick: Pick, now: u64) {
         let (id, index) = request_of(pick.seq);
         let Some(request) = self.requests.get_mut(&id) else { return };
@@ -137,7 +154,7 @@ impl Core {
         let Some(generation) = request.generation() else { return };
         let sequence = &mut generation.sequences[index];
         if sequence.ended() {
-            // A token before this one, of the same step, was its last.
+            // An earlier token of the same step was the sequence's last.
             return;
         }
         let pushed = guarded(|| sequence.push(pick.token, pick.logprobs.as_ref()));
@@ -177,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Takes a sequence out of the scheduler, which frees its blocks.
+    /// Removes a sequence from the scheduler, which frees its blocks.
     fn release(&mut self, id: RequestId, seq: SeqId, now: u64) {
         let preemptions = self.scheduler.info(seq).map_or(0, |info| info.num_preemptions);
         self.scheduler.finish(seq, now);
@@ -194,7 +211,7 @@ impl Core {
         Some(request.metrics)
     }
 
-    /// Ends a request in whatever state it is: the consumer is told, and nothing of it is left.
+    /// Ends a request in any state: its consumer gets the last outputs, and nothing of it remains.
     pub(super) fn end_request(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>, now: u64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.metrics.total_time = Some(seconds(now - request.arrival.min(now)));
@@ -211,18 +228,18 @@ impl Core {
         self.retire(request, reason, error, now);
     }
 
-    /// Ends a request that its caller gave up at `asked`, and measures how long its blocks stay after that.
+    /// Ends a request that its caller aborted at `asked`, and measures how long its blocks stay in use after that.
     pub(super) fn abort(&mut self, id: RequestId, asked: u64) {
         if !self.requests.contains_key(&id) {
             return;
         }
         self.end_request(id, FinishReason::Abort, None, self.now());
-        // A step in flight may still write the blocks, which go back with its commit.
+        // A step in flight may still write to the blocks; they are freed with its commit.
         self.cancelled.push((self.scheduler.newest_step(), asked));
         self.note_freed();
     }
 
-    /// Counts the aborted requests whose blocks are free by now.
+    /// Counts the aborted requests whose blocks are free now.
     pub(super) fn note_freed(&mut self) {
         if self.cancelled.is_empty() {
             return;
@@ -238,7 +255,7 @@ impl Core {
         });
     }
 
-    /// A request that samples nothing has all it wanted of its prompt: it is over.
+    /// Ends a request that samples nothing, once it has all results of its prompt.
     pub(super) fn complete(&mut self, id: RequestId, now: u64) {
         let seq = seq_id(id, 0);
         let info = self.scheduler.info(seq);
@@ -252,11 +269,12 @@ impl Core {
         self.retire(request, FinishReason::Stop, None, now);
     }
 
-    /// The last of a request: counters, queue, deadline, name; its record stays for a while.
+    /// Finishes a request: counters, queue, deadline and name. Its record stays for a while.
     pub(super) fn retire(&mut self, request: Request, reason: FinishReason, error: Option<Error>, now: u64) {
         if !request.started {
             self.shared.leave_queue();
         }
+        self.images.forget(request.id);
         if let Some(deadline) = request.deadline {
             self.deadlines.remove(&(deadline, request.id));
         }
@@ -277,7 +295,7 @@ impl Core {
         });
     }
 
-    /// Ends what is past its deadline, waiting or running.
+    /// Ends all requests past their deadlines, waiting or running.
     pub(super) fn expire(&mut self, now: u64) {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
@@ -297,7 +315,7 @@ impl Core {
         }
     }
 
-    /// Tells the consumer of a request that could not be ended in order.
+    /// Ends a request that could not be ended in the usual way.
     pub(super) fn abandon(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>) {
         let Some(mut request) = self.requests.remove(&id) else { return };
         self.outbox.extend(request.end_all(reason, error.as_ref()));
@@ -312,8 +330,11 @@ impl Core {
         let (blocks, slots) = (stats.blocks_owned, stats.state_slots_owned);
         let is_idle = !self.has_requests() && running.is_none();
         if is_idle && (blocks + slots > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
-            let problem = format!("no request is left, yet {blocks} blocks and {slots} slots of states are owned");
+            let problem = format!("no request is left, but {blocks} blocks and {slots} state slots are owned");
             return Err(Error::internal(problem));
+        }
+        if is_idle && !self.images.is_empty() {
+            return Err(Error::internal("no request is left, but rows of images are kept"));
         }
         Ok(())
     }

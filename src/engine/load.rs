@@ -1,38 +1,52 @@
-//! Loads a model: from engine arguments to tensors on a device. What fits is decided here, before anything is served.
+//! Loads a model: from engine arguments to tensors on a device. Decides what fits before anything is served.
 
 use std::sync::Arc;
 
 use super::executor::Executor;
-use super::kv_pool::PoolWish;
+use super::images::{ImageReader, LoadedImages};
+use super::kv_pool::PoolRequest;
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
-use crate::backend::{self, Backend, Loader, OpenDevice, StepLimits, UseLoader, resolve_threads};
-use crate::config::{ComputeDtype, EngineArgs, EngineConfig, SpeculativeMethod, defaults};
+use crate::backend::{self, Backend, Loader, OpenDevice, Reserve, StepLimits, UseLoader, resolve_threads};
+use crate::config::{ComputeDtype, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, SpeculativeMethod, defaults};
 use crate::gguf::{GgufFile, Metadata};
+use crate::model::vision::{self, Encoder, ImageEncoder, VisionSpec, VisionTensors, find_projector, open_projector};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
-/// All that the engine is started with.
+/// The value of `EngineArgs::mmproj` for no image encoder.
+const NO_ENCODER: &str = "none";
+
+/// Everything needed to start the engine.
 pub struct LoadedModel {
     pub executor: Box<dyn Executor>,
     pub config: EngineConfig,
-    /// `None` when the file has none: only token ids can be served.
+    /// `None` if the file has no tokenizer; then only token ids can be served.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub chat_template: Option<Arc<ChatTemplate>>,
+    /// `None` if there is no image encoder.
+    pub images: Option<LoadedImages>,
+}
+
+impl LoadedModel {
+    /// Returns a model that serves token ids alone.
+    pub fn new(executor: Box<dyn Executor>, config: EngineConfig) -> Self {
+        Self { executor, config, tokenizer: None, chat_template: None, images: None }
+    }
 }
 
 /// Opens, checks and loads the model.
 ///
 /// # Errors
-/// The errors of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
-/// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
+/// The errors of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`) and of the device, and
+/// `OutOfMemory` naming the setting that helps. `Interrupted` if `progress` returned `false`.
 pub(super) fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
     load_on(args, || backend::open(args), progress)
 }
 
-/// Loads onto the device that `open` gives, which is opened only once the file is known to be loadable.
+/// Loads the model onto the device that `open` returns. The device is opened only if the file is known to be loadable.
 pub(super) fn load_on(
     args: &EngineArgs,
     open: impl FnOnce() -> Result<OpenDevice>,
@@ -62,7 +76,13 @@ pub(super) fn load_on(
     if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
         tracing::warn!("{error} (all but chat works without it)");
     }
+    let projector = find_encoder(args, &gguf, &spec)?;
     let device = open()?;
+    // First, so that the rest is planned with the memory that is left.
+    let images = match (&projector, &tokenizer) {
+        (Some((file, vision)), Some(tokenizer)) => Some(load_encoder(&device, args, file, vision, tokenizer)?),
+        _ => None,
+    };
     let max_num_seqs = resolve_seqs(args, device.default_seqs());
     let limits = resolve_limits(args, &spec, max_num_seqs, device.default_batched_tokens());
     let model = Model { args, max_num_seqs, tensors, gguf: &gguf, spec: &spec, file_bytes };
@@ -77,27 +97,67 @@ pub(super) fn load_on(
     };
     let load = Load { model: &model, limits, default_pool: |bytes| device.default_kv_cache_bytes(bytes), progress };
     let (executor, config) = device.load(args, step, load)?;
-    Ok(LoadedModel { executor, config, tokenizer, chat_template })
+    Ok(LoadedModel { executor, config, tokenizer, chat_template, images })
 }
 
-/// A model's file as it was read, and the arguments that it is loaded with.
+/// Opens the file of the image encoder that the arguments name, or the one beside the model.
+fn find_encoder(args: &EngineArgs, gguf: &GgufFile, spec: &ModelSpec) -> Result<Option<(GgufFile, VisionSpec)>> {
+    match &args.mmproj {
+        Some(path) if path.as_os_str() == NO_ENCODER => Ok(None),
+        Some(path) => open_projector(path, gguf, spec).map(Some),
+        None => Ok(find_projector(gguf, spec)),
+    }
+}
+
+fn load_encoder(
+    device: &OpenDevice,
+    args: &EngineArgs,
+    file: &GgufFile,
+    spec: &VisionSpec,
+    tokenizer: &Tokenizer,
+) -> Result<LoadedImages> {
+    let path = file.metadata().path().to_owned();
+    let reader = ImageReader::new(path, spec.clone(), tokenizer)?;
+    // Its activations are too large for products of 8-bit floats.
+    let gpu = GpuOptions { compute_dtype: ComputeDtype::Auto, ..args.gpu.clone() };
+    let args = EngineArgs { gpu, ..args.clone() };
+    let tensors = VisionTensors::collect(file, spec)?;
+    let encoder = device.load(&args, vision::limits(spec), LoadEncoder { tensors: &tensors })?;
+    Ok(LoadedImages { reader, encoder })
+}
+
+struct LoadEncoder<'a> {
+    tensors: &'a VisionTensors<'a>,
+}
+
+impl UseLoader for LoadEncoder<'_> {
+    type Output = Box<dyn ImageEncoder>;
+
+    fn with<L: Loader>(self, loader: L) -> Result<Self::Output> {
+        // Matrix units take f16.
+        let dtype = if L::Backend::ASYNCHRONOUS { KvCacheDtype::F16 } else { KvCacheDtype::F32 };
+        Ok(Box::new(Encoder::load(loader, self.tensors, dtype)?))
+    }
+}
+
+/// A parsed model file and the arguments that it is loaded with.
 struct Model<'a> {
     args: &'a EngineArgs,
     max_num_seqs: usize,
     gguf: &'a GgufFile,
     spec: &'a ModelSpec,
     tensors: ModelTensors<'a>,
-    /// Bytes of all tensors, the draft model's among them.
+    /// Bytes of all tensors, including those of a draft model.
     file_bytes: u64,
 }
 
 type Loaded = (Box<dyn Executor>, EngineConfig);
 
-/// Weights, KV pool, activations.
+/// Loads weights, KV pool and activations onto a device.
 struct Load<'a, D> {
     model: &'a Model<'a>,
     limits: DecoderLimits,
-    /// Bytes of the pool, of those available, when the user names none.
+    /// Returns the bytes of the pool from the bytes available, if the user sets no size.
     default_pool: D,
     progress: &'a mut dyn FnMut(LoadProgress) -> bool,
 }
@@ -120,24 +180,27 @@ fn load_onto<L: Loader>(
 ) -> Result<Loaded> {
     let Model { args, max_num_seqs, gguf, spec, tensors, file_bytes } = model;
     loader.check_block_size(args.block_size)?;
-    // A device that computes on its own is not called back.
+    // An asynchronous device does not check for interruption.
     let can_stop = !L::Backend::ASYNCHRONOUS;
-    let wish = PoolWish::new(args, spec, *max_num_seqs, limits.max_num_batched_tokens, can_stop)?;
+    let request = PoolRequest::new(args, spec, *max_num_seqs, limits.max_num_batched_tokens, can_stop)?;
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits)?;
-    // A model that does not fit is refused before any of it is read: the system would rather kill a process than refuse
-    // it memory.
+    let beside = request.reserve();
+    let beside = Reserve { least: beside.least.saturating_add(scratch), wanted: beside.wanted.saturating_add(scratch) };
+    loader.place(tensors.uploads(), tensors.roles(), beside)?;
+    // Refuse a model that does not fit before reading it. The system would otherwise kill the process instead of
+    // refusing memory.
     let room = room_for_pool(loader.room_beside(tensors.uploads())?, scratch)?;
-    wish.check(room)?;
+    request.check(room)?;
     let total = *file_bytes;
-    // A tensor that serves twice is uploaded twice.
+    // A tensor that is used twice is uploaded twice.
     let mut tell = |done: u64| match progress(LoadProgress { done: done.min(total), total }) {
         true => Ok(()),
         false => Err(Error::Interrupted),
     };
-    let spare = wish.spare(room, args.gpu.compute_dtype == ComputeDtype::Fp8);
+    let spare = request.spare(room, args.gpu.compute_dtype == ComputeDtype::Fp8);
     let weights = tensors.upload(&mut loader, spare, &mut tell)?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
-    let pool = wish.resolve(available, default_pool(available))?;
+    let pool = request.resolve(available, default_pool(available))?;
     let is_bidirectional = spec.is_bidirectional();
     let config = EngineConfig {
         num_threads: resolve_threads(args)?,
@@ -145,7 +208,7 @@ fn load_onto<L: Loader>(
         max_model_len: pool.max_model_len,
         max_num_seqs: *max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,
-        max_prompt_logits: if is_bidirectional { limits.max_logits_rows } else { defaults::MAX_PROMPT_LOGITS },
+        max_drafts: defaults::MAX_DRAFTS,
         block_size: args.block_size,
         kv_groups: pool.groups,
         states: pool.states,
@@ -158,21 +221,21 @@ fn load_onto<L: Loader>(
         speculative_config: args.speculative_config.clone(),
         retention: args.retention,
         seed: args.seed,
-        embedding_size: spec.hidden_size,
+        embedding_size: spec.embedding_size(),
         pooling: spec.pooling,
         sampling_defaults: sampling_defaults(gguf.metadata()),
     };
     let num_blocks: Vec<usize> = config.kv_groups.iter().map(|group| group.num_blocks).collect();
     let kv_layers = spec.kv_layers(&num_blocks, args.block_size, args.kv_cache_dtype);
     let state_layers = spec.state_layers(config.states.map_or(0, |states| states.num_slots));
-    let (pools, rank_head) = ((&kv_layers[..], &state_layers[..]), tensors.rank_head()?);
-    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, pools, rank_head)?;
+    let (pools, head) = ((&kv_layers[..], &state_layers[..]), tensors.head()?);
+    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, pools, head)?;
     let mut backend = loader.finish()?;
-    decoder.rehearse(&mut backend)?;
+    decoder.warm_up(&mut backend)?;
     Ok((Box::new(Runner::new(backend, decoder)), config))
 }
 
-/// `None` for a file that says it has no tokenizer (or says nothing of one).
+/// Returns `None` for a file without a tokenizer.
 pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     match metadata.opt_str("tokenizer.ggml.model")? {
         None | Some("none") => Ok(None),
@@ -180,7 +243,7 @@ pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     }
 }
 
-/// Each running sequence gets on in each step, so a step's tokens are a limit of their number, too.
+/// Every running sequence advances in every step, so a step's token limit also bounds their number.
 fn resolve_seqs(args: &EngineArgs, default: usize) -> usize {
     args.max_num_seqs.unwrap_or(default.min(args.max_num_batched_tokens.unwrap_or(default)))
 }
@@ -188,36 +251,36 @@ fn resolve_seqs(args: &EngineArgs, default: usize) -> usize {
 fn resolve_limits(args: &EngineArgs, spec: &ModelSpec, max_num_seqs: usize, default_tokens: usize) -> DecoderLimits {
     let default_tokens = default_tokens.max(max_num_seqs);
     if spec.is_bidirectional() {
-        // A step has whole prompts, of each of whose tokens the hidden state is wanted.
+        // A step holds whole prompts and needs the hidden states of all their tokens.
         let longest = args.max_model_len.unwrap_or(spec.context_length.min(defaults::WHOLE_PROMPT_TOKENS));
         let tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(longest));
         return DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: tokens };
     }
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens);
-    let max_logits_rows = max_num_seqs.saturating_add(defaults::MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
+    let max_logits_rows = max_num_seqs.saturating_add(defaults::MAX_DRAFTS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
 
-/// States that a step may keep: of each sequence the last one and one at the end of its prompt, others at the ends of
-/// blocks, and those before drafts.
+/// Returns the number of states that a step may save. Each sequence saves its last state and the one at its prompt's
+/// end; others are saved at block ends and before drafts.
 fn state_writes(args: &EngineArgs, spec: &ModelSpec, max_num_seqs: usize, limits: DecoderLimits) -> usize {
     if spec.state_bytes() == 0 {
         return 0;
     }
     let at_ends = limits.max_num_batched_tokens / args.block_size.max(1);
-    max_num_seqs.saturating_mul(2).saturating_add(at_ends + defaults::MAX_PROMPT_LOGITS)
+    max_num_seqs.saturating_mul(2).saturating_add(at_ends + defaults::MAX_DRAFTS)
 }
 
-/// Above how many tokens a prompt is long; by default one that takes more than a step always is.
+/// Returns the length above which a prompt is long. By default a prompt that needs more than one step always is.
 fn resolve_threshold(args: &EngineArgs, max_model_len: usize, max_num_batched_tokens: usize) -> usize {
     let default = (max_model_len * defaults::LONG_PREFILL_PERCENT / 100).clamp(1, max_num_batched_tokens);
     args.long_prefill_token_threshold.unwrap_or(default)
 }
 
-/// Bytes of `room` that are left for the KV pool once activations have theirs.
+/// Returns the bytes of `room` that remain for the KV pool next to the activations.
 fn room_for_pool(room: u64, activations: u64) -> Result<u64> {
     room.checked_sub(activations).ok_or_else(|| Error::OutOfMemory {
-        what: "a step of max_num_batched_tokens tokens, beside the weights,".to_owned(),
+        what: "a step of max_num_batched_tokens tokens, next to the weights,".to_owned(),
         requested: activations,
         available: room,
         advice: "lower max_num_batched_tokens or max_num_seqs, or use a smaller model",

@@ -9,7 +9,7 @@ impl Engine {
         self.map(KvCache::block_map)
     }
 
-    /// Describes each slot of recurrent states; empty for a model without such, and in a forked process.
+    /// Describes each slot of recurrent states; empty for a model without them and in a forked process.
     pub fn state_map(&self) -> Vec<BlockInfo> {
         self.map(KvCache::state_map)
     }

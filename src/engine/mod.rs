@@ -1,14 +1,19 @@
-//! The engine: one thread that owns scheduler, KV cache and executor; handles that talk to it.
+//! The engine: one thread that owns scheduler, KV cache and executor, and handles that talk to it.
 //!
 //! ```text
 //! handle (any thread) --commands--> engine thread: core::step --outputs--> output thread --> sinks
 //! ```
 //!
-//! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
-//! and end; `request`, `sequence` and `pooling` are what lives as long as a request; `speculation` guesses tokens;
-//! `launch` hands steps to the device, some before their tokens are known; `delivery` is the output thread; `shared`
-//! what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished
-//! requests. `ids`, `output`, `progress` and `panics` are below all of them.
+//! - `start` starts its threads.
+//! - `handle` checks requests and sends commands; `shared` is the state that all threads see.
+//! - `thread` is the engine's loop, `core` its step, and `lifecycle` the admission and end of requests.
+//! - `request`, `sequence` and `pooling` live as long as a request; `records` keeps the records of finished ones.
+//! - `speculation` proposes draft tokens.
+//! - `images` computes the rows of images before their requests are scheduled.
+//! - `launch` hands steps to the device, some before their tokens are known.
+//! - `watch` decides when to interrupt a running step.
+//! - `delivery` is the output thread.
+//! - `ids`, `output`, `progress` and `panics` are used by all of them.
 
 mod core;
 mod delivery;
@@ -16,6 +21,7 @@ pub mod executor;
 mod guidance;
 pub mod handle;
 mod ids;
+mod images;
 mod kv_events;
 mod kv_pool;
 mod launch;
@@ -24,6 +30,7 @@ mod load;
 mod maps;
 pub mod output;
 mod panics;
+mod parked;
 mod pooling;
 mod progress;
 mod publish;
@@ -35,6 +42,7 @@ mod sequence;
 mod shared;
 mod sink;
 mod speculation;
+mod start;
 pub mod stats;
 mod stop;
 #[cfg(test)]
@@ -46,6 +54,7 @@ mod watch;
 pub use executor::Executor;
 pub use handle::{AcceptedRequest, Engine, NewRequest, PendingLogits, Prompt};
 pub use ids::RequestId;
+pub use images::{ImageReader, LoadedImages};
 pub use load::LoadedModel;
 pub(crate) use load::load_tokenizer;
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
@@ -53,4 +62,4 @@ pub use progress::LoadProgress;
 pub use records::RequestRecord;
 pub(crate) use sampling_defaults::sampling_defaults;
 pub use sink::ChannelSink;
-pub use stats::{SpeculationStats, Stats};
+pub use stats::{ImageStats, SpeculationStats, Stats};

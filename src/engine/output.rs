@@ -9,7 +9,7 @@ use crate::Error;
 use crate::kv_cache::PrefixMiss;
 pub use crate::sampler::{TokenLogprob, TokenLogprobs};
 
-/// The reason for which a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FinishReason {
     /// End-of-generation token, stop token or stop string.
@@ -24,8 +24,8 @@ pub enum FinishReason {
     Error,
 }
 
-/// The token or string that stopped a sequence which finished with `FinishReason::Stop`. A sequence that ended with the
-/// model's own end token has none.
+/// The token or string that stopped a sequence with `FinishReason::Stop`. There is none if the model's own end token
+/// ended it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
     Token(u32),
@@ -35,42 +35,42 @@ pub enum StopReason {
 /// Times of a request, seconds since it arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestMetrics {
-    /// The time at which the request arrived, in seconds since the Unix epoch.
+    /// The request's arrival, in seconds since the Unix epoch.
     pub arrival_time: f64,
     pub time_in_queue: Option<f64>,
     pub time_to_first_token: Option<f64>,
     pub total_time: Option<f64>,
     pub num_cached_tokens: usize,
-    /// The reason why not more of the prompt came from the prefix cache; `None` until that is known.
+    /// The reason why no more of the prompt came from the prefix cache; `None` until that is known.
     pub prefix_miss: Option<PrefixMiss>,
     pub num_preemptions: usize,
 }
 
-/// News of one sequence (`index` of `n`) of a request since the last delivery.
+/// New results of one sequence (`index` of `n`) of a request since the last delivery.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SequenceOutput {
     pub request: RequestId,
     pub index: usize,
     pub token_ids: Vec<u32>,
     pub text: String,
-    /// One entry per token in `token_ids`; empty unless logprobs were asked for.
+    /// One entry per token in `token_ids`; empty unless logprobs were requested.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Sum over all tokens so far, when logprobs were asked for.
+    /// The sum over all tokens so far, if logprobs were requested.
     pub cumulative_logprob: Option<f64>,
-    /// One entry per prompt token (the first is `None`), sent with the first delivery if they were asked for.
+    /// One entry per prompt token (the first is `None`), sent with the first delivery if requested.
     pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
-    /// The vector of a request for one, which comes with its end.
+    /// The result of a pooling request, sent with its end.
     pub embedding: Option<Vec<f32>>,
     pub finish_reason: Option<FinishReason>,
     pub stop_reason: Option<StopReason>,
-    /// Set with `FinishReason::Error`, and with it alone.
+    /// Set with `FinishReason::Error` only.
     #[serde(serialize_with = "tell_error", deserialize_with = "told_error")]
     pub error: Option<Error>,
     pub metrics: RequestMetrics,
 }
 
 impl SequenceOutput {
-    /// Adds what came after it, of the same sequence: what nobody takes is one output, however many steps it took.
+    /// Appends a later output of the same sequence, so that undelivered outputs of several steps become one.
     pub fn merge(&mut self, later: Self) {
         self.token_ids.extend(later.token_ids);
         self.text.push_str(&later.text);
@@ -85,10 +85,11 @@ impl SequenceOutput {
     }
 }
 
-/// The error of a sequence as another process is told of it: its kind as far as Python distinguishes it.
+/// A sequence's error as another process gets it: its kind, as far as Python distinguishes it.
 #[derive(Serialize, Deserialize)]
 enum ToldError {
     EngineDead(String),
+    GrammarFailed(String),
     Internal(String),
     StepFailed(String),
 }
@@ -96,6 +97,7 @@ enum ToldError {
 fn tell_error<S: Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
     let told = error.as_ref().map(|error| match error {
         Error::EngineDead { reason } => ToldError::EngineDead(reason.clone()),
+        Error::GrammarFailed { problem } => ToldError::GrammarFailed(problem.clone()),
         Error::Internal { problem } => ToldError::Internal(problem.clone()),
         Error::StepFailed { problem } => ToldError::StepFailed(problem.clone()),
         other => ToldError::StepFailed(other.to_string()),
@@ -107,21 +109,22 @@ fn told_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Error
     let told = Option::<ToldError>::deserialize(deserializer)?;
     Ok(told.map(|error| match error {
         ToldError::EngineDead(reason) => Error::EngineDead { reason },
+        ToldError::GrammarFailed(problem) => Error::GrammarFailed { problem },
         ToldError::Internal(problem) => Error::Internal { problem },
         ToldError::StepFailed(problem) => Error::StepFailed { problem },
     }))
 }
 
-/// The receiver of a request's outputs. It is called on the output thread, never on the engine thread, with everything
-/// that is new for all of this sink's requests, in order; it must not block for long. When it says that its consumer is
-/// gone (`false`), the requests are aborted.
+/// The receiver of a request's outputs. It is called on the output thread, never on the engine thread. Each call passes
+/// everything new for all requests of this sink, in order. It must not block for long. If it returns `false`, its
+/// consumer is gone and the requests are aborted.
 pub trait OutputSink: Send + Sync {
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool;
 }
 
 pub type SharedSink = Arc<dyn OutputSink>;
 
-/// Whether both are the same object, whatever vtable their pointers carry.
+/// True if both are the same object, whatever vtables their pointers carry.
 pub(super) fn same_sink(a: &SharedSink, b: &SharedSink) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
@@ -147,7 +150,7 @@ mod tests {
         }
     }
 
-    /// A23, A24: nothing of either part is lost; what speaks of the whole is the later one's.
+    /// A23, A24: nothing of either part is lost; totals come from the later part.
     #[test]
     fn merged_outputs_are_one() {
         let mut merged = SequenceOutput { prompt_logprobs: Some(vec![None]), ..part(1) };

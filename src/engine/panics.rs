@@ -1,30 +1,26 @@
-//! Panics as errors: one of ours costs the request, or the step, that it happened in.
+//! Panics as errors: a panic of our code costs only the request or step in which it happened.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::Error;
+use crate::error::panic_message;
 
-/// Steps in a row that may panic before the executor is taken for broken.
+/// Consecutive steps that may panic before the executor is considered broken.
 const MAX_PANICS: u32 = 3;
 
 pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> std::thread::Result<T> {
     catch_unwind(AssertUnwindSafe(f))
 }
 
-/// A panic of ours outside the forward pass fails the one request that it happened in.
+/// Turns a panic outside the forward pass into the error of the one request in which it happened.
 pub(super) fn panicked(doing: &str, payload: &(dyn Any + Send)) -> Error {
     let problem = format!("a panic in {doing}: {}", panic_message(payload));
     tracing::error!("{problem}");
     Error::StepFailed { problem }
 }
 
-pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
-}
-
-/// Counts a panic of the executor in a step; the last one that is borne says that the engine cannot go on.
+/// Counts a panic of the executor in a step. After `MAX_PANICS` in a row the engine cannot continue.
 pub(super) fn forward_panicked(panics: &mut u32, payload: &(dyn Any + Send)) -> Error {
     *panics += 1;
     let problem = format!("a panic in the forward pass: {}", panic_message(payload));

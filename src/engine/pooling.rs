@@ -1,11 +1,11 @@
-//! A request for one vector: the hidden states of its prompt as they come, chunk by chunk, and what becomes of them.
+//! A request for one vector: collects the hidden states of its prompt chunk by chunk and pools them.
 
 use std::sync::Arc;
 
 use super::ids::RequestId;
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use crate::config::Pooling;
-use crate::model::RankHead;
+use crate::model::Head;
 use crate::scheduler::ScheduledSeq;
 use crate::selection::Selection;
 use crate::{Error, Result};
@@ -13,39 +13,40 @@ use crate::{Error, Result};
 pub(super) struct Pooled {
     pooling: Pooling,
     normalize: bool,
-    head: Option<Arc<RankHead>>,
+    head: Option<Arc<Head>>,
     pub sink: SharedSink,
-    /// Sum of the hidden states so far; positions are added in their order, however the prompt is cut into chunks.
+    /// The sum of the hidden states so far. Positions are added in order, however the prompt is cut into chunks.
     sum: Vec<f64>,
     count: usize,
     vector: Vec<f32>,
 }
 
 impl Pooled {
-    /// `head`: of a model that ranks, where its number is asked for.
-    pub(super) fn new(pooling: Pooling, normalize: bool, head: Option<Arc<RankHead>>, sink: SharedSink) -> Self {
-        let pooling = head.as_ref().map_or(pooling, |head| head.input());
+    /// `head`: the model's head, if the request goes through it.
+    pub(super) fn new(pooling: Pooling, normalize: bool, head: Option<Arc<Head>>, sink: SharedSink) -> Self {
+        let pooling = head.as_ref().map_or(pooling, |head| head.input(pooling));
         Self { pooling, normalize, head, sink, sum: Vec::new(), count: 0, vector: Vec::new() }
     }
 
-    /// Whether all of the prompt's positions are wanted, and not the last one alone: none may come from the prefix
-    /// cache, which does not keep hidden states.
+    /// True if all positions of the prompt are needed, not only the last one. Then none may come from the prefix cache,
+    /// which does not keep hidden states.
     pub(super) fn wants_all(&self) -> bool {
         matches!(self.pooling, Pooling::Mean | Pooling::Cls)
     }
 
-    /// Reads the step's hidden states of the prompt; `true` when the vector is there.
+    /// Reads the step's hidden states of the prompt; `true` once the vector is complete.
     ///
     /// # Errors
-    /// `StepFailed` where hidden states were no numbers.
+    /// `StepFailed` if a hidden state is not finite.
     pub(super) fn read(&mut self, scheduled: &ScheduledSeq, rows: &Selection<'_>) -> Result<bool> {
-        let first = scheduled.start + scheduled.num_tokens - scheduled.logits.len();
         let is_done = !scheduled.samples.is_empty();
-        for (position, row) in (first..).zip(scheduled.logits.clone()) {
+        for (position, row) in scheduled.positions() {
+            // A step that was interrupted between two pieces of its rows returns the rows that were read already once
+            // more.
             let is_wanted = match self.pooling {
-                Pooling::Mean => true,
-                Pooling::Cls => position == 0,
-                Pooling::Last | Pooling::Rank => is_done && row + 1 == scheduled.logits.end,
+                Pooling::Mean => position >= self.count,
+                Pooling::Cls => position == 0 && self.count == 0,
+                Pooling::Last | Pooling::Rank => is_done && row + 1 == scheduled.logits.end && self.count == 0,
             };
             if is_wanted {
                 self.add(rows.hidden(row)?);
@@ -64,20 +65,19 @@ impl Pooled {
     }
 
     fn pooled(&self) -> Result<Vec<f32>> {
-        let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let length = length(&self.sum);
         if !length.is_finite() {
             return Err(Error::StepFailed { problem: "the hidden states hold values that are no numbers".into() });
         }
-        if let Some(head) = &self.head {
-            let hidden: Vec<f64> = self.sum.iter().map(|sum| sum / self.count as f64).collect();
-            return Ok(vec![head.relevance(&hidden) as f32]);
-        }
-        let divisor = if self.normalize { length } else { self.count as f64 };
-        let scale = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };
-        Ok(self.sum.iter().map(|value| (value * scale) as f32).collect())
+        let Some(head) = &self.head else {
+            return Ok(divided(&self.sum, if self.normalize { length } else { self.count as f64 }));
+        };
+        let hidden: Vec<f64> = self.sum.iter().map(|sum| sum / self.count as f64).collect();
+        let values = head.apply(&hidden);
+        Ok(divided(&values, if self.normalize && head.embeds() { self::length(&values) } else { 1.0 }))
     }
 
-    /// The one output of the request, with the vector if it ends because that is there.
+    /// Returns the only output of the request, with the vector if the request ended normally.
     pub(super) fn end(
         &mut self,
         request: RequestId,
@@ -101,4 +101,13 @@ impl Pooled {
             metrics,
         }
     }
+}
+
+fn length(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn divided(values: &[f64], divisor: f64) -> Vec<f32> {
+    let scale = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };
+    values.iter().map(|value| (value * scale) as f32).collect()
 }

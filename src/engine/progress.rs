@@ -1,6 +1,6 @@
-//! Progress of a load, or of another long reading of a model file.
+//! Progress of a model's load, or of another long pass over a model file.
 
-/// Bytes done and in all (of weights; a report of kernels counts units of compilation).
+/// The bytes done and in total. They are bytes of weights; a report of kernels counts units of compilation.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadProgress {
     pub done: u64,

@@ -1,18 +1,19 @@
-//! The state that the engine thread shows to the other threads.
+//! Publishes the engine thread's state to the other threads.
 
 use super::core::Core;
 
 impl Core {
-    /// Publishes the counters, then hands out the outputs: who sees the last output of a request sees its blocks free.
+    /// Publishes the counters, then sends the outputs: a consumer that sees a request's last output sees its blocks
+    /// free.
     pub(super) fn flush(&mut self) {
         self.publish();
         self.outputs.send(&mut self.outbox);
     }
 
-    /// Shows the counters to other threads. It runs before a step is computed as well as after, since a step may take
-    /// long and its requests are to be seen as running meanwhile.
+    /// Publishes the counters. It runs before a step is computed as well as after: a step may take long, and meanwhile
+    /// its requests should count as running.
     pub(super) fn publish(&mut self) {
-        self.counters.num_waiting = self.scheduler.num_waiting();
+        self.counters.num_waiting = self.scheduler.num_waiting() + self.images.num_waiting();
         self.counters.num_running = self.scheduler.num_running();
         self.counters.num_preemptions = self.scheduler.num_preemptions();
         self.counters.kv_cache = self.shared.kv_cache.read().stats();

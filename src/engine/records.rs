@@ -8,7 +8,7 @@ use super::ids::RequestId;
 use super::output::{FinishReason, RequestMetrics};
 use crate::Error;
 
-/// Records kept at most, whatever the retention.
+/// The largest number of records, whatever the retention.
 pub(super) const MAX_RECORDS: usize = 10_000;
 
 /// The end of one request.
@@ -46,7 +46,7 @@ impl Records {
         self.purge(now);
     }
 
-    /// The latest finished request of that name.
+    /// Returns the latest finished request of that name.
     pub(super) fn get(&mut self, name: &str, now: u64) -> Option<RequestRecord> {
         self.purge(now);
         self.by_name.get(name).map(|record| RequestRecord::clone(record))

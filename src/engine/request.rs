@@ -1,6 +1,7 @@
-//! A request while it lives: light, on the host, gone with its end.
+//! The state of a live request: small, on the host, dropped when the request ends.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
@@ -10,11 +11,11 @@ use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::pooling::Pooled;
 use super::sequence::Sequence;
-use super::speculation::Guesses;
+use super::speculation::Proposal;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
-use crate::selection::{Needs, Selection, Wanted, Wish};
+use crate::selection::{Needs, SamplingRequest, Selection, Wanted};
 use crate::{Error, Result};
 
 /// A token that was sampled for a sequence in this step.
@@ -22,9 +23,26 @@ use crate::{Error, Result};
 pub(super) struct Pick {
     pub seq: SeqId,
     pub token: u32,
-    /// Set for a sequence that begins here, as a copy of this one.
+    /// The parent, for a sequence that starts here as a copy of it.
     pub fork_of: Option<SeqId>,
     pub logprobs: Option<TokenLogprobs>,
+}
+
+/// The results of a step for its sequences.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub picks: Vec<Pick>,
+    /// Rows of sequences whose masks were not ready.
+    pub rows: Vec<(SeqId, Vec<f32>)>,
+}
+
+/// The logits row or the picked tokens with which a parked sequence waits.
+#[derive(Debug)]
+pub(super) enum Parked {
+    /// The row from which its next token is picked.
+    Row(Vec<f32>),
+    /// Its next tokens, and the first tokens of its forks.
+    Picks(Vec<Pick>),
 }
 
 pub(super) struct Request {
@@ -34,7 +52,7 @@ pub(super) struct Request {
     /// Microseconds of the engine's clock.
     pub arrival: u64,
     pub deadline: Option<u64>,
-    /// It has run, so it no longer has a place in the queue.
+    /// True if the request has run, so it no longer counts for the queue.
     pub started: bool,
     pub metrics: RequestMetrics,
     pub work: Work,
@@ -43,7 +61,7 @@ pub(super) struct Request {
 pub(super) enum Work {
     Generate(Generation),
     Pool(Pooled),
-    /// Rows of logits so far.
+    /// The rows of logits so far.
     PromptLogits {
         rows: Vec<f32>,
         reply: Sender<Result<Vec<f32>>>,
@@ -58,7 +76,7 @@ pub(super) struct Generation {
     pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
 }
 
-/// Room for all logits of a prompt at once: grown bit by bit they would take up to twice as much.
+/// Reserves room for all logits of a prompt at once, since growing step by step could take twice as much.
 fn reserve_rows(rows: &mut Vec<f32>, count: usize, vocab_size: usize) -> Result<()> {
     let len = count.saturating_mul(vocab_size);
     rows.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
@@ -69,8 +87,8 @@ fn reserve_rows(rows: &mut Vec<f32>, count: usize, vocab_size: usize) -> Result<
     })
 }
 
-/// Picks one token by its rule: from what the device selected of the row, or from the row itself where that is not
-/// enough. A forced one does not depend on the row.
+/// Picks one token by its rule, from what the device selected of the row, or else from the row itself. A forced token
+/// does not depend on the row.
 fn pick(
     rule: Rule<'_>,
     row: usize,
@@ -86,6 +104,7 @@ fn pick(
         }
         Rule::Masked(mask) => Some(mask),
         Rule::Free => None,
+        Rule::Awaited => return Err(Error::internal("a token was picked without its mask")),
     };
     match sampler.pick(selection.row(row), selection.unaltered(row), sequence, mask)? {
         Some(picked) => Ok(picked),
@@ -94,41 +113,49 @@ fn pick(
 }
 
 impl Request {
-    /// Writes what the sequence needs of its rows of a step's logits to `wishes`, which holds all rows of the step.
-    pub(super) fn want_logits<'a>(&'a self, scheduled: &ScheduledSeq, vocab_size: usize, wishes: &mut [Wish<'a>]) {
+    /// Writes the sampling requests of the sequence's rows to `sampling_requests`, which covers all rows of the step.
+    pub(super) fn want_logits<'a>(
+        &'a self,
+        scheduled: &ScheduledSeq,
+        vocab_size: usize,
+        sampling_requests: &mut [SamplingRequest<'a>],
+    ) {
         let wanted = if matches!(self.work, Work::Pool(_)) { Wanted::Hidden } else { Wanted::Row };
-        wishes[scheduled.logits.clone()].fill(wanted.into());
+        sampling_requests[scheduled.logits.clone()].fill(wanted.into());
         if let Work::Generate(generation) = &self.work {
             let (_, index) = request_of(scheduled.id);
             let sequence = &generation.sequences[index];
             for (ahead, row) in scheduled.samples.clone().enumerate() {
-                // Penalties of tokens behind others count these as well: the host knows how.
+                // Penalties of a later row also count the tokens before it; only the host does that.
                 let is_host_work = ahead > 0 && sequence.sampler().alters_logits();
-                wishes[row] = match sequence.rule(ahead) {
+                sampling_requests[row] = match sequence.rule(ahead) {
                     Ok(Rule::Free) if is_host_work => continue,
                     Ok(Rule::Masked(_)) if ahead > 0 => continue,
-                    Ok(Rule::Free) => sequence.sampler().wish(vocab_size, ahead, None),
-                    Ok(Rule::Masked(mask)) => sequence.sampler().wish(vocab_size, ahead, Some(mask)),
+                    // Its token, or the row for it, is already known.
+                    _ if sequence.parked => Wanted::Argmax.into(),
+                    Ok(Rule::Awaited) => continue,
+                    Ok(Rule::Free) => sequence.sampler().sampling_request(vocab_size, ahead, None),
+                    Ok(Rule::Masked(mask)) => sequence.sampler().sampling_request(vocab_size, ahead, Some(mask)),
                     Ok(Rule::Forced(_)) if generation.params.logprobs.is_some() => continue,
-                    // Nothing of the row is needed, and this is the least. A rule that failed ends its request.
+                    // Nothing of the row is needed, and this request is the cheapest. A failed rule ends its request.
                     Ok(Rule::Forced(_)) | Err(_) => Wanted::Argmax.into(),
                 };
             }
         }
     }
 
-    /// The results that its part in a step is computed for.
+    /// Returns the kind of results that the request needs from a step.
     pub(super) fn needs(&self) -> Needs {
         let hidden = matches!(self.work, Work::Pool(_));
         Needs { logits: !hidden, hidden }
     }
 
-    /// Whether log-probabilities of its tokens are wanted.
+    /// True if log-probabilities of generated tokens are requested.
     pub(super) fn wants_logprobs(&self) -> bool {
         matches!(&self.work, Work::Generate(generation) if generation.params.logprobs.is_some())
     }
 
-    /// Whether rules say which tokens its sequences may go on with.
+    /// True if its sequences are constrained in the tokens that they may use.
     pub(super) fn is_guided(&self) -> bool {
         match &self.work {
             Work::Generate(generation) => generation.sequences.iter().any(Sequence::is_guided),
@@ -136,7 +163,7 @@ impl Request {
         }
     }
 
-    /// The sequence that gets tokens in this step, if it does.
+    /// Returns the sequence that gets tokens in this step, if any.
     fn sampled(&mut self, scheduled: &ScheduledSeq) -> Option<&mut Sequence> {
         match &mut self.work {
             Work::Generate(generation) if !scheduled.samples.is_empty() => {
@@ -146,7 +173,7 @@ impl Request {
         }
     }
 
-    /// Has it computed what the sequence may go on with, if it gets a token in this step. Whether that takes time.
+    /// Starts computing the next mask if the sequence gets a token in this step. Returns true if that takes time.
     pub(super) fn prepare(&mut self, scheduled: &ScheduledSeq) -> bool {
         self.sampled(scheduled).is_some_and(|sequence| {
             sequence.prepare();
@@ -154,31 +181,33 @@ impl Request {
         })
     }
 
-    /// Waits until it is known what the sequence may go on with.
-    pub(super) fn settle(&mut self, scheduled: &ScheduledSeq) {
+    /// Takes the computed mask if it is ready by the deadline.
+    pub(super) fn settle_by(&mut self, scheduled: &ScheduledSeq, deadline: Instant) {
         if let Some(sequence) = self.sampled(scheduled) {
-            sequence.settle();
+            sequence.settle_by(deadline);
         }
     }
 
-    /// Reads a step's logits: samples the next tokens of the sequence (and the first ones of its forks) into `picks`,
-    /// up to the first that differs from its draft, or keeps what was asked of the prompt. `true` when a request that
-    /// samples nothing has all it wanted.
+    /// Reads a step's logits. Samples the next tokens of the sequence, up to the first that differs from its draft, and
+    /// the first tokens of its forks into `taken`; or keeps the requested results of the prompt. Returns `true` if a
+    /// request that samples nothing is complete.
     pub(super) fn read_logits(
         &mut self,
         scheduled: &ScheduledSeq,
         drafts: &[u32],
         logits: &mut Selection<'_>,
         sampler: &mut Sampler,
-        picks: &mut Vec<Pick>,
+        taken: &mut Taken,
     ) -> Result<bool> {
         match &mut self.work {
             Work::PromptLogits { rows, .. } => {
                 if rows.is_empty() {
                     reserve_rows(rows, self.prompt.len(), logits.cols())?;
                 }
-                // Positions that a preemption makes the request compute again come without logits.
-                for row in scheduled.logits.clone() {
+                // Positions that are recomputed after a preemption come without logits. A step that was interrupted
+                // between two pieces of its rows returns the rows that were read already once more.
+                let num_read = rows.len() / logits.cols().max(1);
+                for (_, row) in scheduled.positions().filter(|(position, _)| *position >= num_read) {
                     rows.extend_from_slice(logits.whole_row(row)?);
                 }
                 Ok(!scheduled.samples.is_empty())
@@ -186,13 +215,13 @@ impl Request {
             Work::Pool(pooled) => pooled.read(scheduled, logits),
             Work::Generate(generation) => {
                 generation.read_prompt(scheduled, &self.prompt, logits, sampler)?;
-                generation.sample(self.id, scheduled, drafts, logits, sampler, picks)?;
+                generation.sample(self.id, scheduled, drafts, logits, sampler, taken)?;
                 Ok(false)
             }
         }
     }
 
-    /// The tokens that are known to be the only ones that may come next in a sequence, one after the other.
+    /// Returns the next tokens of a sequence as far as only one continuation is possible.
     pub(super) fn forced(&self, seq: SeqId) -> &[u32] {
         match &self.work {
             Work::Generate(generation) => generation.sequences[request_of(seq).1].forced(),
@@ -200,15 +229,15 @@ impl Request {
         }
     }
 
-    /// Guesses what follows these tokens, the next ones of a sequence.
-    pub(super) fn guess(&mut self, seq: SeqId, tokens: &[u32]) -> Option<Guesses> {
-        self.generation()?.sequences[request_of(seq).1].guess(tokens)
+    /// Proposes draft tokens to follow these next tokens of a sequence.
+    pub(super) fn propose(&mut self, seq: SeqId, tokens: &[u32]) -> Option<Proposal> {
+        self.generation()?.sequences[request_of(seq).1].propose(tokens)
     }
 
-    /// Takes what the model has guessed of the tokens that come next in a sequence.
-    pub(super) fn guessed(&mut self, seq: SeqId, tokens: &[u32]) {
+    /// Takes the draft tokens that the model has computed for a sequence.
+    pub(super) fn drafted(&mut self, seq: SeqId, tokens: &[u32]) {
         if let Some(generation) = self.generation() {
-            generation.sequences[request_of(seq).1].guessed(tokens);
+            generation.sequences[request_of(seq).1].drafted(tokens);
         }
     }
 
@@ -219,7 +248,7 @@ impl Request {
         }
     }
 
-    /// The consumer of its outputs; whoever waits for logits has none.
+    /// Returns the consumer of its outputs; a request for prompt logits has none.
     pub(super) fn sink(&self) -> Option<&SharedSink> {
         match &self.work {
             Work::Generate(generation) => Some(&generation.sink),
@@ -228,7 +257,7 @@ impl Request {
         }
     }
 
-    /// Ends what has not ended yet: the last outputs of that, with their consumer.
+    /// Ends all sequences that are still live. Returns their last outputs with the consumer.
     pub(super) fn end_all(&mut self, reason: FinishReason, error: Option<&Error>) -> Vec<Delivery> {
         let (id, metrics) = (self.id, self.metrics);
         match &mut self.work {
@@ -248,7 +277,7 @@ impl Request {
         }
     }
 
-    /// Gives the consumer of a request that samples nothing what it wanted.
+    /// Returns the result of a request that samples nothing, with its consumer.
     pub(super) fn complete(&mut self) -> Option<Delivery> {
         match &mut self.work {
             Work::Generate(_) => None,
@@ -272,7 +301,7 @@ impl Request {
 }
 
 impl Generation {
-    /// Log-probabilities of the prompt's tokens: the logits at one position are about the next.
+    /// Reads log-probabilities of the prompt's tokens. The logits at one position predict the next token.
     fn read_prompt(
         &mut self,
         scheduled: &ScheduledSeq,
@@ -283,15 +312,19 @@ impl Generation {
         let (Some(top), Some(known)) = (self.params.prompt_logprobs, &mut self.prompt_logprobs) else {
             return Ok(());
         };
-        let first = scheduled.start + scheduled.num_tokens - scheduled.logits.len();
-        for (position, row) in (first + 1..prompt.len()).zip(scheduled.logits.clone()) {
-            known.push(Some(sampler.logprobs(logits.whole_row(row)?, prompt[position], top)?));
+        for (position, row) in scheduled.positions() {
+            // A step that was interrupted between two pieces of its rows returns the rows that were read already once
+            // more.
+            if let Some(&next) = prompt.get(position + 1).filter(|_| position + 1 >= known.len()) {
+                known.push(Some(sampler.logprobs(logits.whole_row(row)?, next, top)?));
+            }
         }
         Ok(())
     }
 
-    /// Samples a token of each row that the sequence was given for it: one, or where tokens were drafted one more than
-    /// there are of these. The first token that is not its draft is the last: rows behind it are about another text.
+    /// Samples a token from each of the sequence's rows: one, plus one per draft token. Sampling stops at the first
+    /// token that differs from its draft, since later rows belong to another text. If a mask is not ready, the row is
+    /// kept.
     fn sample(
         &mut self,
         id: RequestId,
@@ -299,15 +332,25 @@ impl Generation {
         drafts: &[u32],
         logits: &mut Selection<'_>,
         sampler: &mut Sampler,
-        picks: &mut Vec<Pick>,
+        taken: &mut Taken,
     ) -> Result<()> {
         let (_, index) = request_of(scheduled.id);
         let rows = scheduled.samples.clone();
-        // The sequence as it is behind its drafts.
+        if self.sequences[index].parked {
+            return Ok(());
+        }
+        if let Some(row) = rows.clone().next()
+            && matches!(self.sequences[index].rule(0)?, Rule::Awaited)
+        {
+            taken.rows.push((scheduled.id, logits.whole_row(row)?.to_vec()));
+            return Ok(());
+        }
+        let picks = &mut taken.picks;
+        // The sampler's state after the drafts.
         let mut drafted = (rows.len() > 1).then(|| self.sequences[index].sampler().clone());
         for (ahead, row) in rows.enumerate() {
-            // Its forks begin as it does, so that they have one rule. A device draws for the sequence alone: for the
-            // first tokens of its forks the row is read.
+            // Forks start in the sequence's state and share its rule. The device draws for the sequence alone, so the
+            // first tokens of its forks are picked from the row.
             let rule = self.sequences[index].rule(ahead)?;
             let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
             for index in std::iter::once(index).chain(forks.clone()) {
@@ -317,7 +360,7 @@ impl Generation {
                 picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
             }
             if let (Some(sequence), Some(pick)) = (&mut drafted, picks.last()) {
-                // A guess of the model may be a token that ends the text, or behind which a form begins.
+                // A draft token of the model may end the text, or start structured output.
                 let is_right = drafts.get(ahead) == Some(&pick.token);
                 if !is_right || self.sequences[index].turns_at(pick.token) {
                     break;
@@ -328,7 +371,7 @@ impl Generation {
         Ok(())
     }
 
-    /// The last output of every sequence that has not ended yet.
+    /// Returns the last output of every sequence that has not ended yet.
     pub(super) fn end_all(
         &mut self,
         id: RequestId,

@@ -1,5 +1,6 @@
-//! A model on a device as the engine loop sees it.
+//! Runs a model on a device for the engine loop.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::executor::Executor;
@@ -7,10 +8,11 @@ use crate::Result;
 use crate::backend::{Backend, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
-use crate::model::{Decoder, RankHead};
-use crate::selection::{Needs, Selection, Wish};
+use crate::model::vision::Images;
+use crate::model::{Decoder, Head};
+use crate::selection::{Needs, SamplingRequest, Selection};
 
-/// `Executor` over any backend, monomorphised: a few virtual calls per step, none per op.
+/// `Executor` for any backend, monomorphized: a few virtual calls per step, none per op.
 pub struct Runner<B: Backend> {
     backend: B,
     decoder: Decoder<B>,
@@ -38,12 +40,16 @@ where
         self.decoder.draft(&mut self.backend, batch, first)
     }
 
-    fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {
-        self.decoder.launch(&mut self.backend, batch, needs)
+    fn launch(&mut self, batch: &Batch, images: &Images, needs: Needs) -> Result<()> {
+        self.decoder.launch(&mut self.backend, batch, images, needs)
     }
 
-    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
-        self.decoder.select(&mut self.backend, wishes)
+    fn rows_at_once(&self) -> usize {
+        self.decoder.rows_at_once()
+    }
+
+    fn select(&mut self, rows: Range<usize>, sampling_requests: &[SamplingRequest<'_>]) -> Result<()> {
+        self.decoder.select(&mut self.backend, rows, sampling_requests)
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {
@@ -58,8 +64,8 @@ where
         self.decoder.spec().vocab_size
     }
 
-    fn rank_head(&self) -> Option<Arc<RankHead>> {
-        self.decoder.rank_head().cloned()
+    fn head(&self) -> Option<Arc<Head>> {
+        self.decoder.head().cloned()
     }
 
     fn memory(&self) -> MemoryLedger {

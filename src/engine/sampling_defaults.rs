@@ -1,4 +1,4 @@
-//! The sampling settings that a model's makers recommend: keys `general.sampling.*`, which llama.cpp's converter
+//! The sampling settings that a model's authors recommend: keys `general.sampling.*`, which llama.cpp's converter
 //! writes.
 
 use crate::config::SamplingDefaults;
@@ -6,14 +6,14 @@ use crate::gguf::{Metadata, Value};
 
 const PREFIX: &str = "general.sampling.";
 
-/// Returns the settings that the file recommends. A value that cannot be used is left out with a warning: nobody asked
-/// for it, so it is no reason to refuse the model.
+/// Returns the settings that the file recommends. An unusable value is skipped with a warning, since the user did not
+/// ask for it.
 pub(crate) fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
     let file = Recommended { metadata };
-    // Nothing is penalised when the penalty looks back over no token.
+    // A penalty that looks back over no tokens penalizes nothing.
     let penalised = file.integer("penalty_last_n") != Some(0);
     for sampler_that_we_lack in ["xtc_probability", "mirostat"] {
-        file.number(sampler_that_we_lack, |value| value == 0.0, "0, which turns off a sampler that is not there");
+        file.number(sampler_that_we_lack, |value| value == 0.0, "0, since this sampler is not supported");
     }
     SamplingDefaults {
         // A value of 0 or less makes llama.cpp take the most likely token.
@@ -52,7 +52,7 @@ impl Recommended<'_> {
         let usable = read(value);
         if usable.is_none() {
             let file = self.metadata.path().display();
-            tracing::warn!("{file}: {key} holds {value}, expected {expected}; this recommendation is left out");
+            tracing::warn!("{file}: {key} holds {value}, expected {expected}; this recommendation is ignored");
         }
         usable
     }

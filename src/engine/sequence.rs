@@ -1,10 +1,11 @@
-//! One of a request's sequences: its sampling, its text, and when it ends.
+//! One sequence of a request: its sampling, its text, and its end.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::guidance::{Accepted, Guidance, Rule};
 use super::output::{FinishReason, StopReason};
-use super::speculation::{Guesser, Guesses};
+use super::speculation::{Proposal, Proposer};
 use super::stop::{StopFound, StopMatcher, StopStrings};
 use crate::Result;
 use crate::config::SamplingParams;
@@ -14,9 +15,9 @@ use crate::tokenizer::{StreamDecoder, Tokenizer};
 /// The conditions under which sequences of a request end.
 #[derive(Debug, Clone)]
 pub(super) struct EndRules {
-    /// The model's end tokens, sorted; empty when they are to be ignored.
+    /// The model's end tokens, sorted; empty if they are ignored.
     pub end_tokens: Arc<[u32]>,
-    /// Tokens after which the model's length or `max_tokens` is reached.
+    /// The number of tokens at which the model's length or `max_tokens` is reached.
     pub max_generated: usize,
 }
 
@@ -25,12 +26,14 @@ pub(super) struct Sequence {
     sampler: SequenceSampler,
     rules: EndRules,
     text: Option<TextStream>,
-    /// Says what the text may be, where the request does.
+    /// The constraints on the text, if the request has any.
     guidance: Option<Guidance>,
-    /// Guesses its tokens, where the engine is to.
-    guesser: Option<Guesser>,
+    /// Proposes draft tokens, if the engine uses speculative decoding.
+    proposer: Option<Proposer>,
     cumulative_logprob: Option<f64>,
-    /// Known to the scheduler; forks are not before their parent's first token.
+    /// True while the sequence skips steps: its next token, or the row for it, is known but cannot be taken yet.
+    pub(super) parked: bool,
+    /// True if the scheduler knows the sequence; it does not know forks before their parent's first token.
     scheduled: bool,
     ended: bool,
 }
@@ -48,39 +51,39 @@ impl Sequence {
         rules: EndRules,
         text: Option<TextStream>,
         guidance: Option<Guidance>,
-        guesser: Option<Guesser>,
+        proposer: Option<Proposer>,
         scheduled: bool,
     ) -> Self {
         let cumulative_logprob = sampler.params().logprobs.map(|_| 0.0);
-        Self { sampler, rules, text, guidance, guesser, cumulative_logprob, scheduled, ended: false }
+        Self { sampler, rules, text, guidance, proposer, cumulative_logprob, parked: false, scheduled, ended: false }
     }
 
-    /// The tokens that are known to be the only ones that may come next, one after the other.
+    /// Returns the next tokens as far as only one continuation is possible.
     pub(super) fn forced(&self) -> &[u32] {
         self.guidance.as_ref().map_or(&[], Guidance::forced)
     }
 
-    /// Guesses what follows these tokens, which are about to be pushed. Guesses are such that a step may verify all of
-    /// them: tokens that have to come, or that a form allows, are not guessed, nor is the text's last token.
-    pub(super) fn guess(&mut self, tokens: &[u32]) -> Option<Guesses> {
-        let guesser = self.guesser.as_mut()?;
-        guesser.push(tokens);
+    /// Proposes draft tokens to follow these tokens, which are about to be pushed. One step must be able to verify all
+    /// of them. So neither forced tokens, nor tokens of structured output, nor the text's last token are drafted.
+    pub(super) fn propose(&mut self, tokens: &[u32]) -> Option<Proposal> {
+        let proposer = self.proposer.as_mut()?;
+        proposer.push(tokens);
         let ends = |token: &u32| ends(&self.rules, &self.sampler, *token);
         let begins = |token: &u32| begins_form(self.guidance.as_ref(), *token);
         let free = self.guidance.as_ref().map_or(usize::MAX, |guidance| guidance.num_free_behind(tokens));
         let left = self.rules.max_generated.saturating_sub(self.sampler.generated() + tokens.len());
         let most = if tokens.iter().any(ends) { 0 } else { free.min(left).saturating_sub(1) };
-        guesser.guesses(most, |token| !ends(&token) && !begins(&token))
+        proposer.proposed(most, |token| !ends(&token) && !begins(&token))
     }
 
-    /// Takes what the model has guessed of the tokens that come next.
-    pub(super) fn guessed(&mut self, tokens: &[u32]) {
-        if let Some(guesser) = &mut self.guesser {
-            guesser.guessed(tokens);
+    /// Takes the draft tokens that the model has computed.
+    pub(super) fn drafted(&mut self, tokens: &[u32]) {
+        if let Some(proposer) = &mut self.proposer {
+            proposer.drafted(tokens);
         }
     }
 
-    /// Whether other rules hold behind this token than ahead of it, so that no row behind it can be read.
+    /// True if other rules hold after this token than before it, so that no row after it can be used.
     pub(super) fn turns_at(&self, token: u32) -> bool {
         ends(&self.rules, &self.sampler, token) || begins_form(self.guidance.as_ref(), token)
     }
@@ -89,23 +92,32 @@ impl Sequence {
         self.guidance.is_some()
     }
 
-    /// Has it computed what may come next, if that takes time.
+    /// Starts computing the next mask, if that takes time.
     pub(super) fn prepare(&mut self) {
         self.guidance.iter_mut().for_each(Guidance::prepare);
     }
 
-    /// Whether what may come next is being computed.
+    /// True if the next mask is being computed.
     pub(super) fn is_awaited(&self) -> bool {
         self.guidance.as_ref().is_some_and(Guidance::is_awaited)
     }
 
-    /// Waits for what is being computed.
-    pub(super) fn settle(&mut self) {
-        self.guidance.iter_mut().for_each(Guidance::settle);
+    /// Takes the computed mask; false if it is not ready by the deadline.
+    pub(super) fn settle_by(&mut self, deadline: Instant) -> bool {
+        self.guidance.as_mut().is_none_or(|guidance| guidance.settle_by(deadline))
     }
 
-    /// The rule for the token that comes `ahead` tokens after the next one, once nothing is being computed. Those in
-    /// between are forced.
+    /// True if the next token can be taken without waiting for other texts. Waits until the deadline.
+    pub(super) fn take_turn_by(&mut self, deadline: Instant) -> bool {
+        self.guidance.as_mut().is_none_or(|guidance| guidance.take_turn_by(deadline))
+    }
+
+    /// Lets other texts continue.
+    pub(super) fn pass_turn(&mut self) {
+        self.guidance.iter_mut().for_each(Guidance::pass_turn);
+    }
+
+    /// Returns the rule for the token that comes `ahead` tokens after the next one. The tokens in between are forced.
     pub(super) fn rule(&self, ahead: usize) -> Result<Rule<'_>> {
         self.guidance.as_ref().map_or(Ok(Rule::Free), |guidance| guidance.rule(ahead))
     }
@@ -126,12 +138,12 @@ impl Sequence {
         self.ended
     }
 
-    /// Whether it holds blocks, or waits for some.
+    /// True if the sequence holds blocks or waits for them.
     pub(super) fn in_scheduler(&self) -> bool {
         self.scheduled && !self.ended
     }
 
-    /// The first sequence of a request becomes all of them with its first token.
+    /// True if the request's first sequence is about to fork into all of them, with its first token.
     pub(super) fn forks_now(&self, index: usize) -> bool {
         index == 0 && self.generated() == 0
     }
@@ -140,7 +152,7 @@ impl Sequence {
         self.scheduled = true;
     }
 
-    /// Takes the sequence's next token. Order of the ends: end token, stop token, stop string, end of the
+    /// Takes the sequence's next token. Ends are checked in this order: end token, stop token, stop string, end of the
     /// grammar, length.
     pub(super) fn push(&mut self, token: u32, logprobs: Option<&TokenLogprobs>) -> Result<Pushed> {
         self.sampler.accept(token);
@@ -185,7 +197,7 @@ impl Sequence {
         if end.is_some() {
             let (rest, stop) = self.finish();
             text.push_str(&rest);
-            // It stands in the text before the token that ends it, so it came first.
+            // The stop string precedes the end token in the text, so it came first.
             if let Some(stop) = stop {
                 end = Some((FinishReason::Stop, Some(StopReason::String(stop))));
             }
@@ -193,12 +205,12 @@ impl Sequence {
         Ok(Pushed { text, end })
     }
 
-    /// Ends the sequence: the text that was held back.
+    /// Ends the sequence and returns the text that was held back.
     pub(super) fn end(&mut self) -> String {
         self.finish().0
     }
 
-    /// The text that was held back, up to the stop string that it may make complete.
+    /// Returns the text that was held back, up to the stop string that it may complete.
     fn finish(&mut self) -> (String, Option<String>) {
         self.ended = true;
         let params = self.sampler.params();
@@ -216,7 +228,7 @@ fn begins_form(guidance: Option<&Guidance>, token: u32) -> bool {
     guidance.and_then(Guidance::begin_token) == Some(token)
 }
 
-/// Turns tokens to text, up to a stop string.
+/// Turns tokens into text, up to a stop string.
 #[derive(Debug)]
 pub(super) struct TextStream {
     decoder: StreamDecoder,
@@ -229,14 +241,13 @@ impl TextStream {
         Self { decoder, stops: StopMatcher::new(stops) }
     }
 
-    /// Text of the first `min_tokens` tokens is not searched (`scan`).
+    /// The text of the first `min_tokens` tokens is not searched for stop strings (`scan` is false).
     fn push(&mut self, token: u32, scan: bool, include: bool) -> Result<std::result::Result<String, StopFound>> {
         let piece = self.decoder.push(token)?;
         Ok(if scan { self.stops.push(piece, include) } else { Ok(piece) })
     }
 
-    /// Returns the text that was held back, with U+FFFD for a character that stays unfinished. It is text like any
-    /// other and may hold a stop string.
+    /// Returns the text that was held back, with U+FFFD for an incomplete character. It may contain a stop string, too.
     fn finish(&mut self, scan: bool, include: bool) -> (String, Option<String>) {
         let rest = self.decoder.finish();
         match if scan { self.stops.push(rest, include) } else { Ok(rest) } {

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::guidance::Guidance;
 use super::ids::RequestId;
+use super::images::{Encoded, PromptImages};
 use super::output::SharedSink;
 use super::records::Records;
 use super::stats::Stats;
@@ -25,22 +26,24 @@ pub(super) enum Command {
     Add(Box<Admission>),
     Abort {
         id: RequestId,
-        /// Microseconds of the engine's clock at which it was asked for.
+        /// The time of the abort call, in microseconds of the engine's clock.
         asked: u64,
     },
-    /// The consumer behind this sink is gone: all its requests are aborted.
+    /// The consumer of this sink is gone, so all its requests are aborted.
     SinkGone(SharedSink),
+    Encoded(Encoded),
     ResetPrefixCache(Sender<bool>),
     CheckIntegrity(Sender<Result<()>>),
     Waiting(Sender<Vec<(Arc<str>, WaitingReason)>>),
     Shutdown,
 }
 
-/// A request that was checked and has a place in the queue.
+/// A request that has been checked and has a place in the queue.
 pub(super) struct Admission {
     pub id: RequestId,
     pub name: Arc<str>,
     pub prompt: Arc<[u32]>,
+    pub images: Option<PromptImages>,
     pub priority: i32,
     pub cache_salt: Option<String>,
     pub client: Option<Arc<str>>,
@@ -52,7 +55,7 @@ pub(super) struct Admission {
     pub kind: RequestKind,
 }
 
-/// The kind of result that a request wants.
+/// The kind of result that a request asks for.
 pub(super) enum RequestKind {
     Tokens { params: Arc<SamplingParams>, seed: u64, guidance: Option<Guidance>, sink: SharedSink },
     Vector { params: PoolingParams, sink: SharedSink },
@@ -72,20 +75,20 @@ impl Clock {
         u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// `None` for a time that the system cannot express.
+    /// Returns `None` for a time that the system cannot represent.
     pub(super) fn instant_of(&self, micros: u64) -> Option<Instant> {
         self.0.checked_add(Duration::from_micros(micros))
     }
 }
 
-/// Names of requests: those in use, and those of finished requests whose records are kept.
+/// Names of active requests, and of finished requests whose records are kept.
 pub(super) struct Registry {
-    /// The reason for which nothing is accepted any more.
+    /// The reason why no more requests are accepted.
     pub closed: Option<Error>,
-    /// Requests that have neither ended nor been told to, by name. A name is free again from the call that aborts its
-    /// request, although the request itself may be part of a step that has not ended.
+    /// Requests that have neither ended nor been aborted, by name. An abort frees the name at once, although the
+    /// request may still be part of a step.
     active: HashMap<Arc<str>, RequestId>,
-    /// The inverse of `active`, since a request that is aborted or retired is known by its id.
+    /// The inverse of `active`, since aborts and ends know requests by id.
     names: HashMap<RequestId, Arc<str>>,
     pub records: Records,
     last_id: u64,
@@ -97,7 +100,8 @@ impl Registry {
         self.names.insert(id, name);
     }
 
-    /// `false` when the request had no name any more. The name of a newer request is never touched: it has another id.
+    /// Frees the name of a request; `false` if it was free already. The name of a newer request has another id and
+    /// stays.
     pub(super) fn free_name(&mut self, id: RequestId) -> bool {
         let name = self.names.remove(&id);
         name.is_some_and(|name| self.active.remove(&name).is_some())
@@ -110,16 +114,16 @@ pub(super) struct Shared {
     pub memory: RwLock<MemoryLedger>,
     pub kv_cache: Arc<RwLock<KvCache>>,
     pub watch: Watch,
-    /// Requests that were accepted and have not run yet; the bound of the queue holds for it.
+    /// Accepted requests that have not run yet; the queue's limit applies to them.
     waiting: AtomicUsize,
-    /// Requests that were accepted and that the engine thread has not shown in `stats` yet. Lowered only while `stats`
-    /// is locked, so that a reader finds each request either here or there.
+    /// Accepted requests that the engine thread has not included in `stats` yet. It is lowered only while `stats` is
+    /// locked, so a reader finds each request exactly once.
     unseen: AtomicUsize,
-    /// The scheduler's, which requests are checked against before they get a place in the queue.
+    /// The scheduler's limits, against which requests are checked before they get a place in the queue.
     pub limits: SchedulerConfig,
     registry: Mutex<Registry>,
     commands: Sender<Command>,
-    /// Every output has reached its sink, and there will be no more.
+    /// True if every output has reached its sink and there will be no more.
     delivered: AtomicBool,
 }
 
@@ -152,9 +156,9 @@ impl Shared {
         }
     }
 
-    /// Sends a command unless the engine is closed. The registry's lock is held meanwhile: what was sent before the
-    /// engine closed is seen by it, so nobody waits for an answer that cannot come. A command that is refused is
-    /// dropped after the lock, since it may hold a sink, and that the engine's last handle.
+    /// Sends a command unless the engine is closed. The registry stays locked meanwhile. So the engine thread sees
+    /// every command sent before it closed, and no caller waits for an answer that cannot come. A refused command is
+    /// dropped after the lock, since it may hold a sink with the engine's last handle.
     pub(super) fn send(&self, command: Command) -> Result<()> {
         let registry = self.registry.lock();
         if let Some(error) = &registry.closed {
@@ -186,7 +190,7 @@ impl Shared {
             }
             Some(name) => name.into(),
             None => {
-                // A caller may have taken the name that comes next.
+                // A caller may already use the next generated name.
                 while registry.active.contains_key(format!("request-{}", registry.last_id).as_str()) {
                     registry.last_id += 1;
                 }
@@ -195,7 +199,7 @@ impl Shared {
         };
         let id = RequestId(registry.last_id);
         let admission = make(id, Arc::clone(&name));
-        // First the step under way, so that none begins which does not know of it.
+        // The watch comes first, so that no step can begin without knowing of the request.
         self.watch.expect(id, admission.priority, admission.client.clone());
         self.waiting.fetch_add(1, Ordering::AcqRel);
         self.unseen.fetch_add(1, Ordering::AcqRel);
@@ -211,8 +215,8 @@ impl Shared {
         Ok((id, name))
     }
 
-    /// Frees the name of a request and tells the engine thread to end it; `false` when it has ended, or was aborted
-    /// before.
+    /// Frees the name of a request and tells the engine thread to end it. Returns `false` if it has ended or was
+    /// aborted already.
     ///
     /// # Errors
     /// `EngineDead`.
@@ -225,13 +229,18 @@ impl Shared {
         if !registry.free_name(id) {
             return Ok(false);
         }
-        // The step need not be waited for.
+        // Interrupt the step if it is no longer needed.
         self.watch.abort(id);
         let sent = self.commands.send(Command::Abort { id, asked: self.clock.now() });
         sent.map(|()| true).map_err(|_| Error::EngineDead { reason: "its thread has ended".into() })
     }
 
-    /// The output thread says that it has nothing left to do.
+    /// True if a request has neither ended nor been aborted.
+    pub(super) fn is_active(&self, id: RequestId) -> bool {
+        self.with_registry(|registry| registry.names.contains_key(&id))
+    }
+
+    /// Notes that the output thread has delivered everything.
     pub(super) fn end_delivery(&self) {
         self.delivered.store(true, Ordering::Release);
     }
@@ -245,20 +254,19 @@ impl Shared {
         self.commands.len()
     }
 
-    /// A request has run for the first time, or ended before it did.
+    /// Frees a place in the queue, when a request runs for the first time or ends before that.
     pub(super) fn leave_queue(&self) {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Shows the engine thread's counters, which from now on count `taken` requests more.
+    /// Publishes the engine thread's counters, which now include `taken` more requests.
     pub(super) fn publish(&self, stats: &Stats, taken: usize) {
         let mut shown = self.stats.write();
         shown.clone_from(stats);
         self.unseen.fetch_sub(taken, Ordering::AcqRel);
     }
 
-    /// Returns the counters that the engine thread published last, with requests that it has yet to take counted as
-    /// waiting.
+    /// Returns the counters that the engine thread published last. Requests that it has yet to admit count as waiting.
     pub(super) fn read_stats(&self) -> Stats {
         let shown = self.stats.read();
         let num_waiting = shown.num_waiting + self.unseen.load(Ordering::Acquire);
@@ -269,12 +277,12 @@ impl Shared {
         read(&mut self.registry.lock())
     }
 
-    /// Accepts nothing from now on, for this reason (or the one that was there before), and tells the engine thread.
+    /// Stops accepting requests, for this reason unless there already is one, and tells the engine thread.
     pub(super) fn close(&self, reason: Error) {
         let mut registry = self.registry.lock();
         if registry.closed.is_none() {
             registry.closed = Some(reason);
-            // An engine thread that is gone already needs no telling.
+            // An engine thread that has ended needs no message.
             let _ = self.commands.send(Command::Shutdown);
             self.watch.close();
         }

@@ -6,7 +6,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::output::{OutputSink, SequenceOutput};
 
-/// Puts deliveries into a channel; its requests are aborted once the receiver is dropped.
+/// Sends deliveries to a channel. Its requests are aborted once the receiver is dropped.
 #[derive(Debug)]
 pub struct ChannelSink {
     sender: Sender<Vec<SequenceOutput>>,

@@ -1,4 +1,4 @@
-//! Snapshots of the engine for its users.
+//! Snapshots of the engine's state for its users.
 
 use super::output::FinishReason;
 use crate::kv_cache::{Histogram, KvCacheStats};
@@ -18,29 +18,44 @@ pub struct Stats {
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
     pub engine_steps: u64,
-    /// Rows of logits that had to be read whole after their best tokens alone.
+    /// Rows of logits that had to be read whole because the device's selection was not enough.
     pub logits_rows_fetched: u64,
     pub device_allocations: u64,
     /// Times from the call that aborts a request until its blocks are free.
     pub cancel_to_free: Histogram,
-    /// Records of finished requests still kept.
+    /// Records of finished requests that are still kept.
     pub finished_records: usize,
     pub speculation: SpeculationStats,
+    pub images: ImageStats,
 }
 
-/// Counts of guessed tokens. Tokens that a grammar forces are no guesses.
+/// Counts of images that were looked up and encoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ImageStats {
+    /// Images of requests.
+    pub num_queries: u64,
+    /// Images whose rows were still there from another request.
+    pub num_hits: u64,
+    /// Rows that the encoder computed.
+    pub num_tokens: u64,
+    /// The time that the encoder worked, in microseconds.
+    pub busy_micros: u64,
+}
+
+/// Counts of draft tokens. Tokens that a grammar forces do not count as draft tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpeculationStats {
-    /// Guesses that the lookup offered, whatever was chosen of them, and those that the model's block made.
+    /// Draft tokens that the lookup proposed, whether chosen or not, and those that the model's block computed.
     pub num_proposed_tokens: u64,
-    /// Times that a step verified drafts of a sequence.
+    /// The number of times that a step verified drafts of a sequence.
     pub num_drafts: u64,
-    /// The drafts that were verified then: guesses that were chosen and found room.
+    /// Drafts that were verified: those that were chosen and had room in the step.
     pub num_draft_tokens: u64,
     pub num_accepted_tokens: u64,
-    /// Accepted drafts by their place behind the last token that was known.
+    /// Accepted drafts by position after the last known token.
     pub num_accepted_tokens_per_pos: Vec<u64>,
-    /// Tokens that were computed to guess: by the model's block, or by the draft model with all that it lacked.
+    /// Tokens that were computed in order to draft: by the model's block, or by the draft model with all that it
+    /// lacked.
     pub num_drafter_tokens: u64,
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Pattern {
     text: String,
-    /// `failure[i]` is the length of the longest proper prefix of the first `i + 1` bytes that is also their suffix
-    /// (the failure function of Knuth, Morris and Pratt).
+    /// The failure function of Knuth, Morris and Pratt. Entry `i` is the length of the longest proper prefix of the
+    /// first `i + 1` bytes that is also their suffix.
     failure: Vec<usize>,
 }
 
@@ -16,7 +16,7 @@ struct Pattern {
 pub(super) struct StopStrings(Arc<[Pattern]>);
 
 impl StopStrings {
-    /// No string may be empty (`SamplingParams::validate` refuses such).
+    /// No string may be empty; `SamplingParams::validate` rejects empty ones.
     pub(super) fn new(stops: &[String]) -> Self {
         Self(stops.iter().map(|stop| Pattern { text: stop.clone(), failure: failure(stop.as_bytes()) }).collect())
     }
@@ -35,21 +35,21 @@ fn failure(pattern: &[u8]) -> Vec<usize> {
     out
 }
 
-/// Finds stop strings across the borders of pieces, and holds back text that may turn out to be the start of one.
+/// Finds stop strings across pieces, and holds back text that may be the start of one.
 #[derive(Debug)]
 pub(super) struct StopMatcher {
     stops: StopStrings,
-    /// For each stop string, the length of its longest prefix with which the text so far ends.
+    /// For each stop string, the length of its longest prefix that ends the text so far.
     matched: Vec<usize>,
-    /// End of the text that is not given out yet: the longest of `matched`.
+    /// The end of the text that is not yet given out: the longest of `matched`.
     held: String,
 }
 
-/// A stop string that was found: which one, and whether it belongs in the text is the caller's to say.
+/// A stop string that was found. The caller decides whether it belongs in the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StopFound {
     pub stop: String,
-    /// The text given out so far goes on with this, up to the stop string or (`include`) to its end.
+    /// The rest of the text, up to the stop string or, with `include`, to its end.
     pub text: String,
 }
 
@@ -59,8 +59,8 @@ impl StopMatcher {
         Self { stops, matched, held: String::new() }
     }
 
-    /// Takes the next piece of text: what may be given out, or the end. The stop string that is complete first counts;
-    /// of those that end together, the longest.
+    /// Takes the next piece of text. Returns the text that may be given out, or the end. The stop string that is
+    /// complete first wins; of several that end together, the longest.
     pub(super) fn push(&mut self, piece: String, include: bool) -> Result<String, StopFound> {
         if self.matched.is_empty() {
             return Ok(piece);
@@ -81,7 +81,7 @@ impl StopMatcher {
                 return Err(StopFound { stop: pattern.text.clone(), text });
             }
         }
-        // A match starts with a whole character, so what is held back does too.
+        // A match starts with a whole character, so the held-back text does too.
         let hold = self.matched.iter().copied().max().unwrap_or_default();
         let mut text = std::mem::take(&mut self.held);
         text.push_str(&piece);
@@ -89,7 +89,7 @@ impl StopMatcher {
         Ok(text)
     }
 
-    /// The text held back, at the end of the sequence.
+    /// Returns the held-back text at the end of the sequence.
     pub(super) fn finish(&mut self) -> String {
         self.matched.fill(0);
         std::mem::take(&mut self.held)

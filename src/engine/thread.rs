@@ -1,24 +1,29 @@
-//! The engine thread: commands, then a step, then what it gave; asleep when there is nothing to do.
+//! The engine thread: takes commands, runs a step, sends its outputs, and sleeps if there is nothing to do.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::core::{Core, Launched};
 use super::output::FinishReason;
-use super::panics::{guarded, panic_message};
+use super::panics::guarded;
 use super::shared::Command;
 use crate::backend::MemoryLedger;
+use crate::error::panic_message;
 use crate::{Error, Result};
+
+/// The interval at which pending masks and deadlines are polled while there is nothing else to do.
+const POLL: Duration = Duration::from_millis(1);
 
 /// Starts a thread.
 ///
 /// # Errors
-/// `Internal` where the system gives none.
+/// `Internal` if the system cannot start one.
 pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
-    spawned.map_err(|e| Error::internal(format!("the system gives no thread for {name}: {e}")))
+    spawned.map_err(|e| Error::internal(format!("the system cannot start a thread for {name}: {e}")))
 }
 
 /// Tells the loop how to continue after a command.
@@ -28,7 +33,7 @@ enum Then {
     ShutDown,
 }
 
-/// The thread's life: serves until it is told to stop or cannot go on, then ends everything.
+/// Runs the engine thread: serves until it is told to stop or cannot continue, then ends everything.
 pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
     let served = guarded(|| serve(&mut core, commands)).unwrap_or_else(|payload| {
         let reason = format!("a panic in the engine: {}", panic_message(payload.as_ref()));
@@ -42,7 +47,7 @@ pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
         tracing::error!("{error}");
     }
     shut_down(&mut core, commands, cause);
-    // The scheduler's last blocks come back only now, after an internal failure.
+    // After an internal failure the scheduler's last blocks are freed only here.
     let shared = Arc::clone(&core.shared);
     drop(core);
     shared.stats.write().kv_cache = shared.kv_cache.read().stats();
@@ -50,7 +55,7 @@ pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
 }
 
 fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
-    // The step that the device computes while outputs are delivered and commands are taken.
+    // The step in flight, while outputs are delivered and commands are taken.
     let mut running = None;
     loop {
         if running.is_none() && !core.has_requests() {
@@ -59,6 +64,15 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
             core.rest();
             let Ok(command) = commands.recv() else { return Ok(()) };
             if handle(core, command, None) == Then::ShutDown {
+                return Ok(());
+            }
+        } else if running.is_none() && core.waits_for_others {
+            let then = match commands.recv_timeout(POLL) {
+                Ok(command) => handle(core, command, None),
+                Err(RecvTimeoutError::Timeout) => Then::GoOn,
+                Err(RecvTimeoutError::Disconnected) => Then::ShutDown,
+            };
+            if then == Then::ShutDown {
                 return Ok(());
             }
         }
@@ -81,6 +95,7 @@ fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then
             core.abort(id, asked);
             core.shared.watch.forget(id);
         }
+        Command::Encoded(encoded) => core.encoded(encoded),
         Command::SinkGone(sink) => core.abort_sink(&sink),
         Command::ResetPrefixCache(reply) => {
             let done = core.shared.kv_cache.write().reset_prefix_cache();
@@ -100,24 +115,24 @@ fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then
     Then::GoOn
 }
 
-/// Ends every request, those still in the channel included: as aborted, or with the error the engine died of. Nothing
-/// comes after: `close` stopped the channel first.
+/// Ends every request, including those still in the channel: as aborted, or with the error that killed the engine.
+/// Nothing can follow, since `close` stopped the channel first.
 fn shut_down(core: &mut Core, commands: &Receiver<Command>, cause: Option<Error>) {
     core.shared.close(cause.clone().unwrap_or_else(|| Error::EngineDead { reason: "it was closed".into() }));
     let reason = if cause.is_some() { FinishReason::Error } else { FinishReason::Abort };
     for command in commands.try_iter() {
-        // Replies of the other commands are dropped, which their callers see.
+        // Dropping the reply of another command tells its caller.
         if let Command::Add(admission) = command {
             let admitted = guarded(|| core.admit(*admission));
             if admitted.is_err() {
-                tracing::error!("a request could not be taken in while the engine was closing");
+                tracing::error!("a request could not be admitted while the engine was closing");
             }
         }
     }
     let ids: Vec<_> = core.requests.keys().copied().collect();
     for id in ids {
         let now = core.now();
-        // The scheduler may be what broke; the consumers are told all the same.
+        // The scheduler may be what failed; the consumers get their last outputs regardless.
         if guarded(|| core.end_request(id, reason, cause.clone(), now)).is_err() {
             core.abandon(id, reason, cause.clone());
         }

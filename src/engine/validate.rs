@@ -1,15 +1,15 @@
-//! Checks of a request on its caller's thread, before it takes a place in the queue.
+//! Checks a request on its caller's thread, before it takes a place in the queue.
 
 use super::executor::Executor;
 use crate::config::{EngineConfig, Pooling, PoolingParams, SamplingParams};
 use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
 
-/// Bytes of a request's name, and of its salt.
+/// The most bytes of a request's name, and of its salt.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Prompt tokens of a step beside newcomers on a device that cannot be stopped. A decode of many sequences takes some
-/// milliseconds there, and with so many tokens besides it takes about twice as long.
+/// The most prompt tokens of a step next to new requests, on a device whose steps cannot be interrupted. A decode of
+/// many sequences takes some milliseconds there, and about twice as long with this many prompt tokens.
 const PREFILL_BESIDE_NEWCOMERS: usize = 160;
 
 /// The limits that requests are checked against.
@@ -20,13 +20,13 @@ pub(super) struct Limits<'a> {
     pub has_tokenizer: bool,
 }
 
-/// The scheduler's share of the configuration, for what computes its steps.
+/// Returns the scheduler's part of the configuration, for the executor that runs its steps.
 pub(super) fn scheduler_config(config: &EngineConfig, executor: &dyn Executor) -> SchedulerConfig {
     let can_stop = executor.interrupt().is_some();
     SchedulerConfig {
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
-        max_prompt_logits: config.max_prompt_logits,
+        max_drafts: config.max_drafts,
         max_model_len: config.max_model_len,
         context_length: config.context_length,
         max_queue_size: config.max_queue_size,
@@ -57,18 +57,19 @@ impl Limits<'_> {
         }
     }
 
-    /// A model that attends in both directions cannot say what comes next: what is behind a token is part of it.
+    /// Rejects generation with a bidirectional model: it sees the tokens after each position, so it cannot predict
+    /// them.
     pub(super) fn check_generates(&self) -> Result<()> {
         match self.config.is_bidirectional() {
             false => Ok(()),
             true => {
                 let got = "one that only embeds, since it attends in both directions";
-                Err(Error::invalid("model", got, "one that generates; of this one ask for vectors (embed)"))
+                Err(Error::invalid("model", got, "one that generates; request embeddings of this one (embed)"))
             }
         }
     }
 
-    /// A model that ranks has its one number for whom asks for that alone, and others have none.
+    /// Checks the pooling type: a rank head requires an explicit type, and other models have no rank.
     pub(super) fn check_pooling(&self, params: &PoolingParams) -> Result<()> {
         let of_file = self.config.pooling;
         match params.pooling {
@@ -86,7 +87,7 @@ impl Limits<'_> {
 
     pub(super) fn check_params(&self, params: &SamplingParams) -> Result<()> {
         params.validate()?;
-        // More could never be served at once: those without a place wait.
+        // More sequences could never be served at once, since those without a slot wait in the queue.
         let most = self.config.max_num_seqs.saturating_add(self.config.max_queue_size);
         if params.n > most {
             let expected = format!("at most max_num_seqs + max_queue_size, which is {most}");

@@ -1,16 +1,17 @@
-//! Decides for whose sake a step is stopped half-way, on a device whose steps can be stopped.
+//! Decides when to interrupt a running step, on a device whose steps can be interrupted.
 //!
-//! A step stops at once when the engine closes, and when each of its requests was aborted or is past its deadline:
-//! nobody wants its results. Where others have a part in it, it stops for the sake of some once it has run for
-//! `LEAST_RUN`. What a stopped step computed is not used; its other requests compute it again, to the same bits.
+//! A step is interrupted at once when the engine closes, or when each of its requests is aborted or past its deadline.
+//! If others still need it, it may be interrupted for some of its requests once it has run for `LEAST_RUN`. The results
+//! of an interrupted step are discarded. Its other requests compute it again, with identical bits.
 //!
-//! It stops at once, too, for a request that has just come and that it gives way to (`scheduler::Yields`).
+//! A step is also interrupted at once for a new request that takes precedence over it (`scheduler::Yields`).
 //!
-//! An account bounds the time that is thrown away so while others waited, since a stream of cancelled requests, or of
-//! new ones, could keep them from ever getting on. A step that is computed to its end pays back its own time, and once
-//! `MOST_WASTED` is reached no step stops for the sake of some, or of one that has just come. So less time is wasted
-//! than computed, but for that much and a step, and an end waits for a step only after others have waited for as long.
-//! A rule by turns, every second step being computed, would make the end that follows another wait, however little was
+//! An account bounds the time that is wasted this way. Otherwise a stream of cancelled or new requests could keep
+//! others from ever advancing. A step that completes pays back its own duration. Once `MOST_WASTED` is reached, no step
+//! is interrupted for some of its requests or for a new one. So less time is wasted than computed, plus `MOST_WASTED`
+//! and one step. An end waits for a step only after others have waited for as long.
+//!
+//! A simple rule, such as completing every second step, would delay the second of two ends, however little time was
 //! wasted.
 
 use std::collections::{HashMap, HashSet};
@@ -23,16 +24,16 @@ use super::ids::RequestId;
 use crate::interrupt::Interrupt;
 use crate::scheduler::Yields;
 
-/// A step that others have a part in runs at least for so long: a decode of many sequences is mostly over by then.
+/// The least duration of a step that others need. A decode of many sequences is mostly done by then.
 const LEAST_RUN: Duration = Duration::from_millis(100);
 
-/// A step of a long prompt takes seconds on a CPU: of these a few may be thrown away in a row, and others wait no
-/// longer for the sake of those that went than they would for another long prompt or two.
+/// On a CPU, a step of a long prompt takes seconds. This limit lets a few of them be wasted in a row. Others then wait
+/// no longer than they would for one or two more long prompts.
 const MOST_WASTED: Duration = Duration::from_secs(5);
 
-/// State of the step under way, which the handles (on any thread) and the engine thread share.
+/// The state of the running step, shared by the handles (on any thread) and the engine thread.
 pub(super) struct Watch {
-    /// `None`: nothing can be stopped, and nothing is noted but who is expected.
+    /// `None`: nothing can be interrupted, and only expected requests are noted.
     interrupt: Option<Interrupt>,
     state: Mutex<State>,
 }
@@ -40,12 +41,12 @@ pub(super) struct Watch {
 #[derive(Default)]
 struct State {
     closed: bool,
-    /// Requests that were aborted and that the engine thread has not ended yet.
+    /// Aborted requests that the engine thread has not ended yet.
     aborted: HashSet<RequestId>,
-    /// Requests that were accepted and that the engine thread has not taken in yet: priority and client of each.
+    /// Accepted requests that the engine thread has not admitted yet: the priority and client of each.
     expected: HashMap<RequestId, (i32, Option<Arc<str>>)>,
     step: Option<Running>,
-    /// Time of steps that were stopped although others had a part in them, less what was computed since.
+    /// The time of steps that were interrupted although others needed them, less the time computed since.
     wasted: Duration,
 }
 
@@ -69,7 +70,7 @@ impl Watch {
         Self { interrupt, state: Mutex::default() }
     }
 
-    /// Notes that a step begins, with these requests and their deadlines, and for whom it gives way.
+    /// Notes that a step begins, with its requests, their deadlines, and the requests that it gives way to.
     pub(super) fn begin(
         &self,
         requests: impl Iterator<Item = (RequestId, Option<Instant>)>,
@@ -90,8 +91,8 @@ impl Watch {
         }
     }
 
-    /// Stops the step for a request, as far as it may. Must be called before the engine thread is told, so that no step
-    /// begins without knowing of the abort.
+    /// Interrupts the step for an aborted request, as far as allowed. Must precede the message to the engine thread, so
+    /// that no step begins without knowing of the abort.
     pub(super) fn abort(&self, id: RequestId) {
         let Some(interrupt) = &self.interrupt else { return };
         let mut state = self.state.lock();
@@ -99,8 +100,8 @@ impl Watch {
         state.tell(interrupt);
     }
 
-    /// Notes that a request has come, and stops the step if that gives way to it and may. Must be called before the
-    /// engine thread is told, so that no step begins without knowing of the request.
+    /// Notes that a request has arrived, and interrupts the step if allowed and if the step gives way to it. Must
+    /// precede the message to the engine thread, so that no step begins without knowing of the request.
     pub(super) fn expect(&self, id: RequestId, priority: i32, client: Option<Arc<str>>) {
         let mut state = self.state.lock();
         state.expected.insert(id, (priority, client));
@@ -109,29 +110,29 @@ impl Watch {
         }
     }
 
-    /// The engine thread has taken the request in, or never will.
+    /// Notes that the engine thread has admitted the request, or never will.
     pub(super) fn take_in(&self, id: RequestId) {
         self.state.lock().expected.remove(&id);
     }
 
-    /// Whether any request has come that the engine thread has not taken in.
+    /// True if a request has arrived that the engine thread has not admitted.
     pub(super) fn expects_any(&self) -> bool {
         !self.state.lock().expected.is_empty()
     }
 
-    /// Whether one of these is of those that a step gives way to.
+    /// True if one of the expected requests takes precedence over a step.
     pub(super) fn expects(&self, yields: &Yields) -> bool {
         self.state.lock().expects(yields)
     }
 
-    /// Forgets an aborted request that the engine thread has ended, or never will.
+    /// Forgets an aborted request that the engine thread has ended, or never will end.
     pub(super) fn forget(&self, id: RequestId) {
         if self.interrupt.is_some() {
             self.state.lock().aborted.remove(&id);
         }
     }
 
-    /// Stops this step and any that still begins, since the engine closes.
+    /// Interrupts this step and any later one, since the engine closes.
     pub(super) fn close(&self) {
         let Some(interrupt) = &self.interrupt else { return };
         let mut state = self.state.lock();
@@ -147,7 +148,7 @@ impl State {
         }
     }
 
-    /// The time at which the step is to stop, as far as is known.
+    /// Returns the time at which the step should stop, as far as known.
     fn stop_at(&self) -> Option<Instant> {
         let step = self.step.as_ref()?;
         if self.closed {
@@ -167,7 +168,7 @@ impl State {
         self.expected.values().any(|(priority, client)| yields.to(*priority, client.as_deref()))
     }
 
-    /// The time from which a request of the step has no use for its results.
+    /// Returns the time from which a request of the step no longer needs its results.
     fn end_of(&self, &(id, deadline): &(RequestId, Option<Instant>), step: &Running) -> Option<Instant> {
         if self.aborted.contains(&id) { Some(step.started) } else { deadline }
     }
@@ -204,7 +205,7 @@ mod tests {
         (watch, interrupt)
     }
 
-    /// A watch after so much waste that steps are computed as long as anybody wants them.
+    /// Returns a watch with so much wasted time that steps run as long as any request needs them.
     fn spent(requests: &[(u64, Option<Instant>)]) -> (Watch, Interrupt) {
         let (watch, interrupt) = watch(requests);
         watch.state.lock().wasted = MOST_WASTED;
@@ -217,7 +218,7 @@ mod tests {
         Some(state.stop_at()? - state.step.as_ref()?.started)
     }
 
-    /// A10: a step stops for one of its requests after a while, for all of them at once, for no other.
+    /// A10: a step stops for one of its requests after a while, for all of them at once, and for no other.
     #[test]
     fn a_step_stops_for_its_own_requests() {
         let (watch, interrupt) = watch(&[(1, None), (2, None)]);
@@ -228,7 +229,7 @@ mod tests {
         watch.abort(RequestId(2));
         assert_eq!(stop_at(&watch), Some(Duration::ZERO));
         assert!(interrupt.is_due());
-        // An abort that came between two steps is known to the next one.
+        // The next step knows of an abort that came between two steps.
         watch.end(StepEnd::Stopped);
         watch.forget(RequestId(1));
         watch.forget(RequestId(2));
@@ -239,7 +240,7 @@ mod tests {
         assert!(!interrupt.is_set() && watch.state.lock().aborted.is_empty());
     }
 
-    /// A10: where as much was wasted as may be, a step goes on as long as anybody wants it.
+    /// A10: once the allowed time is wasted, a step continues as long as any request needs it.
     #[test]
     fn what_is_wasted_has_a_bound() {
         let soon = Instant::now() + LEAST_RUN * 3;
@@ -250,7 +251,7 @@ mod tests {
         assert!(interrupt.is_set() && stop_at(&watch) > Some(LEAST_RUN), "only until the last deadline");
     }
 
-    /// A16: the earliest deadline stops a step where time may be wasted, the latest one where it may not.
+    /// A16: the earliest deadline stops a step while time may be wasted, and only the latest one otherwise.
     #[test]
     fn deadlines_stop_a_step() {
         let start = Instant::now();
@@ -262,8 +263,8 @@ mod tests {
         assert_eq!(stop_at(&spent(&[(1, Some(start + FAR)), (2, None)]).0), None);
     }
 
-    /// A step stops at once for a request that it gives way to, unless too much was wasted; and the next one does until
-    /// the engine thread has taken the request in.
+    /// A step stops at once for a request that takes precedence, unless too much was wasted. Later steps stop, too,
+    /// until the engine thread has admitted the request.
     #[test]
     fn a_step_stops_for_whom_it_gives_way_to() {
         let yields = || Some(Yields::new(0, vec![(0, Some("many".into()))]));
@@ -289,7 +290,7 @@ mod tests {
         }
     }
 
-    /// A10: closing stops whatever runs, and what would still begin.
+    /// A10: closing stops the running step and any later one.
     #[test]
     fn closing_stops_everything() {
         let (watch, interrupt) = spent(&[(1, None)]);
@@ -299,14 +300,14 @@ mod tests {
         assert!(interrupt.is_due());
     }
 
-    /// An engine under a clock of its own, in which request 0 is part of every step and never ends.
+    /// An engine with its own clock. Request 0 is part of every step and never ends.
     struct Simulation {
         state: State,
         now: Instant,
         next_id: u64,
         computed: Duration,
         thrown_away: Duration,
-        /// Thrown away since a step was last computed to its end.
+        /// Time wasted since a step last completed.
         in_a_row: Duration,
     }
 
@@ -317,8 +318,8 @@ mod tests {
             Self { state: State::default(), now, next_id: 1, computed: zero, thrown_away: zero, in_a_row: zero }
         }
 
-        /// A step that would take `length`, with a request whose end comes `end` after its begin, as an abort or as a
-        /// deadline. How long that request waits for its end to be seen, at most until the step's.
+        /// Runs a step that would take `length`. It has a request that ends `end` after the start, by an abort or by
+        /// its deadline. Returns how long that request waits for its end to take effect, at most until the step's end.
         fn step(&mut self, length: Duration, end: Duration, by_deadline: bool) -> Duration {
             let (started, victim) = (self.now, RequestId(self.next_id));
             self.next_id += 1;
@@ -329,7 +330,7 @@ mod tests {
                 assert_eq!(self.state.stop_at(), None, "a step that everybody wants");
                 self.state.aborted.insert(victim);
             }
-            // Told at `end`, nothing stops before.
+            // The abort arrives at `end`, so nothing stops before that.
             let stops = self.state.stop_at().map(|at| at.max(started + end)).filter(|at| *at < started + length);
             self.now = stops.unwrap_or(started + length);
             let run = self.now - started;
@@ -346,9 +347,9 @@ mod tests {
         }
     }
 
-    /// A10: whoever cancels, or lets deadlines pass, in whatever pattern: an end acts within `LEAST_RUN` as long as
-    /// less than `MOST_WASTED` was wasted, in the step after a stopped one too; and others get on. In a row no more is
-    /// thrown away than that and a step, in all no more than is computed beyond that.
+    /// A10: with any pattern of cancels and deadlines, an end takes effect within `LEAST_RUN` if less than
+    /// `MOST_WASTED` was wasted before. That holds right after an interrupted step, too, and others advance.
+    /// Consecutive waste is below `MOST_WASTED` plus one step; total waste is below the computed time plus that.
     #[test]
     fn a_flood_of_cancels_starves_nobody() {
         const LONGEST: Duration = Duration::from_secs(20);
@@ -364,7 +365,7 @@ mod tests {
                     2 => LONGEST,
                     _ => Duration::from_secs(1),
                 };
-                // Some wait until a step is all but done.
+                // Some ends come when a step is almost done.
                 let end = if pattern % 3 == 0 { length.mul_f64(0.999) } else { up_to(length.max(LEAST_RUN)) };
                 let (before, row) = (simulation.state.wasted, simulation.in_a_row);
                 let waited = simulation.step(length, end.min(length), pattern % 5 == 0);
@@ -384,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Time is not wasted if nobody wanted the results any more, or if the step failed.
+    /// Time is not wasted if no request needed the results any more, or if the step failed.
     #[test]
     fn only_what_others_wanted_is_wasted() {
         for (aborted, how, is_waste) in

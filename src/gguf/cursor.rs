@@ -1,12 +1,12 @@
-//! Reading from untrusted bytes: every length is compared with what is left before anything is taken or allocated.
+//! Reads untrusted bytes. Every length is compared with the remaining bytes before anything is read or allocated.
 
 use std::fmt::Display;
 use std::path::Path;
 
 use crate::{Error, Result};
 
-/// A position in the bytes of a file. `location` of its methods names the key, tensor or part of the file being read
-/// and is only formatted for an error; `field` says which of its fields.
+/// A position in the bytes of a file. In its methods, `location` names the key, tensor or part of the file that is
+/// being read, and is only formatted for an error. `field` names one of its fields.
 pub(super) struct Cursor<'a> {
     path: &'a Path,
     data: &'a [u8],
@@ -22,7 +22,7 @@ impl<'a> Cursor<'a> {
         self.path
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     pub(super) fn data(&self) -> &'a [u8] {
         self.data
     }
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.bytes(location, field)?))
     }
 
-    /// A u64 length and that many bytes of UTF-8.
+    /// Reads a u64 length and that many bytes of UTF-8.
     pub(super) fn str(&mut self, location: &dyn Display, field: &str) -> Result<&'a str> {
         let len = self.u64(location, field)?;
         let bytes = self.take(len, location, field)?;
@@ -81,8 +81,8 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A u64 count of things that take `min_bytes` each at the least: refused when the file cannot hold them, so that
-    /// room for that many may be reserved.
+    /// Checks a u64 count of things that take at least `min_bytes` each. A count that the file cannot hold is rejected,
+    /// so that room for the things may be reserved.
     pub(super) fn check_count(
         &self,
         count: u64,
@@ -94,14 +94,14 @@ impl<'a> Cursor<'a> {
         usize::try_from(count).ok().filter(|&count| count <= most).ok_or_else(|| {
             let left = self.remaining();
             let problem = format!(
-                "{count} {things} announced, but the {left} bytes that follow hold {most} at most; \
+                "{count} {things} announced, but the {left} bytes that follow hold at most {most}; \
                  the file was cut short (an incomplete download?) or is damaged"
             );
             self.error(location, problem)
         })
     }
 
-    /// `count` numbers of `N` bytes each.
+    /// Reads `count` numbers of `N` bytes each.
     pub(super) fn numbers<T, const N: usize>(
         &mut self,
         count: u64,

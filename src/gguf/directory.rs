@@ -1,4 +1,4 @@
-//! The tensor directory: names, shapes, types and places, all checked against the file before anything is read.
+//! The tensor directory: names, shapes, types and offsets, all checked against the file before anything is read.
 
 use super::cursor::Cursor;
 use crate::Result;
@@ -7,7 +7,7 @@ use crate::quant::GgmlType;
 /// The specification's limits.
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DIMS: u32 = 4;
-/// Length of the name, one byte of it, number of dimensions, one of them, type, offset.
+/// The smallest entry: length of the name, one byte of it, number of dimensions, one of them, type, offset.
 const MIN_ENTRY_BYTES: usize = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// One entry of the tensor directory.
@@ -18,20 +18,20 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     pub ggml_type: GgmlType,
     pub num_bytes: usize,
-    /// Index of the file of a split model that holds the data, and the data's offset in that file.
+    /// The index of the split model's file that holds the data, and the data's offset in that file.
     pub(crate) shard: usize,
     pub(crate) offset: usize,
 }
 
 impl TensorInfo {
-    /// Elements per row (`shape[0]`) and number of rows (the product of the rest).
+    /// Returns the elements per row (`shape[0]`) and the number of rows (the product of the rest).
     pub(super) fn cols_and_rows(&self) -> (usize, usize) {
-        // The product of all dimensions was checked to fit usize.
+        // The product of all dimensions is known to fit in a usize.
         (self.shape[0] as usize, self.shape[1..].iter().product::<u64>() as usize)
     }
 }
 
-/// Reads `count` entries and places them in the data section, which starts at the next multiple of `alignment`.
+/// Reads `count` entries and locates them in the data section, which starts at the next multiple of `alignment`.
 pub(super) fn parse(cursor: &mut Cursor, count: u64, alignment: u32, shard: usize) -> Result<Vec<TensorInfo>> {
     let count = cursor.check_count(count, MIN_ENTRY_BYTES, &"header", "tensors")?;
     let mut tensors = Vec::with_capacity(count);
@@ -49,7 +49,7 @@ pub(super) fn parse(cursor: &mut Cursor, count: u64, alignment: u32, shard: usiz
     Ok(tensors)
 }
 
-/// One entry, not yet placed, and its offset within the data section.
+/// Reads one entry, not yet located, and its offset within the data section.
 fn parse_entry(cursor: &mut Cursor, index: usize, shard: usize) -> Result<(TensorInfo, u64)> {
     let number = format!("tensor number {index}");
     let name = cursor.str(&number, "the name")?;
@@ -85,7 +85,7 @@ fn num_bytes(cursor: &Cursor, name: &str, shape: &[u64], ggml_type: GgmlType) ->
         let problem = format!("rows of {} elements are not whole {name_of_type} blocks of {block}", shape[0]);
         return Err(cursor.error(name, problem));
     }
-    // Whole blocks in each row are whole blocks in all of them.
+    // If each row has whole blocks, all of them together do.
     ggml_type.row_bytes(elements).ok_or_else(too_large)
 }
 

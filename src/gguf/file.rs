@@ -8,15 +8,15 @@ use super::directory::TensorInfo;
 use super::header::{self, Header};
 use super::map::MappedFile;
 use super::metadata::Metadata;
-use super::split::Split;
+use super::split::{self, Split};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// An open model file (all shards of a split one), validated and mapped once.
+/// An open model file (including all shards of a split one), mapped and validated once.
 ///
-/// A mapped file must not be changed while it is open: one that another process truncates ends this process with
-/// SIGBUS at the next read beyond its new end, and one that is overwritten in place changes the weights. Replace a
-/// model by renaming a new file over it, as download tools do; the open one then stays as it was.
+/// A mapped file must not be changed while it is open. If another process truncates it, the next read beyond its new
+/// end kills this process with SIGBUS. If it is overwritten in place, the weights change. Replace a model by renaming a
+/// new file over it, as download tools do; the open file then stays unchanged.
 #[derive(Debug)]
 pub struct GgufFile {
     version: u32,
@@ -27,10 +27,10 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens `path`; for `…-00001-of-0000N.gguf` the other shards too.
+    /// Opens `path`, and for `…-00001-of-0000N.gguf` the other shards too.
     ///
     /// # Errors
-    /// `FileNotFound` (a shard included), `Io` when a file cannot be read, `ModelFile` when one is malformed.
+    /// `FileNotFound` (also for a shard), `Io` if a file cannot be read, `ModelFile` if one is malformed.
     pub fn open(path: &Path) -> Result<Self> {
         let first = MappedFile::open(path)?;
         let Header { version, metadata, mut tensors } = header::parse(path, &first, 0)?;
@@ -40,6 +40,7 @@ impl GgufFile {
                 let file = MappedFile::open(path)?;
                 let header = header::parse(path, &file, shards.len())?;
                 split.check_part(&header.metadata, no)?;
+                split::check_keys(&metadata, &header.metadata)?;
                 tensors.extend(header.tensors);
                 shards.push(file);
             }
@@ -49,17 +50,23 @@ impl GgufFile {
         Ok(Self { version, metadata, tensors, by_name, shards })
     }
 
-    /// Version of the file format: 2 or 3.
+    /// Returns the version of the file format: 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Metadata of the first file; the others of a split model add nothing.
+    /// Returns the metadata of the first file; other files of a split model add nothing.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// All tensors, in file order, shard after shard.
+    /// Replaces the metadata, for tests with other keys.
+    #[cfg(test)]
+    pub(crate) fn set_metadata(&mut self, metadata: Metadata) {
+        self.metadata = metadata;
+    }
+
+    /// Returns all tensors in file order, shard after shard.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -68,28 +75,27 @@ impl GgufFile {
         self.by_name.get(name).map(|&i| &self.tensors[i])
     }
 
-    /// The bytes of a tensor as a matrix: `cols = shape[0]`, `rows` = the product of the rest.
+    /// Returns the bytes of a tensor as a matrix: `cols = shape[0]`, `rows` = the product of the rest.
     ///
     /// # Panics
-    /// When `info` is of another file and does not lie within this one.
+    /// If `info` belongs to another file and does not lie within this one.
     pub fn view<'a>(&'a self, info: &'a TensorInfo) -> TensorView<'a> {
         let (cols, rows) = info.cols_and_rows();
         let data = &self.shards[info.shard][info.offset..info.offset + info.num_bytes];
-        TensorView { name: &info.name, ggml_type: info.ggml_type, rows, cols, data }
+        TensorView { name: &info.name, ggml_type: info.ggml_type, rows, cols, data, scales: &[] }
     }
 
-    /// Tells the kernel that the tensor's pages of the mapping will not be read again (they stay readable).
-    /// Pages that it shares with a neighbour are kept.
+    /// Tells the kernel that the tensor's pages of the mapping will not be read again; they stay readable. Pages that
+    /// it shares with a neighbour are kept.
     pub fn release_pages(&self, info: &TensorInfo) {
         self.shards[info.shard].release(info.offset..info.offset + info.num_bytes);
     }
 
-    /// Sum of all tensors' bytes.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.num_bytes as u64).sum()
     }
 
-    /// An error about a tensor, with the path of the file that holds it.
+    /// Returns an error about a tensor, with the path of the file that holds it.
     pub(super) fn tensor_error(&self, info: &TensorInfo, problem: String) -> Error {
         tensor_error(&self.shards, info, problem)
     }

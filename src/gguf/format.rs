@@ -1,24 +1,24 @@
-//! Recognises files that are no GGUF files: the usual mistakes and the usual failed downloads.
+//! Recognizes files that are not GGUF files: common mistakes and failed downloads.
 
 const CONVERT: &str = "convert the model's folder with llama.cpp's convert_hf_to_gguf.py";
 
-/// Names the kind of file by its first bytes, where they are known, with advice: to be appended to the complaint.
+/// Returns the kind of a file by its first bytes, if known, with advice. The text is appended to the error.
 pub(super) fn named(data: &[u8]) -> Option<String> {
     let known = match data {
         _ if is_safetensors(data) => format!("this is a safetensors file: {CONVERT}"),
         [b'P', b'K', 3, 4, ..] => format!("this is a zip archive, as PyTorch saves models: unpack it, or {CONVERT}"),
         [0x80, 2..=5, ..] => format!("this is a pickle, as PyTorch saves models: {CONVERT}"),
         _ if data.starts_with(b"version https://git-lfs") => {
-            "this is a git-lfs pointer in place of the model: fetch the model with `git lfs pull`".into()
+            "this is a git-lfs pointer instead of the model: fetch the model with `git lfs pull`".into()
         }
         _ if is_html(data) => {
-            "this is an HTML page, as a login or an error gives in place of a download: download the file again".into()
+            "this is an HTML page, as a login or an error sends instead of a download: download the file again".into()
         }
         _ if data.trim_ascii_start().starts_with(b"{") => {
-            "this is JSON, as an error gives in place of a download: download the file again".into()
+            "this is JSON, as an error sends instead of a download: download the file again".into()
         }
         [b'l' | b'f', b'm', b'g', b'g', ..] | [b't', b'j', b'g', b'g', ..] => {
-            "this is a format of llama.cpp that came before GGUF: convert the model again".into()
+            "this is a llama.cpp format from before GGUF: convert the model again".into()
         }
         [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', b'Z', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [b'7', b'z', ..] => {
             "this is a compressed file: unpack it".into()
@@ -31,7 +31,7 @@ pub(super) fn named(data: &[u8]) -> Option<String> {
 /// A safetensors file begins with the length of its JSON header, then that header.
 fn is_safetensors(data: &[u8]) -> bool {
     let Some((length, rest)) = data.split_first_chunk::<8>() else { return false };
-    // The format's own limit.
+    // The limit of the format itself.
     u64::from_le_bytes(*length) <= 100_000_000 && rest.first() == Some(&b'{')
 }
 

@@ -18,11 +18,11 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 pub(super) struct Header {
     pub(super) version: u32,
     pub(super) metadata: Metadata,
-    /// Unique names are the caller's to check: a split model has several directories.
+    /// The caller checks that names are unique, since a split model has several directories.
     pub(super) tensors: Vec<TensorInfo>,
 }
 
-/// Reads and validates the header of the file that holds `data`; `shard` is its number within a split model.
+/// Reads and validates the header of a file with the bytes `data`; `shard` is its number within a split model.
 pub(super) fn parse(path: &Path, data: &[u8], shard: usize) -> Result<Header> {
     let mut cursor = Cursor::new(path, data);
     check_magic(&mut cursor)?;

@@ -36,24 +36,24 @@ impl MappedFile {
             io::ErrorKind::NotFound => Error::FileNotFound { path: path.to_owned() },
             _ => cannot_open(path, error.to_string()),
         };
-        // Asked before opening: opening a pipe would wait for a writer.
+        // Checked before opening, since opening a pipe would wait for a writer.
         let metadata = std::fs::metadata(path).map_err(failed)?;
         if !metadata.is_file() {
             let kind = if metadata.is_dir() { "a directory" } else { "not a regular file" };
             return Err(cannot_open(path, format!("this is {kind}; give the path of a .gguf file")));
         }
         let file = File::open(path).map_err(failed)?;
-        // SAFETY: the mapping is private to this value, read-only, and only handed out as `&[u8]` that borrows it, so
-        // it outlives every reference. What cannot be excluded is that another process changes the file meanwhile:
-        // documented at `GgufFile`, as for every program that maps a file.
+        // SAFETY: the mapping is private to this value, read-only, and only returned as a `&[u8]` that borrows it, so
+        // it outlives every reference. Another process may still change the file meanwhile. `GgufFile` documents that,
+        // as every program has to that maps a file.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         Ok(Self { path: path.to_owned(), map })
     }
 
-    /// Drops the resident pages that lie wholly inside `range`; reading them again loads them from the file.
+    /// Drops the resident pages that lie entirely inside `range`. Reading them again loads them from the file.
     #[cfg(unix)]
     pub(super) fn release(&self, range: Range<usize>) {
-        /// A multiple of every page size in use (4, 16 and 64 KiB), so the pages need not be asked for.
+        /// A multiple of every page size in use (4, 16 and 64 KiB), so the page size need not be queried.
         const GRANULE: usize = 64 << 10;
         let (start, end) = (range.start.next_multiple_of(GRANULE), range.end.min(self.map.len()) / GRANULE * GRANULE);
         if start >= end {
@@ -64,7 +64,7 @@ impl MappedFile {
         let advised =
             unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
         if let Err(error) = advised {
-            // Only advice: the pages stay resident, nothing else changes.
+            // This is only advice: the pages stay resident, and nothing else changes.
             tracing::debug!(path = %self.path.display(), %error, "madvise(DONTNEED) failed");
         }
     }

@@ -1,4 +1,4 @@
-//! The key-value metadata of a file and its typed getters.
+//! The key-value metadata of a file, and its typed getters.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,11 +11,11 @@ use crate::{Error, Result};
 
 /// The specification's limit on a key.
 const MAX_KEY_BYTES: usize = u16::MAX as usize;
-/// Length of the key, one byte of it, type of the value, one byte of it.
+/// The smallest entry: length of the key, one byte of it, type of the value, one byte of it.
 const MIN_ENTRY_BYTES: usize = 8 + 1 + 4 + 1;
 
-/// Key-value metadata, in file order. Typed getters give `Error::ModelFile` that names the key, what it holds and
-/// what was expected. Integer getters accept any integer type whose value fits.
+/// Key-value metadata in file order. Typed getters return an `Error::ModelFile` that names the key, its value and the
+/// expected type. Integer getters accept any integer type whose value fits.
 #[derive(Debug, Clone)]
 pub struct Metadata {
     path: PathBuf,
@@ -24,10 +24,10 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Metadata of a file at `path` with these entries.
+    /// Returns the metadata of a file at `path` with these entries.
     ///
     /// # Errors
-    /// `Error::ModelFile` when two entries have the same key, even with equal values.
+    /// `Error::ModelFile` if two entries have the same key, even with equal values.
     pub fn new(path: &Path, entries: Vec<(String, Value)>) -> Result<Self> {
         let mut by_key = HashMap::with_capacity(entries.len());
         for (i, (key, _)) in entries.iter().enumerate() {
@@ -57,7 +57,7 @@ impl Metadata {
         Self::new(cursor.path(), entries)
     }
 
-    /// The file that the metadata is of.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -70,7 +70,7 @@ impl Metadata {
         self.by_key.get(key).map(|&i| &self.entries[i].1)
     }
 
-    /// Required keys: a missing one is an error that names it.
+    /// Getters of required keys: a missing key is an error that names it.
     pub fn u32(&self, key: &str) -> Result<u32> {
         self.opt_u32(key)?.ok_or_else(|| self.missing(key, "an unsigned integer"))
     }
@@ -87,12 +87,12 @@ impl Metadata {
         self.opt_strings(key)?.ok_or_else(|| self.missing(key, "an array of strings"))
     }
 
-    /// Optional keys: `None` when absent, still an error when of the wrong type.
+    /// Getters of optional keys: `None` if absent, and still an error for a wrong type.
     pub fn opt_u32(&self, key: &str) -> Result<Option<u32>> {
         self.typed(key, "an integer from 0 to 4294967295", |v| v.as_integer()?.try_into().ok())
     }
 
-    /// An f32, or an f64 rounded to one (an error when it is out of an f32's range).
+    /// Accepts an f32, or an f64 rounded to f32; an error if it is out of range.
     pub fn opt_f32(&self, key: &str) -> Result<Option<f32>> {
         self.typed(key, "a float that fits an f32", |v| match v {
             Value::F32(v) => Some(*v),
@@ -116,10 +116,6 @@ impl Metadata {
         })
     }
 
-    pub fn bools(&self, key: &str) -> Result<&[bool]> {
-        self.opt_bools(key)?.ok_or_else(|| self.missing(key, "an array of bools"))
-    }
-
     pub fn opt_f32s(&self, key: &str) -> Result<Option<&[f32]>> {
         self.typed(key, "an array of f32", |v| match v {
             Value::Array(Array::F32(v)) => Some(v.as_slice()),
@@ -134,7 +130,7 @@ impl Metadata {
         })
     }
 
-    /// Any integer array, widened.
+    /// Accepts any integer array, widened.
     pub fn opt_ints(&self, key: &str) -> Result<Option<Vec<i64>>> {
         fn widen<T: Copy + Into<i64>>(values: &[T]) -> Option<Vec<i64>> {
             Some(values.iter().map(|&v| v.into()).collect())
@@ -152,7 +148,7 @@ impl Metadata {
         })
     }
 
-    /// An error about `location` (a key or tensor name) of this file.
+    /// Returns an error about `location` (a key or tensor name) of this file.
     pub fn error(&self, location: impl Display, problem: impl Display) -> Error {
         error(&self.path, location, problem)
     }

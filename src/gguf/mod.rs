@@ -1,8 +1,8 @@
-//! The GGUF file format, v2 and v3, little-endian, memory-mapped, split files included.
-//! Everything is checked before it is used; no input can cause a panic or an unbounded allocation.
+//! The GGUF file format, v2 and v3, little-endian, memory-mapped, including split files. Everything is checked before
+//! it is used; no input can cause a panic or an unbounded allocation.
 //!
-//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Bytes after the last tensor are tolerated, as
-//! are gaps between tensors; everything else that contradicts the specification is an error that names its place.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Bytes after the last tensor and gaps between
+//! tensors are tolerated. Everything else that contradicts the specification is an error that names its place.
 
 mod cursor;
 mod directory;

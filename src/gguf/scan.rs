@@ -1,4 +1,4 @@
-//! The scan of all weights for values that are not finite, for `check`.
+//! Scans all weights for non-finite values, for `check`.
 
 use super::directory::TensorInfo;
 use super::file::GgufFile;
@@ -6,14 +6,14 @@ use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Elements decoded at once: a multiple of every block, small enough for the L1 cache.
+/// The number of elements decoded at once: a multiple of every block size, and small enough for the L1 cache.
 const CHUNK_ELEMENTS: usize = 4096;
 
 impl GgufFile {
-    /// Decodes a tensor, piece by piece, and looks for NaN and infinity (a damaged scale shows as either).
+    /// Decodes a tensor in chunks and searches for NaN and infinity. A damaged scale shows as either.
     ///
     /// # Errors
-    /// `ModelFile` that names the tensor and the first such element, or a type that has no decoder.
+    /// `ModelFile` with the tensor and its first such element, or for a type without a decoder.
     pub fn validate_tensor(&self, info: &TensorInfo) -> Result<()> {
         let view = self.view(info);
         let position = match info.ggml_type {
@@ -25,7 +25,7 @@ impl GgufFile {
                 return Err(self.tensor_error(info, problem));
             }
         };
-        // The scan reads the whole file once; without this it would stay resident.
+        // The scan reads the whole file once, and it would stay resident otherwise.
         self.release_pages(info);
         position.map_or(Ok(()), |at| Err(self.not_finite(info, at / view.cols, at % view.cols)))
     }
@@ -35,14 +35,14 @@ impl GgufFile {
     }
 }
 
-/// Index of the first element, row after row, that decodes to NaN or infinity.
+/// Returns the index of the first element, row after row, that decodes to NaN or infinity.
 fn first_not_finite(view: &TensorView) -> Result<Option<usize>> {
     let (block_elements, block_bytes) = (view.ggml_type.block_elements(), view.ggml_type.block_bytes());
     let mut values = [0.0; CHUNK_ELEMENTS];
     for (i, data) in view.data.chunks(CHUNK_ELEMENTS / block_elements * block_bytes).enumerate() {
         let values = &mut values[..data.len() / block_bytes * block_elements];
         dequantize(view.ggml_type, data, values)?;
-        // Without an early exit the sweep vectorises; the place is looked for only when there is one.
+        // Without an early exit the loop vectorizes. The position is only searched for if there is one.
         if !values.iter().fold(true, |finite, v| finite & v.is_finite()) {
             return Ok(values.iter().position(|v| !v.is_finite()).map(|at| i * CHUNK_ELEMENTS + at));
         }

@@ -1,5 +1,6 @@
-//! Models split over several files, `<prefix>-00001-of-0000N.gguf` (the naming and keys of llama.cpp's `gguf-split`).
-//! The first file has all the metadata; every file has `split.no` (from 0), `split.count`, `split.tensors.count`.
+//! Models split over several files, `<prefix>-00001-of-0000N.gguf`, with the names and keys of llama.cpp's
+//! `gguf-split`. The first file has all the metadata, which the others may repeat. Every file has `split.no` (from 0),
+//! `split.count` and `split.tensors.count`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +11,10 @@ const NO_KEY: &str = "split.no";
 const COUNT_KEY: &str = "split.count";
 const TENSORS_KEY: &str = "split.tensors.count";
 
-/// The part of a file name that says which part of a split model it is.
+/// The part of a file name that identifies a part of a split model.
 struct PartName<'a> {
     prefix: &'a str,
-    /// Number of the part, from 1.
+    /// The number of the part, from 1.
     number: u32,
     count: u32,
 }
@@ -31,7 +32,7 @@ impl<'a> PartName<'a> {
     }
 }
 
-/// How a model is split, as its first file says.
+/// How a model is split, according to its first file.
 #[derive(Debug)]
 pub(super) struct Split {
     count: u32,
@@ -41,7 +42,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Reads the split from `metadata` of the file that was asked for; `None` for a model in one file.
+    /// Reads the split from the `metadata` of the opened file; `None` for a model in one file.
     pub(super) fn of(metadata: &Metadata) -> Result<Option<Self>> {
         let path = metadata.path();
         let part = PartName::parse(path);
@@ -78,7 +79,7 @@ impl Split {
         Ok(())
     }
 
-    /// Checks that the parts together have as many tensors as each of them says.
+    /// Checks that the parts together have as many tensors as each of them claims.
     pub(super) fn check_num_tensors(&self, metadata: &Metadata, found: usize) -> Result<()> {
         if found == self.num_tensors as usize {
             return Ok(());
@@ -86,4 +87,23 @@ impl Split {
         let problem = format!("the parts hold {found} tensors, expected {}", self.num_tensors);
         Err(metadata.error(TENSORS_KEY, problem))
     }
+}
+
+/// Checks that a later part has no key that the first one lacks, since such a key would be ignored. Names and notes
+/// (`general.*`) may differ, and so may the keys of each file about itself.
+pub(super) fn check_keys(first: &Metadata, part: &Metadata) -> Result<()> {
+    let is_of_model =
+        |key: &str| key == "general.architecture" || !["general.", "split."].iter().any(|of| key.starts_with(of));
+    for (key, value) in part.iter().filter(|(key, _)| is_of_model(key)) {
+        match first.get(key) {
+            Some(expected) if expected == value => {}
+            Some(expected) => {
+                let problem =
+                    format!("holds {value} in this part, {expected} in the first one: a part of another model?");
+                return Err(part.error(key, problem));
+            }
+            None => return Err(part.error(key, "is not in the first part: a part of another model?")),
+        }
+    }
+    Ok(())
 }

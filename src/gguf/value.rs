@@ -1,11 +1,11 @@
-//! Metadata values and how they are stored (GGUF specification, `gguf_metadata_value_t`).
+//! Metadata values and their encoding (GGUF specification, `gguf_metadata_value_t`).
 
 use std::fmt;
 
 use super::cursor::Cursor;
 use crate::Result;
 
-/// A metadata value. Arrays of arrays are rejected at parse time.
+/// A metadata value. Arrays of arrays are rejected when parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     U8(u8),
@@ -40,7 +40,7 @@ pub enum Array {
     F64(Vec<f64>),
 }
 
-/// A string takes at least the bytes of its length.
+/// The smallest string: the bytes of its length.
 const MIN_STRING_BYTES: usize = 8;
 
 impl Value {
@@ -73,7 +73,7 @@ impl Value {
         Ok(value)
     }
 
-    /// Any integer, widened; `None` for another type.
+    /// Returns any integer, widened; `None` for another type.
     pub fn as_integer(&self) -> Option<i128> {
         match *self {
             Self::U8(v) => Some(v.into()),
@@ -128,7 +128,7 @@ impl Array {
         Ok(array)
     }
 
-    /// Name of the element type and number of elements.
+    /// Returns the name of the element type and the number of elements.
     fn summary(&self) -> (&'static str, usize) {
         match self {
             Self::U8(v) => ("u8", v.len()),
@@ -155,7 +155,7 @@ fn parse_bool(byte: u8) -> Option<bool> {
     }
 }
 
-/// Writes a value for an error message: its type and, shortened, its contents.
+/// Writes a value for an error message: its type and its shortened contents.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_CHARS: usize = 40;

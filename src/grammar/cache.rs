@@ -1,32 +1,31 @@
-//! Compiled grammars, the least recently used forgotten first.
+//! A cache of compiled grammars; the least recently used is evicted first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Compiled;
+use super::compiled::Compiled;
 use crate::config::StructuredOutputs;
 
-/// Grammars that are kept at most.
+/// The most grammars in the cache.
 const MAX_ENTRIES: usize = 128;
-/// Bytes of their lexers' states at most, which grow while texts are generated.
+/// The most bytes of cached grammars at their present size; they grow while texts are generated.
 const MAX_BYTES: usize = 256 << 20;
 
 #[derive(Default)]
 pub(super) struct Cache {
     entries: HashMap<StructuredOutputs, Entry>,
-    /// The number of look-ups so far.
+    /// The number of lookups so far.
     clock: u64,
 }
 
 struct Entry {
     compiled: Arc<Compiled>,
     used: u64,
-    bytes: usize,
 }
 
 impl Cache {
-    /// A grammar that broke while a text was generated is not given again.
+    /// Looks up a grammar. One that broke during generation is removed instead.
     pub(super) fn get(&mut self, form: &StructuredOutputs) -> Option<Arc<Compiled>> {
         self.clock += 1;
         let entry = self.entries.get_mut(form)?;
@@ -35,26 +34,23 @@ impl Cache {
             return None;
         }
         entry.used = self.clock;
-        entry.bytes = entry.compiled.bytes();
-        let found = Arc::clone(&entry.compiled);
-        self.shrink();
-        Some(found)
+        Some(Arc::clone(&entry.compiled))
     }
 
     pub(super) fn insert(&mut self, form: StructuredOutputs, compiled: Arc<Compiled>) {
         self.clock += 1;
-        let bytes = compiled.bytes();
-        self.entries.insert(form, Entry { compiled, used: self.clock, bytes });
+        self.entries.insert(form, Entry { compiled, used: self.clock });
         self.shrink();
     }
 
-    /// Keeps the one used last whatever its size: its bounds are the limits of a grammar.
-    fn shrink(&mut self) {
-        let mut bytes: usize = self.entries.values().map(|entry| entry.bytes).sum();
+    /// Evicts grammars while there are too many, or they have grown too large. The last used one always stays, since
+    /// each grammar has its own size limit.
+    pub(super) fn shrink(&mut self) {
+        let mut bytes: usize = self.entries.values().map(|entry| entry.compiled.bytes()).sum();
         while self.entries.len() > MAX_ENTRIES || (bytes > MAX_BYTES && self.entries.len() > 1) {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(form, _)| form.clone());
             let Some(gone) = oldest.and_then(|form| self.entries.remove(&form)) else { return };
-            bytes -= gone.bytes;
+            bytes = bytes.saturating_sub(gone.compiled.bytes());
         }
     }
 

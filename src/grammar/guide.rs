@@ -1,38 +1,41 @@
-//! Where in its grammar the text of a sequence is.
+//! The position of a sequence's text within its grammar.
 
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use llguidance::Matcher;
+use llguidance::TokenParser;
 
-use super::pool::{Answer, Job};
-use super::{Compiled, source};
+use super::ahead::{Problem, advance};
+use super::compiled::{Compiled, Turn};
+use super::pool::{Lanes, Pending};
 use crate::selection::TokenMask;
 use crate::{Error, Result};
 
-/// The grammar's part in one sequence: which tokens come next, or may, and whether the text is complete.
+/// Tracks one sequence within a grammar: which tokens are forced or allowed next, and whether the text is complete.
 pub struct Guide {
     grammar: Arc<Compiled>,
-    jobs: Sender<Job>,
-    /// Whether end tokens may come where the grammar allows the end; if not, only where it allows nothing else.
+    lanes: Lanes,
+    /// True if end tokens are allowed wherever the grammar may end; otherwise only where it allows nothing else.
     may_end: bool,
-    /// Tokens that the grammar forces next, of which the first `taken` are in the text already.
+    /// Tokens that the grammar forces. The first `taken` of them are already in the text.
     forced: Vec<u32>,
     taken: usize,
-    /// The place behind the forced tokens.
+    /// The parser's state after the forced tokens.
     place: Place,
+    /// The turn with the lexer in which the next token is taken.
+    turn: Option<Turn>,
 }
 
-/// Where the text is, once the tokens that are forced have come.
+/// The state after the forced tokens.
 enum Place {
-    /// The mask of the next token was not asked for yet.
-    Here(Box<Matcher>),
-    /// A thread of the pool computes it.
-    Away(Receiver<Answer>),
-    Masked(Box<Matcher>, TokenMask),
-    Failed(String),
+    /// The next tokens were not requested yet.
+    Here(Box<TokenParser>),
+    /// A thread of the pool computes the next tokens.
+    Away(Pending),
+    Masked(Box<TokenParser>, TokenMask),
+    Failed(Problem),
 }
 
 impl std::fmt::Debug for Guide {
@@ -42,43 +45,44 @@ impl std::fmt::Debug for Guide {
 }
 
 impl Guide {
-    pub(super) fn new(grammar: Arc<Compiled>, jobs: Sender<Job>, may_end: bool) -> Self {
-        let place = Place::Here(Box::new(grammar.matcher()));
-        Self { grammar, jobs, may_end, forced: Vec::new(), taken: 0, place }
+    pub(super) fn new(grammar: Arc<Compiled>, lanes: Lanes, may_end: bool) -> Self {
+        let place = Place::Masked(Box::new(grammar.start()), masked(&grammar, grammar.first.mask.clone(), may_end));
+        let forced = grammar.first.forced.clone();
+        Self { grammar, lanes, may_end, forced, taken: 0, place, turn: None }
     }
 
-    /// A guide of the same grammar, at the beginning of another text.
+    /// Returns a guide of the same grammar, at the start of another text.
     #[must_use]
     pub fn sibling(&self) -> Self {
-        Self::new(Arc::clone(&self.grammar), self.jobs.clone(), self.may_end)
+        Self::new(Arc::clone(&self.grammar), self.lanes.clone(), self.may_end)
     }
 
-    /// Has the mask of the next token computed, beside whatever else is done until it is needed.
+    /// Starts computing the next tokens in the background.
     pub fn prepare(&mut self) {
-        if let Place::Here(_) = self.place {
-            let (answer, answers) = bounded(1);
-            if let Place::Here(matcher) = mem::replace(&mut self.place, Place::Away(answers))
-                && let Err(refused) = self.jobs.send(Job { matcher, answer })
-            {
-                self.place = Place::Here(refused.into_inner().matcher);
-            }
+        if !matches!(self.place, Place::Here(_)) {
+            return;
+        }
+        let unknown = Place::Failed("it has failed before".into());
+        if let Place::Here(parser) = mem::replace(&mut self.place, unknown) {
+            let asked = self.lanes.look_ahead(&self.grammar, parser);
+            self.place = asked.map_or_else(Place::Here, Place::Away);
         }
     }
 
-    /// The tokens that the grammar is known to force next.
+    /// Returns the tokens that the grammar is known to force next.
     pub fn forced(&self) -> &[u32] {
         &self.forced[self.taken..]
     }
 
-    /// Whether what follows is being computed.
+    /// True if the next tokens are being computed.
     pub fn is_awaited(&self) -> bool {
         matches!(self.place, Place::Away(_))
     }
 
-    /// Returns the tokens that may come behind those that are forced, once `settle` has waited for them.
+    /// Returns the tokens that may follow the forced ones. Valid once `settle_by` has returned true.
     ///
     /// # Errors
-    /// `StepFailed` with the library's message, above all where the text has led the grammar out of its bounds.
+    /// `GrammarFailed` with the reason, usually that the text exceeded the grammar's limits.
     pub fn mask(&self) -> Result<&TokenMask> {
         match &self.place {
             Place::Masked(_, mask) => Ok(mask),
@@ -87,30 +91,64 @@ impl Guide {
         }
     }
 
-    /// Takes the next token of the text; `true` when nothing can follow it.
+    /// Takes the computed result; `false` if it is not ready by the deadline. There is no waiting for a grammar whose
+    /// last computation ahead took long.
+    pub fn settle_by(&mut self, deadline: Instant) -> bool {
+        let deadline = self.patience(deadline);
+        let Place::Away(pending) = &mut self.place else { return true };
+        let Some(answer) = pending.answer_by(deadline) else { return false };
+        match answer.and_then(|answer| Ok((answer.parser, answer.ahead?))) {
+            Ok((parser, ahead)) => {
+                (self.forced, self.taken) = (ahead.forced, 0);
+                self.place = Place::Masked(parser, masked(&self.grammar, ahead.mask, self.may_end));
+            }
+            Err(problem) => self.fail(&problem),
+        }
+        true
+    }
+
+    fn patience(&self, deadline: Instant) -> Instant {
+        if self.grammar.slow.load(Ordering::Relaxed) { Instant::now() } else { deadline }
+    }
+
+    /// True if the next token can be taken without waiting. Waits until the deadline for another text's computation
+    /// ahead to release the grammar's lexer. No other starts before the token is taken or `pass_turn` is called.
+    pub fn take_turn_by(&mut self, deadline: Instant) -> bool {
+        if self.turn.is_none() {
+            self.turn = Turn::take_by(&self.grammar, self.patience(deadline));
+        }
+        self.turn.is_some()
+    }
+
+    /// Lets computations ahead for other texts continue.
+    pub fn pass_turn(&mut self) {
+        self.turn = None;
+    }
+
+    /// Takes the next token of the text; `true` if nothing can follow it.
     ///
     /// # Errors
-    /// `StepFailed`, as `mask`, and for a token that was not allowed.
+    /// `GrammarFailed`, as for `mask`, and for a token that was not allowed.
     pub fn accept(&mut self, token: u32) -> Result<bool> {
-        self.settle();
         if let Some(&forced) = self.forced().first() {
             if token != forced {
-                self.fail(&format!("token {token} came in place of token {forced}"));
-                return Err(failed("a token came that was not allowed"));
+                self.fail(&format!("got token {token} instead of token {forced}"));
+                return Err(failed("got a token that was not allowed"));
             }
             self.taken += 1;
             return Ok(self.forced().is_empty() && self.is_complete());
         }
-        match mem::replace(&mut self.place, Place::Failed("it has failed before".into())) {
-            Place::Here(mut matcher) | Place::Masked(mut matcher, _) => match matcher.consume_token(token) {
-                Ok(()) => {
-                    let complete = matcher.is_stopped();
-                    self.place = Place::Here(matcher);
+        let _turn = self.turn.take().unwrap_or_else(|| Turn::take(&self.grammar));
+        let unknown = Place::Failed("it has failed before".into());
+        match mem::replace(&mut self.place, unknown) {
+            Place::Here(mut parser) | Place::Masked(mut parser, _) => match advance(&mut parser, token) {
+                Ok(complete) => {
+                    self.place = Place::Here(parser);
                     Ok(complete)
                 }
-                Err(error) => {
-                    self.fail(&error.to_string());
-                    Err(failed(source::message(&error.to_string())))
+                Err(problem) => {
+                    self.fail(&problem);
+                    Err(failed(&problem))
                 }
             },
             Place::Failed(problem) => {
@@ -122,47 +160,27 @@ impl Guide {
         }
     }
 
-    /// Waits for what is being computed.
-    pub fn settle(&mut self) {
-        let Place::Away(answers) = &self.place else { return };
-        match answers.recv() {
-            Ok(Answer { matcher, forced, mask: Ok(mut mask) }) => {
-                if !self.may_end {
-                    mask.remove_unless_alone(&self.grammar.end_tokens);
-                }
-                (self.forced, self.taken) = (forced, 0);
-                self.place = Place::Masked(matcher, mask);
-            }
-            Ok(Answer { mask: Err(problem), .. }) => self.fail(&problem),
-            Err(_) => self.fail("the thread that computes masks has ended"),
-        }
-    }
-
-    /// Whether nothing can follow the forced tokens.
+    /// True if nothing can follow the forced tokens.
     fn is_complete(&self) -> bool {
-        matches!(&self.place, Place::Masked(matcher, _) if matcher.is_stopped())
+        matches!(&self.place, Place::Masked(parser, _) if parser.stopped())
     }
 
     fn fail(&mut self, problem: &str) {
-        // Copies share their lexer's states, so that one that ran out of them is of no use to others.
+        // Copies share their lexer's states, so a lexer that ran out of them is useless to others, too.
         self.grammar.broken.store(true, Ordering::Relaxed);
         self.forced.clear();
         self.taken = 0;
-        self.place = Place::Failed(source::message(problem).to_owned());
+        self.place = Place::Failed(problem.to_owned());
     }
 }
 
-impl Compiled {
-    pub(super) fn matcher(&self) -> Matcher {
-        Matcher::new(Ok(self.start.clone()))
+fn masked(grammar: &Compiled, mut mask: TokenMask, may_end: bool) -> TokenMask {
+    if !may_end {
+        mask.remove_unless_alone(&grammar.end_tokens);
     }
-
-    /// Bytes of the lexer's states, as the library counts them.
-    pub(super) fn bytes(&self) -> usize {
-        self.start.parser.lexer_stats().num_bytes
-    }
+    mask
 }
 
 fn failed(problem: &str) -> Error {
-    Error::StepFailed { problem: format!("the grammar of structured_outputs: {problem}") }
+    Error::GrammarFailed { problem: problem.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! The JSON schemas of a grammar in the syntax of Lark, as the library reads them rightly.
+//! Rewrites the JSON schemas within a Lark grammar, so that the library reads them correctly.
 
 use std::sync::LazyLock;
 
@@ -8,15 +8,15 @@ use serde_json::{Deserializer, Value};
 
 use super::schema;
 
-/// The word before a schema, and what may hold that word without a schema behind it: texts, patterns, comments and
-/// names of tokens, as the library divides a grammar.
+/// Matches the word before a schema, and everything else that may contain that word: strings, patterns, comments and
+/// token names, as the library splits a grammar.
 const PIECES: &str = r#""(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])+/|(?:#|//)[^\n]*|<[^<>\s]+>|%json"#;
 
-/// Returns the grammar with its schemas in words that the library reads as the standard says. What is no JSON stays as
-/// it is: the library says where it stands.
+/// Returns the grammar with its schemas rewritten so that the library follows the standard. Text that is not JSON
+/// stays, and the library reports its place.
 ///
 /// # Errors
-/// The problem with a schema that the library would read in another way, or with too large an object.
+/// The problem with a schema that the library would misread, or with too large an object.
 pub(super) fn read_schemas(grammar: &str) -> Result<String, String> {
     static FINDER: LazyLock<Result<Regex, String>> =
         LazyLock::new(|| Regex::new(PIECES).map_err(|error| error.to_string()));

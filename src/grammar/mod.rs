@@ -1,101 +1,104 @@
-//! Structured output: the tokens that may come next in a text of a given form, by the library llguidance.
+//! Structured output: computes the tokens that a grammar allows next, with the library llguidance.
 //!
-//! `Grammars` belongs to an engine: it compiles a form for the model's vocabulary, on a thread of its own and within
-//! bounds, and keeps what was compiled. A `Guide` belongs to a sequence: it knows where in its grammar the text is.
-//! Which tokens may come next is computed by threads of the pool, while the device computes their logits.
+//! `Grammars` belongs to an engine. It compiles grammars for the model's vocabulary, on a separate thread and within
+//! limits, and caches them. A `Guide` belongs to a sequence and tracks its position in the grammar. Threads of the pool
+//! compute the allowed tokens while the device computes their logits. A grammar is rejected with its request if it
+//! allows no text, or if its first token takes too much work.
 
+mod ahead;
 mod cache;
+mod compiled;
+mod forced;
 mod gbnf;
 mod guide;
+mod keywords;
 mod lark;
 mod pool;
 mod schema;
 mod source;
 #[cfg(test)]
 mod tests;
+mod unsupported;
 mod vocabulary;
 
 use std::sync::Arc;
 use std::thread;
 
+use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
-use llguidance::{ParserFactory, TokenParser};
 use parking_lot::Mutex;
 
 pub use guide::Guide;
 pub use source::in_lark;
 
 use self::cache::Cache;
+use self::compiled::{Compiled, Memory};
 use self::pool::Pool;
 use crate::config::StructuredOutputs;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
-/// Bytes of stack for a compilation: the library descends into schemas and rules by recursion.
+/// The stack for a compilation, since the library descends into schemas and rules recursively.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Bounds of the cost of a grammar. A mask that reaches the bounds of a step takes some 20 ms.
+/// Returns the cost limits of a grammar. A mask that reaches the limits of a step takes some 20 ms.
 fn limits() -> ParserLimits {
     ParserLimits {
-        // A state takes 1 to 2 kB, and states are added as texts are generated.
+        // A state takes 1 to 2 kB, and states are added while texts are generated.
         max_lexer_states: 50_000,
         verbose_errors: false,
         ..ParserLimits::default()
     }
 }
 
-/// A grammar for one vocabulary. Sequences begin with copies of it.
-pub(crate) struct Compiled {
-    start: TokenParser,
-    /// The end tokens, sorted.
-    end_tokens: Arc<[u32]>,
-    broken: std::sync::atomic::AtomicBool,
-}
-
-/// Compiles forms of text for one model.
+/// Compiles grammars for one model.
 pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
     vocab_size: usize,
-    /// The vocabulary as the library wants it: made for the first grammar, since few engines see one.
+    /// The vocabulary in the library's form. It is created with the first grammar, since few engines need one.
     factory: Mutex<Option<Arc<ParserFactory>>>,
-    cache: Mutex<Cache>,
+    cache: Arc<Mutex<Cache>>,
+    memory: Arc<Memory>,
     pool: Pool,
 }
 
 impl Grammars {
-    /// `vocab_size` is the model's, whose logits may be more than the tokenizer's tokens.
+    /// `vocab_size` is the number of the model's logits, which may exceed the tokenizer's tokens.
     pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize) -> Self {
-        let cache = Mutex::new(Cache::default());
-        Self { tokenizer, vocab_size, factory: Mutex::new(None), cache, pool: Pool::default() }
+        let (factory, cache, memory, pool) = Default::default();
+        Self { tokenizer, vocab_size, factory, cache, memory, pool }
     }
 
-    /// Returns the guide of a sequence's text, from its beginning on. With `may_end` off no end token comes while
-    /// another may.
+    /// Returns the guide of a sequence's text, at its start. Without `may_end`, end tokens are only allowed where
+    /// nothing else is.
     ///
     /// # Errors
-    /// `InvalidRequest` with the library's message for a form that is wrong, or too large.
+    /// `InvalidRequest` with the library's message for a grammar that is invalid, that no text fits, or that is too
+    /// large.
     pub fn guide(&self, form: &StructuredOutputs, may_end: bool) -> Result<Guide> {
         let compiled = self.compiled(form)?;
-        Ok(Guide::new(compiled, self.pool.jobs()?, may_end))
+        Ok(Guide::new(compiled, self.pool.lanes(&self.cache)?, may_end))
     }
 
-    fn compiled(&self, form: &StructuredOutputs) -> Result<Arc<Compiled>> {
+    pub(crate) fn compiled(&self, form: &StructuredOutputs) -> Result<Arc<Compiled>> {
         if let Some(known) = self.cache.lock().get(form) {
             return Ok(known);
         }
-        // Two callers with one new form both compile it: nobody waits under the lock.
+        // Two callers with the same new grammar both compile it, so that no caller waits under the lock.
         let factory = self.factory()?;
         let build = || {
             let source = source::grammar(form)?;
-            factory.create_parser(source).map_err(|error| source::refused(form, &error))
+            let start = factory.create_parser(source).map_err(|error| source::refused(form, &error))?;
+            let end_tokens = self.tokenizer.eos_token_ids().into();
+            let compiled = Compiled::new(start, form.num_bytes(), end_tokens, &self.memory);
+            compiled.map_err(|problem| source::refused(form, &problem))
         };
-        let start = thread::scope(|scope| {
+        let compiled = thread::scope(|scope| {
             let builder = thread::Builder::new().name("rocmforge-grammar".into()).stack_size(STACK_BYTES);
             let running = builder.spawn_scoped(scope, build).map_err(no_thread)?;
             running.join().map_err(|_| Error::internal("a panic in the compilation of a grammar"))
         })??;
-        let end_tokens = self.tokenizer.eos_token_ids().into();
-        let compiled = Arc::new(Compiled { start, end_tokens, broken: false.into() });
+        let compiled = Arc::new(compiled);
         self.cache.lock().insert(form.clone(), Arc::clone(&compiled));
         Ok(compiled)
     }

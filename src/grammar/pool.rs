@@ -1,67 +1,153 @@
-//! Threads that compute masks, beside the engine's.
+//! Threads that compute masks ahead, next to the engine thread.
+//!
+//! There are two lanes. Grammars whose last computation took long share one thread, so that others need not wait for
+//! them.
 
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use llguidance::Matcher;
+use llguidance::{CancellationHandle, TokenParser};
 use parking_lot::Mutex;
 
-use crate::selection::TokenMask;
+use super::ahead::{Ahead, Problem, look_ahead};
+use super::cache::Cache;
+use super::compiled::Compiled;
 use crate::{Error, Result};
 
-/// Threads at most. A mask takes some 50 microseconds, and the device's threads want the cores as well.
+/// The number of threads of the quick lane. A computation takes some 50 microseconds, and the device needs the cores,
+/// too.
+const MIN_THREADS: usize = 2;
 const MAX_THREADS: usize = 4;
+/// A computation that takes longer is slow. In tests, none is slow by chance on a loaded machine.
+const SLOW: Duration = if cfg!(test) { Duration::from_secs(600) } else { Duration::from_millis(5) };
+/// A computation that takes longer fails. Usually the library's work limits end it long before.
+const MAX_TIME: Duration = Duration::from_secs(10);
 
-/// The tokens that follow in a text because the grammar forces them, and the mask of the token behind them.
+/// The result of a computation, and the parser after the forced tokens.
 pub(super) struct Answer {
-    /// The place behind the forced tokens.
-    pub matcher: Box<Matcher>,
-    pub forced: Vec<u32>,
-    /// The mask, or the reason why there is none.
-    pub mask: std::result::Result<TokenMask, String>,
+    pub parser: Box<TokenParser>,
+    pub ahead: std::result::Result<Ahead, Problem>,
 }
 
-/// Where in its grammar a text is, on its way to the mask of its next token.
-pub(super) struct Job {
-    pub matcher: Box<Matcher>,
-    pub answer: Sender<Answer>,
+/// A requested computation.
+struct Job {
+    grammar: Arc<Compiled>,
+    parser: Box<TokenParser>,
+    progress: Arc<Progress>,
+    answer: Sender<Answer>,
 }
 
-/// The threads start with the first guide and end when the engine and all guides are gone.
+/// A computation in progress. It is cancelled when this is dropped without an answer.
+pub(super) struct Pending {
+    progress: Arc<Progress>,
+    answers: Receiver<Answer>,
+    answered: bool,
+}
+
+struct Progress {
+    cancel: CancellationHandle,
+    started: OnceLock<Instant>,
+}
+
+impl Pending {
+    /// Returns the answer once, if it arrives by the deadline; an error if it will never arrive.
+    pub(super) fn answer_by(&mut self, deadline: Instant) -> Option<std::result::Result<Answer, Problem>> {
+        match self.answers.recv_deadline(deadline) {
+            Ok(answer) => {
+                self.answered = true;
+                Some(Ok(answer))
+            }
+            Err(error) if error.is_disconnected() => Some(Err("the thread for masks has ended".into())),
+            Err(_) => {
+                let started = self.progress.started.get();
+                let overdue = started.is_some_and(|started| started.elapsed() > MAX_TIME);
+                overdue.then(|| Err(format!("its next mask was not computed within {} s", MAX_TIME.as_secs())))
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // If the answer was taken, there is nothing left to cancel.
+        if !self.answered {
+            self.progress.cancel.cancel();
+        }
+    }
+}
+
+/// The threads' queues. Threads start with the first guide and end when the engine and all guides are gone.
+#[derive(Clone)]
+pub(super) struct Lanes {
+    quick: Sender<Job>,
+    slow: Sender<Job>,
+}
+
 #[derive(Default)]
-pub(super) struct Pool(Mutex<Option<Sender<Job>>>);
+pub(super) struct Pool(Mutex<Option<Lanes>>);
 
 impl Pool {
     /// # Errors
-    /// `Internal` when the system gives no thread.
-    pub(super) fn jobs(&self) -> Result<Sender<Job>> {
+    /// `Internal` if the system cannot start a thread.
+    pub(super) fn lanes(&self, cache: &Arc<Mutex<Cache>>) -> Result<Lanes> {
         let mut started = self.0.lock();
-        if let Some(jobs) = &*started {
-            return Ok(jobs.clone());
+        if let Some(lanes) = &*started {
+            return Ok(lanes.clone());
         }
-        let (sender, queue) = unbounded();
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..(cores / 4).clamp(1, MAX_THREADS) {
-            let queue = queue.clone();
-            let spawned = thread::Builder::new().name("rocmforge-mask".into()).spawn(move || serve(&queue));
-            spawned.map_err(|e| Error::internal(format!("the system gives no thread for masks: {e}")))?;
+        let quick = lane((cores / 4).clamp(MIN_THREADS, MAX_THREADS), cache)?;
+        let lanes = Lanes { quick, slow: lane(1, cache)? };
+        *started = Some(lanes.clone());
+        Ok(lanes)
+    }
+}
+
+impl Lanes {
+    /// Requests a computation from a thread. Returns the parser if there is no thread.
+    pub(super) fn look_ahead(
+        &self,
+        grammar: &Arc<Compiled>,
+        mut parser: Box<TokenParser>,
+    ) -> std::result::Result<Pending, Box<TokenParser>> {
+        let progress = Arc::new(Progress { cancel: parser.enable_cancellation(), started: OnceLock::new() });
+        let (answer, answers) = crossbeam_channel::bounded(1);
+        let lane = if grammar.slow.load(Ordering::Relaxed) { &self.slow } else { &self.quick };
+        let job = Job { grammar: Arc::clone(grammar), parser, progress: Arc::clone(&progress), answer };
+        lane.send(job).map_err(|refused| refused.into_inner().parser)?;
+        Ok(Pending { progress, answers, answered: false })
+    }
+}
+
+fn lane(threads: usize, cache: &Arc<Mutex<Cache>>) -> Result<Sender<Job>> {
+    let (sender, queue) = unbounded();
+    for _ in 0..threads {
+        let (queue, cache) = (queue.clone(), Arc::clone(cache));
+        let spawned = thread::Builder::new().name("rocmforge-mask".into()).spawn(move || serve(&queue, &cache));
+        spawned.map_err(|e| Error::internal(format!("the system cannot start a thread for masks: {e}")))?;
+    }
+    Ok(sender)
+}
+
+fn serve(queue: &Receiver<Job>, cache: &Mutex<Cache>) {
+    for Job { grammar, mut parser, progress, answer } in queue {
+        let before = grammar.bytes();
+        let ahead = grammar.turns.alone(|| {
+            let started = *progress.started.get_or_init(Instant::now);
+            let ahead = look_ahead(&mut parser);
+            grammar.slow.store(started.elapsed() > SLOW, Ordering::Relaxed);
+            if ahead.is_ok() {
+                grammar.measure();
+            }
+            ahead
+        });
+        if grammar.bytes() > before {
+            cache.lock().shrink();
         }
-        *started = Some(sender.clone());
-        Ok(sender)
+        let ahead = ahead.and_then(|ahead| grammar.check_memory().map(|()| ahead));
+        // There is no receiver if the sequence has ended meanwhile.
+        let _ = answer.send(Answer { parser, ahead });
     }
-}
-
-fn serve(queue: &Receiver<Job>) {
-    for Job { matcher, answer } in queue {
-        // A sequence that has ended meanwhile waits for nothing.
-        let _ = answer.send(look_ahead(matcher));
-    }
-}
-
-/// Computes what follows; runs on a thread of the pool. An error in the forced tokens is the mask's too.
-fn look_ahead(mut matcher: Box<Matcher>) -> Answer {
-    let forced = matcher.consume_ff_tokens();
-    let mask = matcher.compute_mask_or_eos();
-    let mask = mask.map(|set| TokenMask::from_words(set.as_slice().to_vec())).map_err(|error| error.to_string());
-    Answer { matcher, forced, mask }
 }

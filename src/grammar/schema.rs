@@ -1,62 +1,64 @@
-//! JSON schemas as the library reads them rightly: what it would read wrongly is said in another way, or refused.
+//! Rewrites JSON schemas so that the library reads them correctly, and rejects those that it would misread.
 
 use serde_json::{Map, Value, json};
 
-/// Keywords that apply to the value itself. The library reads the others together from one of these to the next.
+use super::keywords::{MAPS, SCHEMAS, is_exact};
+use super::unsupported;
+
+/// Keywords that apply to the value itself. The library reads the keywords between two of these together.
 const IN_PLACE: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
-/// Keywords whose values are maps of names to schemas.
-const MAPS: [&str; 4] = ["$defs", "definitions", "properties", "patternProperties"];
-
-/// Keywords whose values are schemas, or lists of them.
-const SCHEMAS: [&str; 7] =
-    ["allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalItems", "additionalProperties"];
-
-/// Keywords with numbers, which the library keeps as floats of 64 bits.
+/// Keywords with numbers, which the library stores as 64-bit floats.
 const NUMBERS: [&str; 7] =
     ["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 
-/// Keys of an object in a schema at most: the time of a compilation grows with their square, or worse.
+/// The most keys of an object in a schema; compile time grows with their square, or worse.
 const MAX_KEYS: usize = 1000;
 
-/// 2**53: floats of 64 bits hold all integers below.
-const INEXACT: f64 = 9_007_199_254_740_992.0;
-
-/// The days that a calendar has: February has 29 in leap years alone.
+/// Calendar days: February has 29 only in leap years.
 const DAY: &str = "(?:[0-9]{4}-(?:0[13-9]|1[0-2])|[0-9]{4}-02-(?:[01]|2[0-8])|\
     (?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
 
-/// Seconds up to 59. The 60th is right in few minutes, and few programs read it.
+/// Seconds up to 59. Second 60 is only valid in a few minutes, and few programs accept it.
 const SECONDS: &str = ":[0-5][0-9]:[0-5]";
 
-/// Names whose labels have no two hyphens as their third and fourth characters: those are code for others.
+/// Host names without a label that has hyphens as third and fourth character. Such labels are encodings of other names.
 const PLAIN_LABELS: &str =
     r"^(?:(?:[^.]{1,3}|[^.]{2}(?:-[^.-]|[^.-][^.])[^.]*)\.)*(?:[^.]{1,3}|[^.]{2}(?:-[^.-]|[^.-][^.])[^.]*)$";
 
 /// The key of a schema that holds the library's settings.
 pub(super) const SETTINGS: &str = "x-guidance";
 
-/// Returns the schema in words that the library reads as the standard says, with the library's `settings`. With
-/// `lenient` among them, what the library would read in another way stays as it is.
+/// The setting for the name of a schema in errors. The errors also say which part of it is not supported.
+const NAME: &str = "name";
+
+/// Returns the schema rewritten so that the library follows the standard, with the library's `settings`. With `lenient`
+/// among them, unsupported keywords are removed, and parts that the library would misread stay.
 ///
 /// # Errors
-/// The problem with a schema that the library would read in another way, or with too large an object.
+/// The problem with a schema that the library would misread, or with too large an object.
 pub(super) fn read(schema: Value, mut settings: Map<String, Value>) -> Result<Value, String> {
     if widest(&schema) > MAX_KEYS {
         return Err(format!("an object of it has more than {MAX_KEYS} keys"));
     }
-    let schema = match schema {
+    let mut schema = match schema {
         Value::Bool(true) => json!({}),
         Value::Bool(false) => json!({"not": {}}),
         schema => schema,
     };
     let is_lenient = settings.get("lenient") == Some(&Value::Bool(true));
+    let name = settings.remove(NAME).and_then(|name| name.as_str().map(str::to_owned));
+    match &name {
+        _ if is_lenient => unsupported::leave_out(&mut schema),
+        Some(name) => unsupported::refuse(&schema).map_err(|problem| format!("{name}: {problem}"))?,
+        None => {}
+    }
     let read = match prepared(schema.clone(), 0, false) {
         Err(_) if is_lenient => schema,
-        read => read?,
+        read => read.map_err(|problem| name.map_or(problem.clone(), |name| format!("{name}: {problem}")))?,
     };
     if has_open_names(&read) {
-        // With \u, a name of the schema could be written in a second way, for a value that its schema does not allow.
+        // With \u, a property name could be written in a second way and escape the schema of its value.
         settings.entry("json_allowed_escapes").or_insert_with(|| json!("nrbtf\\\""));
     }
     let Value::Object(mut read) = read else {
@@ -66,7 +68,7 @@ pub(super) fn read(schema: Value, mut settings: Map<String, Value>) -> Result<Va
     Ok(Value::Object(read))
 }
 
-/// Keys of the schema's largest object.
+/// Returns the number of keys of the schema's largest object.
 fn widest(schema: &Value) -> usize {
     match schema {
         Value::Object(entries) => entries.values().map(widest).max().unwrap_or(0).max(entries.len()),
@@ -75,7 +77,8 @@ fn widest(schema: &Value) -> usize {
     }
 }
 
-/// `depth` counts the schemas around it; `embedded` says that one of them but the outermost has a name of its own.
+/// `depth`: the number of enclosing schemas. `embedded`: true if one of them other than the outermost has its own
+/// `$id`.
 fn prepared(schema: Value, depth: usize, embedded: bool) -> Result<Value, String> {
     let Value::Object(schema) = schema else { return Ok(schema) };
     let embedded = embedded || (depth > 0 && schema.contains_key("$id"));
@@ -85,7 +88,7 @@ fn prepared(schema: Value, depth: usize, embedded: bool) -> Result<Value, String
     for (at, (key, value)) in schema.into_iter().enumerate() {
         let part = match IN_PLACE.contains(&key.as_str()) {
             false => &mut together,
-            // Properties are written in the order in which they come first.
+            // Properties are written in the order of their first occurrence.
             true if at < properties_at => &mut before,
             true => &mut behind,
         };
@@ -103,7 +106,7 @@ fn prepared(schema: Value, depth: usize, embedded: bool) -> Result<Value, String
     Ok(Value::Object(before))
 }
 
-/// The value of a keyword, its schemas prepared.
+/// Returns the value of a keyword with its schemas rewritten.
 fn inner(key: &str, value: Value, depth: usize, embedded: bool) -> Result<Value, String> {
     match value {
         Value::Object(named) if MAPS.contains(&key) => {
@@ -120,7 +123,7 @@ fn inner(key: &str, value: Value, depth: usize, embedded: bool) -> Result<Value,
 }
 
 /// # Errors
-/// The keywords of this schema that the library would ignore, or read in another way.
+/// The keywords of this schema that the library would ignore or misread.
 fn check(schema: &Map<String, Value>, embedded: bool) -> Result<(), String> {
     if embedded && schema.contains_key("$ref") {
         return Err("$ref inside of a schema with its own $id".into());
@@ -128,7 +131,7 @@ fn check(schema: &Map<String, Value>, embedded: bool) -> Result<(), String> {
     if schema.contains_key("prefixItems") && schema.contains_key("additionalItems") {
         return Err("prefixItems beside additionalItems".into());
     }
-    // The names of properties that the schema does not require may be repeated, and then count once.
+    // Properties that the schema does not require may be repeated, and then count once.
     let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len) as u64;
     let least = schema.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
     if least > required + 1 {
@@ -142,18 +145,7 @@ fn check(schema: &Map<String, Value>, embedded: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether all numbers in it are small enough that floats of 64 bits hold integers exactly.
-fn is_exact(value: &Value) -> bool {
-    match value {
-        Value::Number(number) => number.as_f64().is_some_and(|number| number.abs() < INEXACT),
-        Value::Array(values) => values.iter().all(is_exact),
-        Value::Object(entries) => entries.values().all(is_exact),
-        _ => true,
-    }
-}
-
-/// Whether objects have properties of given names and others beside them. A schema that does not say so may be taken
-/// for one that does.
+/// True if objects may have other properties besides named ones. It may also be true for other schemas.
 fn has_open_names(schema: &Value) -> bool {
     match schema {
         Value::Array(values) => values.iter().any(has_open_names),
@@ -166,7 +158,7 @@ fn has_open_names(schema: &Value) -> bool {
     }
 }
 
-/// Returns the schema of what a format says beyond the library's regular expression for it.
+/// Returns a schema for the rules of a format that the library's regular expression for it lacks.
 fn beyond(format: &str) -> Option<Value> {
     match format {
         "date" => Some(json!({"pattern": format!("^{DAY}")})),

@@ -1,4 +1,4 @@
-//! From the form that a user gave to the library's kinds of grammar.
+//! Converts the user's structured-output setting to one of the library's grammar kinds.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
@@ -7,12 +7,12 @@ use super::{gbnf, lark, schema};
 use crate::config::{Form, StructuredOutputs};
 use crate::{Error, Result};
 
-/// Bytes of the library's message at most: some quote all of the grammar.
+/// The most bytes of the library's message, since some quote the whole grammar.
 const MAX_MESSAGE: usize = 500;
 
 /// # Errors
-/// `InvalidRequest` for a schema with too large an object, or that the library would read wrongly (in a grammar, too),
-/// and for a wrong grammar in the syntax of GBNF.
+/// `InvalidRequest` for a schema with too large an object, and for an invalid GBNF grammar. Also for a schema that the
+/// library would misread, even within a grammar.
 pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
     Ok(match &wanted.form {
         Form::Json(schema) => {
@@ -32,10 +32,10 @@ pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
     })
 }
 
-/// Returns a grammar in the syntax of Lark as it is, and one in the syntax of GBNF in that of Lark.
+/// Returns a Lark grammar unchanged, and a GBNF grammar in Lark syntax.
 ///
 /// # Errors
-/// The problem with a grammar in the syntax of GBNF.
+/// The problem with a GBNF grammar.
 pub fn in_lark(grammar: &str) -> std::result::Result<String, String> {
     if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar) } else { Ok(grammar.to_owned()) }
 }
@@ -43,7 +43,7 @@ pub fn in_lark(grammar: &str) -> std::result::Result<String, String> {
 /// The argument that errors name.
 const WHAT: &str = "structured_outputs";
 
-/// The schema with the white space that is wanted, as the library reads it rightly.
+/// Returns the schema with the requested white space, rewritten for the library.
 fn read(schema: Value, wanted: &StructuredOutputs) -> Result<Value> {
     let (name, spacing) = match &wanted.whitespace_pattern {
         Some(pattern) => ("whitespace_pattern", json!(pattern)),
@@ -53,18 +53,18 @@ fn read(schema: Value, wanted: &StructuredOutputs) -> Result<Value> {
     schema::read(schema, settings).map_err(|problem| refused(wanted, &problem))
 }
 
-/// The error of a form that the library refuses.
+/// Returns the error of a grammar that the library rejects.
 pub(super) fn refused(wanted: &StructuredOutputs, problem: &impl ToString) -> Error {
     let (field, expected) = match wanted.form {
-        Form::Json(_) | Form::JsonObject => ("json", "a schema whose keywords are supported, within bounds of size"),
-        Form::Regex(_) => ("regex", "a regular expression in the syntax of Rust's crate regex, within bounds of size"),
+        Form::Json(_) | Form::JsonObject => ("json", "a schema whose keywords are supported, within the size limits"),
+        Form::Regex(_) => ("regex", "a regular expression in the syntax of Rust's crate regex, within the size limits"),
         Form::Choice(_) => ("choice", "fewer or shorter texts"),
-        Form::Grammar(_) => ("grammar", "a grammar in the syntax of Lark or of GBNF, within bounds of size"),
+        Form::Grammar(_) => ("grammar", "a grammar in the syntax of Lark or of GBNF, within the size limits"),
     };
     Error::invalid(WHAT, format!("{field} that is refused ({})", message(&problem.to_string())), expected)
 }
 
-/// The part of the library's message that tells the user something.
+/// Returns the part of the library's message that is useful to the user.
 pub(super) fn message(text: &str) -> &str {
     let text = text.split(['\n']).next().unwrap_or(text).trim();
     let end = text.char_indices().map(|(at, _)| at).find(|&at| at >= MAX_MESSAGE);

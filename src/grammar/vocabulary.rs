@@ -1,4 +1,4 @@
-//! A model's vocabulary as the library wants it: the bytes of each token, in a trie.
+//! A model's vocabulary in the library's form: the bytes of each token, in a trie.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
-/// Bytes that the library's tries are as deep as, at most. Longer tokens are never allowed.
+/// The largest depth of the library's tries, in bytes. Longer tokens are never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// Nodes of a trie at most: a token has as many as it has bytes that it shares with no other.
+/// The most nodes of a trie: a token needs one per byte that it does not share with another.
 const MAX_NODES: usize = 4 << 20;
-/// The byte that marks a control token. It is in no UTF-8.
+/// The byte that marks a control token. It does not occur in UTF-8.
 const MARK: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
-/// Makes the trie of all tokens; those that text never becomes are no part of it.
+/// Builds the trie of all tokens, except those that text never results in.
 ///
 /// # Errors
-/// `InvalidRequest` for a vocabulary without an end token, or too large for the library.
+/// `InvalidRequest` for a vocabulary without an end token, or one that is too large for the library.
 pub(super) fn of(tokenizer: &Arc<Tokenizer>, vocab_size: usize) -> Result<TokEnv> {
     let end_tokens = tokenizer.eos_token_ids();
     let Some(&end) = end_tokens.first() else {
         return Err(unfit("a model without an end token", "one that has"));
     };
-    // The model has no logits for tokens behind its vocabulary, and the library no names for those in front of it.
+    // The model has no logits for tokens beyond its vocabulary, and the library has no names for those in front of it.
     if end_tokens.last().is_some_and(|&last| last as usize >= vocab_size) {
         return Err(unfit("a model without logits for its end token", "one that has"));
     }
@@ -35,7 +35,7 @@ pub(super) fn of(tokenizer: &Arc<Tokenizer>, vocab_size: usize) -> Result<TokEnv
     Ok(Arc::new(Vocabulary { trie, tokenizer: Arc::clone(tokenizer) }))
 }
 
-/// Text that a grammar forces is divided into tokens by the model's own tokenizer, as the model has learnt it.
+/// Tokenizes forced text with the model's own tokenizer, as the model was trained.
 struct Vocabulary {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
@@ -46,7 +46,7 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
-    /// Bytes that are no text, or that the tokenizer spells in another way, are divided into the longest tokens.
+    /// Bytes that are not text, or that the tokenizer spells differently, are split into the longest tokens.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.encode_continuing(text).ok());

@@ -1,5 +1,5 @@
-//! Outputs of an engine that runs in a child process, on their way to its parent: through a ring of bytes in memory
-//! that both processes have mapped. The child's output thread writes (`sink`), a thread of the parent reads (`ring`).
+//! Carries outputs of an engine in a child process to its parent, through a ring of bytes in memory that both processes
+//! map. The child's output thread writes (`sink`), and a thread of the parent reads (`ring`).
 
 mod ring;
 mod sink;

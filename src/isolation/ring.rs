@@ -1,5 +1,5 @@
-//! A ring of bytes in memory that two processes share. One of them writes, the other one reads; each rings a bell (an
-//! eventfd) for the other when it has done so.
+//! A ring of bytes in memory that two processes share. One writes and the other reads. After each write or read, a
+//! process rings a bell (an eventfd) for the other.
 #![allow(unsafe_code)] // memory that another process writes cannot be borrowed, and descriptors come as numbers
 
 use std::fs::File;
@@ -13,14 +13,14 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::engine::SequenceOutput;
 use crate::{Error, Result};
 
-/// Bytes before the ring itself: the counters, each in a cache line of its own.
+/// The bytes before the ring itself: the counters, each in its own cache line.
 const HEADER: usize = 128;
 const WRITTEN: usize = 0;
 const READ: usize = 64;
-/// Bytes of a frame's length, which comes before the frame.
+/// The bytes of the length that precedes each frame.
 const LENGTH: usize = size_of::<u64>();
 
-/// Descriptors of the three files of a ring: its memory, the bell that rings after a write, and that after a read.
+/// Descriptors of a ring's three files: its memory, the bell rung after a write, and the bell rung after a read.
 #[derive(Debug, Clone, Copy)]
 pub struct RingFiles {
     pub memory: RawFd,
@@ -35,7 +35,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Opens the files anew: the caller's descriptors stay the caller's.
+    /// Opens duplicates of the files; the caller keeps its descriptors.
     fn open(files: RingFiles) -> io::Result<Self> {
         let memory = duplicate(files.memory)?;
         let length = memory.metadata()?.len();
@@ -50,15 +50,15 @@ impl Ring {
         self.map.len() - HEADER
     }
 
-    /// Bytes that were written (at `WRITTEN`), or read, since the beginning.
+    /// Returns the counter of all bytes written (at `WRITTEN`) or read so far.
     fn counter(&self, place: usize) -> &AtomicU64 {
-        // SAFETY: the place lies within the header, which `open` has found room for, and is aligned, since a mapping
-        // begins at a page. Both processes touch it by atomic operations alone.
+        // SAFETY: the place lies within the header, for which `open` has checked that there is room. It is aligned,
+        // since a mapping begins at a page. Both processes access it only by atomic operations.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(place).cast()) }
     }
 
-    /// The parts of the ring that `count` bytes from the running number `from` on lie in: the first to the end of the
-    /// ring at most, the second from its beginning.
+    /// Returns the parts of the ring that hold `count` bytes from the running number `from` on. The first ends at the
+    /// ring's end at the latest, and the second begins at its start.
     fn parts(&self, from: u64, count: usize) -> [(*mut u8, usize); 2] {
         let capacity = self.capacity();
         let start = (from % capacity as u64) as usize;
@@ -74,8 +74,8 @@ fn duplicate(descriptor: RawFd) -> io::Result<File> {
     if descriptor < 0 {
         return Err(io::Error::other(format!("the descriptor {descriptor}")));
     }
-    // SAFETY: it is borrowed for this call, which does nothing but duplicate it: a number that is no open descriptor is
-    // an error of that.
+    // SAFETY: the descriptor is borrowed only for this call, which duplicates it. The call fails for a number that is
+    // not an open descriptor.
     unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned().map(File::from)
 }
 
@@ -89,7 +89,7 @@ fn wait(mut bell: &File) -> io::Result<()> {
     bell.read_exact(&mut [0; 8])
 }
 
-/// The writing end, of the child process.
+/// The writing end, in the child process.
 pub(super) struct OutputWriter {
     ring: Ring,
     frame: Vec<u8>,
@@ -100,7 +100,7 @@ impl OutputWriter {
         Ok(Self { ring: Ring::open(files)?, frame: Vec::new() })
     }
 
-    /// Writes outputs as one frame, and waits for room as often as that is needed.
+    /// Writes outputs as one frame, and waits for room as often as needed.
     pub(super) fn write(&mut self, outputs: &[SequenceOutput]) -> io::Result<()> {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
@@ -117,7 +117,7 @@ impl OutputWriter {
         let shared = &self.ring;
         while !bytes.is_empty() {
             let written = shared.counter(WRITTEN).load(Ordering::Relaxed);
-            // Acquire: what the reader has counted it no longer looks at.
+            // Acquire: the reader no longer accesses bytes that it has counted as read.
             let read = shared.counter(READ).load(Ordering::Acquire);
             let room = shared.capacity().saturating_sub(written.wrapping_sub(read) as usize);
             if room == 0 {
@@ -126,7 +126,8 @@ impl OutputWriter {
             }
             let (now, rest) = bytes.split_at(room.min(bytes.len()));
             let [(first, count), (second, others)] = shared.parts(written, now.len());
-            // SAFETY: both parts lie in the ring, and the reader leaves them alone until they are counted as written.
+            // SAFETY: both parts lie in the ring, and the reader does not access them before they are counted as
+            // written.
             unsafe {
                 first.copy_from_nonoverlapping(now.as_ptr(), count);
                 second.copy_from_nonoverlapping(now[count..].as_ptr(), others);
@@ -139,25 +140,26 @@ impl OutputWriter {
     }
 }
 
-/// The reading end, of the parent process. It trusts the other one with nothing: that may have died of a stray write.
+/// The reading end, in the parent process. It trusts nothing that the writer wrote, since a stray write may have killed
+/// it.
 pub struct OutputReader {
     ring: Ring,
-    /// Bytes that have been read and are no whole frame yet.
+    /// Bytes that were read but are not a whole frame yet.
     bytes: Vec<u8>,
     ended: Arc<AtomicBool>,
 }
 
-/// Ends the reading, from another thread.
+/// Ends the reading from another thread.
 pub struct EndOfOutputs {
     bell: File,
     ended: Arc<AtomicBool>,
 }
 
 impl EndOfOutputs {
-    /// Lets the reading end, once all that was written before is read.
+    /// Ends the reading once everything written before has been read.
     ///
     /// # Errors
-    /// `Internal` where the system does not ring the bell.
+    /// `Internal` if the system cannot ring the bell.
     pub fn end(&self) -> Result<()> {
         self.ended.store(true, Ordering::Release);
         ring(&self.bell).map_err(Error::internal)
@@ -166,31 +168,31 @@ impl EndOfOutputs {
 
 impl OutputReader {
     /// # Errors
-    /// `Internal` where the files are none of a ring.
+    /// `Internal` if the files do not form a ring.
     pub fn open(files: RingFiles) -> Result<Self> {
         let ring = Ring::open(files).map_err(Error::internal)?;
         Ok(Self { ring, bytes: Vec::new(), ended: Arc::default() })
     }
 
-    /// Gives what ends the reading.
+    /// Returns the handle that ends the reading.
     ///
     /// # Errors
-    /// `Internal` where the system has no descriptor left.
+    /// `Internal` if the system has no more descriptors.
     pub fn end(&self) -> Result<EndOfOutputs> {
         let bell = self.ring.written.try_clone().map_err(Error::internal)?;
         Ok(EndOfOutputs { bell, ended: Arc::clone(&self.ended) })
     }
 
-    /// The next outputs, after waiting for them; `None` at the end. Half a frame, whose writer has died, is left out.
+    /// Waits for the next outputs and returns them; `None` at the end. An incomplete frame of a dead writer is ignored.
     ///
     /// # Errors
-    /// `Internal` where what was written makes no sense.
+    /// `Internal` if the written data is invalid.
     pub fn next_outputs(&mut self) -> Result<Option<Vec<SequenceOutput>>> {
         loop {
             if let Some(outputs) = self.take_frame()? {
                 return Ok(Some(outputs));
             }
-            // Asked first: what was written until then is read once more.
+            // `ended` is loaded first, so that everything written before it was set is still read.
             let ended = self.ended.load(Ordering::Acquire);
             if self.read_bytes()? == 0 {
                 if ended {
@@ -216,7 +218,7 @@ impl OutputReader {
     fn read_bytes(&mut self) -> Result<usize> {
         let shared = &self.ring;
         let read = shared.counter(READ).load(Ordering::Relaxed);
-        // Acquire: what is counted has been written.
+        // Acquire: the bytes that are counted have been written.
         let count = shared.counter(WRITTEN).load(Ordering::Acquire).wrapping_sub(read);
         if count > shared.capacity() as u64 {
             return Err(Error::internal(format!("{count} bytes in a ring of {}", shared.capacity())));
@@ -224,8 +226,8 @@ impl OutputReader {
         let count = count as usize;
         if count > 0 {
             for (part, length) in shared.parts(read, count) {
-                // SAFETY: the part lies in the ring. A writer that keeps to the protocol leaves it alone until it is
-                // counted as read; the bytes of one that does not are bytes all the same.
+                // SAFETY: the part lies in the ring. A correct writer does not touch it before it is counted as read.
+                // An incorrect one can only change the bytes, and any bytes are valid.
                 self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(part, length) });
             }
             shared.counter(READ).store(read + count as u64, Ordering::Release);
@@ -242,14 +244,14 @@ mod tests {
     use super::*;
     use crate::engine::{FinishReason, RequestId, RequestMetrics, StopReason, TokenLogprob};
 
-    /// The files of a ring of `capacity` bytes.
+    /// The files of a ring.
     struct Files {
         memory: File,
         bells: [File; 2],
     }
 
     fn bell() -> File {
-        // SAFETY: the call takes two numbers and touches no memory; what it gives is open, and nobody else's.
+        // SAFETY: the call takes two numbers and touches no memory. The descriptor is open and has no other owner.
         unsafe {
             let descriptor = libc::eventfd(0, libc::EFD_CLOEXEC);
             assert!(descriptor >= 0);
@@ -291,7 +293,7 @@ mod tests {
         format!("{outputs:?}")
     }
 
-    /// A23: whatever the sizes of ring and frames, everything comes once, unchanged and in order.
+    /// A23: for any ring and frame sizes, everything arrives once, unchanged and in order.
     #[test]
     fn what_is_written_is_read() {
         for capacity in [1, 7, 64, 1000, 1 << 16] {
@@ -315,7 +317,8 @@ mod tests {
         }
     }
 
-    /// A writer may die at any moment, and of a stray write: half a frame is none, and nonsense is an error.
+    /// A writer may die at any moment, even of a stray write. An incomplete frame is ignored, and invalid data is an
+    /// error.
     #[test]
     fn a_writer_that_died_is_not_trusted() {
         let (_files, ring) = files(1 << 12);

@@ -1,4 +1,4 @@
-//! The sink of an engine in a child process: all of its outputs go into one ring, under the names of the parent.
+//! The sink of an engine in a child process: writes all of its outputs to one ring, with the parent's request ids.
 
 use std::collections::HashMap;
 
@@ -8,39 +8,39 @@ use super::ring::{OutputWriter, RingFiles};
 use crate::engine::{OutputSink, RequestId, SequenceOutput};
 use crate::{Error, Result};
 
-/// Writes outputs for the parent process. While the ring is full, the output thread waits here, which is the only sink
-/// of its engine; what comes meanwhile is merged by the engine's mailbox.
+/// Writes outputs for the parent process. It is the only sink of its engine. While the ring is full, the output thread
+/// waits here, and the engine's mailbox merges new outputs.
 pub struct RingSink {
     writer: Mutex<OutputWriter>,
-    /// Requests that have not ended. A lock of its own: one may be announced while the writer waits.
+    /// Requests that have not ended. It has its own lock, since one may be announced while the writer waits.
     requests: Mutex<HashMap<RequestId, Announced>>,
 }
 
 struct Announced {
-    /// The parent's name for the request.
+    /// The parent's id of the request.
     key: u64,
     num_unfinished: usize,
 }
 
 impl RingSink {
     /// # Errors
-    /// `Internal` where the files are none of a ring.
+    /// `Internal` if the files do not form a ring.
     pub fn open(files: RingFiles) -> Result<Self> {
         let writer = OutputWriter::open(files).map_err(Error::internal)?;
         Ok(Self { writer: Mutex::new(writer), requests: Mutex::default() })
     }
 
-    /// Notes a request of `n` sequences before the first output of it can come.
+    /// Notes a request of `n` sequences. Must be called before its first output can arrive.
     pub fn expect(&self, id: RequestId, key: u64, n: usize) {
         self.requests.lock().insert(id, Announced { key, num_unfinished: n });
     }
 
-    /// Forgets a request that the engine has refused.
+    /// Forgets a request that the engine has rejected.
     pub fn refuse(&self, id: RequestId) {
         self.requests.lock().remove(&id);
     }
 
-    /// The request that the parent calls so; `None` once it has ended.
+    /// Returns the request with this id of the parent; `None` once it has ended.
     pub fn find(&self, key: u64) -> Option<RequestId> {
         self.requests.lock().iter().find(|(_, announced)| announced.key == key).map(|(id, _)| *id)
     }
@@ -67,7 +67,7 @@ impl OutputSink for RingSink {
         self.rename(&mut outputs);
         let written = outputs.is_empty() || self.writer.lock().write(&outputs).is_ok();
         if !written {
-            tracing::error!("outputs cannot be handed to the parent process");
+            tracing::error!("outputs cannot be sent to the parent process");
         }
         written
     }

@@ -1,4 +1,4 @@
-//! The name of a block in its group's pool.
+//! The index of a block in its group's pool.
 
 use crate::batch::NULL_BLOCK;
 
@@ -6,7 +6,7 @@ use crate::batch::NULL_BLOCK;
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// Placeholder in a block table for a block that a sliding window has left behind.
+    /// Placeholder in a block table for a block that has left a sliding window.
     pub const NULL: Self = Self(NULL_BLOCK);
 
     pub fn is_null(self) -> bool {

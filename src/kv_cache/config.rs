@@ -1,4 +1,4 @@
-//! Shape of the cache, checked once.
+//! The configuration of the cache, checked once.
 
 use crate::batch::GroupKind;
 use crate::config::{GroupConfig, StateConfig};
@@ -10,23 +10,22 @@ pub struct KvCacheConfig {
     pub block_size: usize,
     /// One entry per group of the model, in the order of `Batch::groups`.
     pub groups: Vec<GroupConfig>,
-    /// Slots of recurrent states, for a model that has such.
+    /// Slots of recurrent states, for a model that has them.
     pub states: Option<StateConfig>,
     pub enable_prefix_caching: bool,
-    /// Key of the block hashes: drawn at random per engine, so that collisions cannot be prepared.
+    /// The key of the block hashes. It is random per engine, so that nobody can prepare collisions.
     pub hash_key: [u8; 32],
 }
 
 impl KvCacheConfig {
-    /// Whether tokens attend to those behind them: then a sequence is computed in one step, and no part of it is that
-    /// of another one's.
+    /// True if tokens attend to later ones. Then a sequence is computed in one step, and sequences cannot share blocks.
     pub fn is_bidirectional(&self) -> bool {
         self.groups.iter().any(|group| group.kind.is_bidirectional())
     }
 
     /// # Errors
-    /// `InvalidRequest` for a size of zero, no groups, so many tokens that a slot does not fit in 32 bits, or too few
-    /// slots of states; `Internal` for a prefix cache of blocks that depend on what follows them.
+    /// `InvalidRequest` for a size of zero, no groups, more tokens than 32-bit slots can number, or too few state
+    /// slots; `Internal` for a prefix cache of blocks that depend on later tokens.
     pub(super) fn validate(&self) -> Result<()> {
         if self.block_size == 0 {
             return Err(Error::invalid("block_size", 0, "at least 1 token per block"));
@@ -44,9 +43,9 @@ impl KvCacheConfig {
     fn validate_states(&self, states: StateConfig) -> Result<()> {
         let StateConfig { num_slots, slots_per_seq, snapshot_interval } = states;
         if slots_per_seq == 0 {
-            return Err(Error::invalid("slots of states per sequence", 0, "at least 1"));
+            return Err(Error::invalid("state slots per sequence", 0, "at least 1"));
         }
-        // One besides is for the snapshot that a sequence begins with.
+        // One more slot is for the snapshot that a sequence begins with.
         if num_slots <= slots_per_seq || num_slots >= u32::MAX as usize - 1 {
             let expected = format!("more than {slots_per_seq}, and less than 2^32; give kv_cache_memory more bytes");
             return Err(Error::invalid("slots of states", num_slots, expected));
@@ -62,7 +61,7 @@ impl KvCacheConfig {
         if group.num_blocks == 0 {
             return Err(Error::invalid("num_blocks", 0, "at least 1 block; give kv_cache_memory more bytes"));
         }
-        // Slots are `u32` and the greatest value is the placeholder of block tables.
+        // Slots are `u32`, and the largest value is the placeholder of block tables.
         let slots = group.num_blocks.checked_mul(self.block_size);
         if slots.is_none_or(|slots| slots >= u32::MAX as usize) {
             return Err(Error::invalid(
@@ -71,9 +70,15 @@ impl KvCacheConfig {
                 format!("fewer than {} tokens in all", u32::MAX),
             ));
         }
-        if group.kind == (GroupKind::Sliding { window: 0 }) {
-            return Err(Error::invalid("sliding window", 0, "at least 1 token"));
+        match group.kind {
+            GroupKind::Sliding { window: 0 } => Err(Error::invalid("sliding window", 0, "at least 1 token")),
+            GroupKind::Chunked { size } if !size.is_power_of_two() => {
+                Err(Error::invalid("chunk of attention", size, "a power of two"))
+            }
+            GroupKind::Full
+            | GroupKind::Sliding { .. }
+            | GroupKind::Chunked { .. }
+            | GroupKind::Bidirectional { .. } => Ok(()),
         }
-        Ok(())
     }
 }

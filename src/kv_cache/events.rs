@@ -1,4 +1,4 @@
-//! The log of what came into the prefix cache and what went, for routers that keep an index of many engines.
+//! The log of what enters and leaves the prefix cache, for routers that keep an index of many engines.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use super::{BlockHash, HashChain, KvCache};
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
-/// A full block whose content can be hit.
+/// A full block that prompts can hit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// The tokens that the layers of its group attend to.
+    /// The range of tokens that the layers of its group attend to.
     pub kind: GroupKind,
     pub hash: BlockHash,
-    /// The block before it; `None` for the first of a sequence.
+    /// The previous block; `None` for the first block of a sequence.
     pub parent: Option<BlockHash>,
-    /// Its place in the sequence, in blocks.
+    /// The block's index in its sequence.
     pub index: usize,
     pub token_ids: Vec<u32>,
     pub salt: Option<Arc<str>>,
     pub adapter: Option<u32>,
 }
 
-/// A change of what prompts can hit. A content counts as there from the first block that holds it to the last.
+/// A change of what prompts can hit. A content is stored with its first block and removed with its last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvEvent {
     Stored { group: usize, block: Arc<StoredBlock> },
@@ -32,12 +32,12 @@ pub enum KvEvent {
 
 #[derive(Debug)]
 pub(super) struct EventLog {
-    /// Most events that wait to be taken.
+    /// The most events that wait to be taken.
     capacity: usize,
     events: Vec<KvEvent>,
-    /// More came than there was room for: the next reader is told everything anew.
+    /// True if the log was full, so that the next reader gets the whole content again.
     overflowed: bool,
-    /// Everything that can be hit now, by group and name.
+    /// Everything that prompts can hit now, by group and hash.
     contents: HashMap<(usize, BlockHash), Arc<StoredBlock>>,
 }
 
@@ -54,7 +54,7 @@ impl EventLog {
         }
     }
 
-    /// Block `index` of a sequence, which `chain` names, can be hit from now on.
+    /// Logs that block `index` of a sequence, whose hash is in `chain`, can be hit from now on.
     pub(super) fn stored(&mut self, group: (usize, GroupKind), index: usize, chain: &HashChain, token_ids: Vec<u32>) {
         let (group, kind) = group;
         let hash = chain.hashes()[index];
@@ -86,7 +86,7 @@ impl EventLog {
             return std::mem::take(&mut self.events);
         }
         let mut held: Vec<_> = self.contents.iter().map(|((group, _), block)| (*group, Arc::clone(block))).collect();
-        // Whoever reads it knows the block before each block already.
+        // Blocks are sorted so that the reader knows the previous block of each block.
         held.sort_by_key(|(group, block)| (*group, block.index));
         let stored = held.into_iter().map(|(group, block)| KvEvent::Stored { group, block });
         std::iter::once(KvEvent::Cleared).chain(stored).collect()
@@ -94,12 +94,12 @@ impl EventLog {
 }
 
 impl KvCache {
-    /// Begins to log what comes and goes, up to `capacity` events that nobody has taken. When more come, they are
-    /// dropped, and the next `take_events` tells the whole content anew. The first event is `Cleared`: what a reader
-    /// knows of an engine before this one is over.
+    /// Starts to log what enters and leaves the cache, up to `capacity` events that are not taken. Further events are
+    /// dropped, and the next `take_events` reports the whole content again. The first event is `Cleared`, so that a
+    /// reader discards what it knows of an earlier engine.
     ///
     /// # Errors
-    /// `InvalidRequest` where there is nothing to log, or content that the log has not seen come.
+    /// `InvalidRequest` if there is nothing to log, or if the cache has content that the log has not seen.
     pub fn record_events(&mut self, capacity: usize) -> Result<()> {
         if !self.config.enable_prefix_caching {
             return Err(Error::invalid("KV events", "an engine without prefix cache", "enable_prefix_caching=True"));
@@ -108,7 +108,7 @@ impl KvCache {
             return Err(Error::invalid("KV events", "a log of 0 events", "at least 1"));
         }
         if self.groups.iter().any(|group| group.pool.index.len() > 0) {
-            let expected = "an empty one: begin before the first request, or call reset_prefix_cache first";
+            let expected = "an empty one: start before the first request, or call reset_prefix_cache first";
             return Err(Error::invalid("KV events", "a prefix cache with content", expected));
         }
         let log = EventLog { capacity, events: vec![KvEvent::Cleared], overflowed: false, contents: HashMap::new() };
@@ -116,17 +116,17 @@ impl KvCache {
         Ok(())
     }
 
-    /// Ends the log.
+    /// Stops the log.
     pub fn stop_events(&mut self) {
         self.events = None;
     }
 
-    /// Whether `take_events` has something to give.
+    /// True if `take_events` would return events.
     pub fn has_events(&self) -> bool {
         self.events.as_ref().is_some_and(|log| log.overflowed || !log.events.is_empty())
     }
 
-    /// Takes the events since the last call, the earliest first; none unless they are recorded.
+    /// Takes the events since the last call, oldest first; empty unless events are recorded.
     pub fn take_events(&mut self) -> Vec<KvEvent> {
         self.events.as_mut().map_or_else(Vec::new, EventLog::take)
     }

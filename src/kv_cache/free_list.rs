@@ -1,9 +1,9 @@
-//! Free blocks in the order in which they will be taken: a doubly linked list over two index arrays, so that a
-//! cached block that is hit again leaves the middle in O(1) and nothing is ever allocated.
+//! The free blocks in allocation order: a doubly linked list over two index arrays. A cached block that is hit again
+//! leaves the middle in O(1), and nothing is ever allocated.
 
 use super::BlockId;
 
-/// Link value of "nothing on this side".
+/// Link value for "no neighbour on this side".
 const END: u32 = u32::MAX;
 /// Link value of a block that is not in the list.
 const OUT: u32 = u32::MAX - 1;
@@ -18,7 +18,8 @@ pub(super) struct FreeList {
 }
 
 impl FreeList {
-    /// All of `0..num_blocks`, in order. `num_blocks` is below `u32::MAX - 1` (checked by the configuration).
+    /// Returns a list of all `0..num_blocks`, in order. `num_blocks` is below `u32::MAX - 1`, as the configuration
+    /// checks.
     pub(super) fn full(num_blocks: usize) -> Self {
         let mut list = Self { next: vec![OUT; num_blocks], prev: vec![OUT; num_blocks], head: END, tail: END, len: 0 };
         for id in 0..num_blocks as u32 {
@@ -35,7 +36,7 @@ impl FreeList {
         self.next[id.index()] != OUT
     }
 
-    /// Adds the block as the first to be taken.
+    /// Adds the block so that it is taken first.
     pub(super) fn push_front(&mut self, id: BlockId) {
         debug_assert!(!self.contains(id), "{id:?} is in the free list already");
         self.next[id.index()] = self.head;
@@ -48,7 +49,7 @@ impl FreeList {
         self.len += 1;
     }
 
-    /// Adds the block as the last to be taken.
+    /// Adds the block so that it is taken last.
     pub(super) fn push_back(&mut self, id: BlockId) {
         debug_assert!(!self.contains(id), "{id:?} is in the free list already");
         self.next[id.index()] = END;
@@ -70,7 +71,7 @@ impl FreeList {
         Some(id)
     }
 
-    /// Takes `id` out from wherever it stands.
+    /// Removes `id` from anywhere in the list.
     pub(super) fn remove(&mut self, id: BlockId) {
         debug_assert!(self.contains(id), "{id:?} is not in the free list");
         let (next, prev) = (self.next[id.index()], self.prev[id.index()]);
@@ -87,7 +88,7 @@ impl FreeList {
         self.len -= 1;
     }
 
-    /// Blocks in the order in which they will be taken. Ends after `num_blocks` steps even if the links were broken.
+    /// Returns the blocks in allocation order. It ends after `num_blocks` steps even if the links were broken.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         let first = (self.head != END).then_some(BlockId(self.head));
         std::iter::successors(first, |id| {

@@ -1,60 +1,61 @@
-//! Names of block contents: each full block of a sequence is named by a keyed BLAKE3 hash of its tokens and the
-//! name of the block before it, so that one name stands for a whole prefix. 256 bits under a secret key: equal
-//! names mean equal prefixes, also against somebody who looks for collisions.
+//! Hashes of block contents. Each full block of a sequence has a keyed BLAKE3 hash of its tokens, of the images that
+//! they stand for, and of the previous block's hash. So one hash identifies a whole prefix. With 256 bits under a
+//! secret key, equal hashes mean equal prefixes, even against someone who looks for collisions.
 
 use std::sync::Arc;
 
 use super::Tokens;
+use crate::batch::SeqExtras;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockHash(pub(super) [u8; 32]);
 
 impl BlockHash {
-    /// 64 bits of the name, for those who tell contents apart and share nothing by it.
+    /// Returns 64 bits of the hash, for uses that only compare contents and share no data by it.
     pub fn short(&self) -> u64 {
         self.0[..8].iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
     }
 }
 
-/// Prefixes hashed into the parent of first blocks (the root) of sequences without a salt, and with one.
+/// Prefixes of the hash input for the root, which is the parent of first blocks: without a salt, and with one.
 const UNSALTED: &[u8] = b"rocmforge kv root: unsalted";
 const SALTED: &[u8] = b"rocmforge kv root: salted:";
-/// Prefix of the root of sequences with an adapter, followed by the root without it and the adapter's number.
+/// Prefix of the root's input for sequences with an adapter, followed by the other root and the adapter's number.
 const ADAPTED: &[u8] = b"rocmforge kv root: adapted:";
 
-/// The names of a sequence's full blocks, extended as tokens come.
+/// The hashes of a sequence's full blocks, extended as tokens arrive.
 #[derive(Debug, Clone)]
 pub struct HashChain {
     key: [u8; 32],
     root: BlockHash,
     salt: Option<Arc<str>>,
-    adapter: Option<u32>,
+    extras: SeqExtras,
     hashes: Vec<BlockHash>,
-    /// Bytes being hashed; kept to hash without allocating.
+    /// The bytes being hashed; kept so that hashing does not allocate.
     scratch: Vec<u8>,
 }
 
 impl HashChain {
-    /// Sequences share blocks only with those of an equal `salt` and `adapter`.
-    pub(super) fn new(key: [u8; 32], salt: Option<&str>, adapter: Option<u32>) -> Self {
+    /// Sequences share blocks only with those of the same `salt` and adapter.
+    pub(super) fn new(key: [u8; 32], salt: Option<&str>, extras: SeqExtras) -> Self {
         let mut root = match salt {
             None => blake3::keyed_hash(&key, UNSALTED),
             Some(salt) => blake3::keyed_hash(&key, &[SALTED, salt.as_bytes()].concat()),
         };
-        if let Some(adapter) = adapter {
+        if let Some(adapter) = extras.adapter {
             root = blake3::keyed_hash(&key, &[ADAPTED, root.as_bytes(), &adapter.to_le_bytes()].concat());
         }
         Self {
             key,
             root: BlockHash(*root.as_bytes()),
             salt: salt.map(Arc::from),
-            adapter,
+            extras,
             hashes: Vec::new(),
             scratch: Vec::new(),
         }
     }
 
-    /// Names every full block of `tokens` that has no name yet. `tokens` begins with what was named before.
+    /// Hashes every full block of `tokens` that has no hash yet. `tokens` must begin with the tokens hashed before.
     pub(super) fn extend(&mut self, tokens: &Tokens, block_size: usize) {
         let mut named = self.hashes.len() * block_size;
         while named + block_size <= tokens.len() {
@@ -63,6 +64,14 @@ impl HashChain {
             self.scratch.extend_from_slice(&parent.0);
             for token in tokens.range(named..named + block_size) {
                 self.scratch.extend_from_slice(&token.to_le_bytes());
+            }
+            if let Some(images) = &self.extras.images {
+                // The tokens of an image are placeholders for its rows. Its first token may be before the block.
+                for span in images.within(named..named + block_size) {
+                    let first = i64::from(span.first) - named as i64;
+                    self.scratch.extend_from_slice(&span.digest);
+                    self.scratch.extend_from_slice(&first.to_le_bytes());
+                }
             }
             self.hashes.push(BlockHash(*blake3::keyed_hash(&self.key, &self.scratch).as_bytes()));
             named += block_size;
@@ -78,6 +87,6 @@ impl HashChain {
     }
 
     pub(super) fn adapter(&self) -> Option<u32> {
-        self.adapter
+        self.extras.adapter
     }
 }

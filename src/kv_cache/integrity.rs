@@ -7,8 +7,8 @@ use crate::batch::GroupKind;
 use crate::{Error, Result};
 
 impl KvCache {
-    /// Checks the state of each block, and of each slot of states, by itself: free + cached + owned = total, none in
-    /// two states, the free list whole, and every findable content found.
+    /// Checks the state of each block and state slot: free + cached + owned = total, no block in two states, an intact
+    /// free list, and an index that finds every findable content.
     ///
     /// # Errors
     /// `Internal` naming the broken invariant.
@@ -24,8 +24,8 @@ impl KvCache {
         })
     }
 
-    /// Checks that `holders` are all that hold blocks and slots: every reference count is the number of those that name
-    /// it. Checks that the blocks are drafted that count as such for one of them.
+    /// Checks that `holders` are the only owners of blocks and slots, so every reference count is the number of holders
+    /// that list it. Checks that the blocks that count as drafted for a holder are marked so.
     ///
     /// # Errors
     /// `Internal` naming the block or slot whose count differs, or the block that is not drafted.
@@ -78,7 +78,7 @@ fn check_pool(pool: &Pool, num_blocks: usize) -> std::result::Result<(), String>
     let mut listed = vec![false; num_blocks];
     for id in pool.free.iter() {
         if std::mem::replace(&mut listed[id.index()], true) {
-            return Err(format!("{id:?} stands twice in the free list"));
+            return Err(format!("{id:?} is in the free list twice"));
         }
     }
     let num_listed = listed.iter().filter(|listed| **listed).count();

@@ -1,4 +1,4 @@
-//! The reason why no more of a prompt was found in the prefix cache, as far as it is known for sure.
+//! The reason why no more of a prompt was found in the prefix cache, as far as it is known for certain.
 
 use std::collections::VecDeque;
 
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use super::{BlockHash, HashChain, KvCache};
 
-/// Names of evicted contents that are remembered: about 2 MB.
+/// The number of evicted hashes that are remembered: about 2 MB.
 pub(super) const MAX_REMEMBERED: usize = 65_536;
 
-/// The reason why a prompt's tokens behind those that were found had to be computed.
+/// The reason why a prompt's tokens after the prefix hit had to be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PrefixMiss {
-    /// All whole blocks before the prompt's last token were found, and that token is always computed.
+    /// All whole blocks before the prompt's last token were found. The last token is always computed.
     LastBlock,
-    /// The block behind them has not been in the cache since that was last empty.
+    /// The next block has not been in the cache since the cache was last empty.
     New,
-    /// The block behind them was in the cache, and it, one that it needs or the state that it needs was evicted.
+    /// The next block was in the cache. It was evicted, or a block or state that it needs was.
     Evicted,
-    /// The block behind them is not in the cache. Whether it ever was is not known: too many were evicted since.
+    /// The next block is not in the cache. Too many blocks were evicted to know whether it ever was.
     Forgotten,
-    /// The blocks behind them are in the cache, but of the recurrent states after these none was kept.
+    /// The next blocks are in the cache, but no recurrent state after them was saved.
     NoSnapshot,
-    /// Nothing was looked up, since something is wanted of every position of the prompt.
+    /// Nothing was looked up, since the request needs results of every position of the prompt.
     AllPositions,
-    /// Nothing was looked up, since the prefix cache is switched off.
+    /// Nothing was looked up, since the prefix cache is disabled.
     Disabled,
 }
 
@@ -43,7 +43,7 @@ impl PrefixMiss {
     }
 }
 
-/// Prompt tokens that were looked up and not found, by the reason.
+/// Prompt tokens that were looked up and not found, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MissedTokens {
     pub last_block: u64,
@@ -67,14 +67,14 @@ impl MissedTokens {
     }
 }
 
-/// Names of the contents that were evicted last, of each 64 bits: with as many as this, one name is taken for another
-/// once in 10^14 questions, and nothing but a word for people hangs on it.
+/// 64-bit hashes of recently evicted contents. At this size a lookup is a false positive about once in 10^14, and the
+/// result is only reported to users.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     names: HashSet<u64>,
-    /// They stand here once more, in the order in which they came.
+    /// Contains the hashes of `names`, oldest first.
     by_age: VecDeque<u64>,
-    /// Whether there were more than can be remembered.
+    /// True if more were evicted than can be remembered.
     overflowed: bool,
 }
 
@@ -99,8 +99,8 @@ impl Evicted {
 }
 
 impl KvCache {
-    /// Counts a prompt of `num_tokens` tokens named by `chain`, of which `num_found` were found when it was looked up,
-    /// and `num_held` ones' keys and values were there; says why not more were found.
+    /// Counts a prompt of `num_tokens` tokens with the hashes of `chain`. `num_found` tokens were found, and the keys
+    /// and values of `num_held` were in the cache. Returns why no more were found.
     pub fn count_prefix_query(
         &mut self,
         chain: &HashChain,
@@ -129,7 +129,8 @@ impl KvCache {
             let was_evicted = held.iter().any(|name| states.evicted.contains(name));
             return if was_evicted { PrefixMiss::Evicted } else { PrefixMiss::NoSnapshot };
         }
-        // A block is named in all groups at once. Where one still has it, a window's blocks before it are gone.
+        // A block is indexed in all groups at once. If only one group still has it, blocks of a window before it are
+        // gone.
         let is_held = self.groups.iter().any(|group| group.pool.index.get(name).is_some());
         match is_held || self.evicted.contains(name) {
             true => PrefixMiss::Evicted,

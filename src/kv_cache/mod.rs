@@ -1,12 +1,14 @@
-//! The paged, prefix-sharing KV cache's bookkeeping: integers only.
+//! The bookkeeping of the paged KV cache with prefix sharing: integers only.
 //!
 //! A block is `block_size` tokens of all layers of a group; each group has a pool of its own size. Sequences hold
-//! blocks through `SeqBlocks`; the pool counts owners. A block without an owner is free, or cached when its content can
-//! still be hit by a prefix; cached blocks are taken, least recently used first, when no free one is left. A block with
-//! an owner is never taken. A model with recurrent states has a pool of slots for them besides (`states`).
+//! blocks through `SeqBlocks`, and the pool counts owners.
 //!
-//! Invariants (`check_integrity`, `check_owners`): every block is either in the free list or owned, its count of
-//! owners is the number of tables that name it, and the index finds exactly the blocks that have content.
+//! A block without an owner is free, or cached if a prefix can still hit its content. If no free block is left, cached
+//! blocks are taken, least recently used first. A block with an owner is never taken. A model with recurrent states
+//! also has a pool of slots for them (`states`).
+//!
+//! Invariants (`check_integrity`, `check_owners`): every block is either in the free list or owned. Its number of
+//! owners is the number of tables that list it. The index finds exactly the blocks that have content.
 
 mod block_id;
 mod block_table;
@@ -45,29 +47,29 @@ use groups::Group;
 use miss::Evicted;
 use states::States;
 
-use crate::batch::GroupKind;
+use crate::batch::{GroupKind, SeqExtras};
 use crate::{Error, Result};
 
-/// The whole of the cache's state. Lives behind one `RwLock`: the engine thread writes, any thread may read.
+/// The whole state of the cache. It lives behind one `RwLock`: the engine thread writes, and any thread may read.
 #[derive(Debug)]
 pub struct KvCache {
     config: KvCacheConfig,
     groups: Vec<Group>,
     states: Option<States>,
-    /// Blocks and slots of dropped `SeqBlocks`, on their way back.
+    /// Blocks and slots of dropped `SeqBlocks`, on their way back to the cache.
     returns: (Sender<Returned>, Receiver<Returned>),
-    /// The caller's clock, microseconds.
+    /// The caller's clock, in microseconds.
     now: u64,
-    /// Grows with every change that could make an allocation plan wrong.
+    /// Grows with every change that could invalidate an allocation plan.
     version: u64,
     num_gains: u64,
     prefix_cache_queries: u64,
     prefix_cache_hits: u64,
     prefix_cache_misses: MissedTokens,
     evicted: Evicted,
-    /// A log of what came and went, if somebody reads it.
+    /// The log of KV events, if it is enabled.
     events: Option<EventLog>,
-    /// A broken invariant met where there was nobody to tell; `check_integrity` reports it.
+    /// A broken invariant found where no error could be returned; `check_integrity` reports it.
     fault: Option<Error>,
 }
 
@@ -107,29 +109,29 @@ impl KvCache {
         }
     }
 
-    /// Blocks of a new sequence: none yet.
+    /// Returns the blocks of a new sequence, which has none yet.
     pub fn new_sequence(&self) -> SeqBlocks {
         SeqBlocks::new(self.groups.len(), self.returns.0.clone())
     }
 
-    /// Names of a new sequence's blocks: none yet. Blocks are shared only under an equal `salt` and `adapter`.
-    pub fn new_chain(&self, salt: Option<&str>, adapter: Option<u32>) -> HashChain {
-        HashChain::new(self.config.hash_key, salt, adapter)
+    /// Returns the hash chain of a new sequence. Blocks are shared only under the same `salt` and adapter.
+    pub fn new_chain(&self, salt: Option<&str>, extras: SeqExtras) -> HashChain {
+        HashChain::new(self.config.hash_key, salt, extras)
     }
 
-    /// Names the full blocks of `tokens`, as far as they have no name yet.
+    /// Hashes the full blocks of `tokens` that have no hash yet.
     pub fn extend_chain(&self, chain: &mut HashChain, tokens: &Tokens) {
         if self.config.enable_prefix_caching {
             chain.extend(tokens, self.config.block_size);
         }
     }
 
-    /// The step that computed `seq` up to `num_computed` tokens was committed: its full blocks and the snapshots that
-    /// it took can be hit from now on, and blocks that a sliding window has left behind go back. `chain` names the full
+    /// Notes that the step that computed `seq` up to `num_computed` tokens was committed. Its full blocks and snapshots
+    /// can be hit from now on, and blocks that have left a sliding window are freed. `chain` has the hashes of the full
     /// blocks of `tokens`.
     ///
     /// # Errors
-    /// `Internal` when `seq` does not hold the blocks that it was computed in.
+    /// `Internal` if `seq` does not hold the blocks that it was computed in.
     pub fn mark_computed(
         &mut self,
         seq: &mut SeqBlocks,
@@ -154,8 +156,8 @@ impl KvCache {
         seq.num_named = seq.num_named.max(full);
         for (group, table) in self.groups.iter_mut().zip(&mut seq.tables) {
             let passed = group.first_needed_block(num_computed, block_size).min(table.len());
-            // Placeholders are contiguous from the front. The earliest go back first, and so are evicted first: what
-            // stands right before the window serves the longest hits.
+            // Placeholders are contiguous from the front. The earliest blocks are freed first, and so evicted first.
+            // The blocks right before the window serve the longest hits.
             let held = table[..passed].iter().rev().take_while(|id| !id.is_null()).count();
             for id in &mut table[passed - held..passed] {
                 group.pool.release(std::mem::replace(id, BlockId::NULL), self.now)?;
@@ -166,11 +168,11 @@ impl KvCache {
         self.settle_states(seq, chain, num_computed)
     }
 
-    /// The draft model has computed `seq` up to `num_tokens` tokens, as the model has: whoever hits one of its full
-    /// blocks finds the keys and values of both in it. They are in full-attention groups.
+    /// Notes that the draft model has computed `seq` up to `num_tokens` tokens, like the model. A sequence that hits
+    /// one of its full blocks then finds the keys and values of both models. They are in full-attention groups.
     ///
     /// # Errors
-    /// `Internal` when `seq` does not hold the blocks that it was computed in.
+    /// `Internal` if `seq` does not hold the blocks that it was computed in.
     pub fn mark_drafted(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
         let full = (num_tokens / self.config.block_size).min(seq.num_named);
         let groups = self.groups.iter_mut().zip(&seq.tables).filter(|(group, _)| group.kind == GroupKind::Full);
@@ -183,14 +185,13 @@ impl KvCache {
         Ok(())
     }
 
-    /// Takes back what `seq` holds beyond its first `num_tokens` tokens: blocks that were written for drafts which were
-    /// then rejected, and the states of these. Such blocks are the sequence's alone, since a plan gives it a copy of
-    /// each shared block that it writes. What the last block that stays holds beyond `num_tokens` is overwritten when
-    /// the sequence goes on.
+    /// Frees the blocks of `seq` after its first `num_tokens` tokens, which were written for rejected drafts, and the
+    /// states saved for these. Such blocks have no other owner, since a plan copies each shared block before it is
+    /// written. Positions after `num_tokens` in the last remaining block are overwritten when the sequence continues.
     ///
     /// # Errors
-    /// `Internal` when a block beyond them can be hit already, since rejected content must never be named, and where
-    /// the state after them was not kept.
+    /// `Internal` if a later block can be hit already, since rejected content must never be indexed. Also if the state
+    /// after these tokens was not saved.
     pub fn truncate(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
         let kept = num_tokens.div_ceil(self.config.block_size);
         if seq.num_named * self.config.block_size > num_tokens {
@@ -206,11 +207,11 @@ impl KvCache {
         self.cut_states(seq, num_tokens)
     }
 
-    /// A second owner for all blocks of `seq`, of which no step is in flight; whoever writes into one of them first
-    /// gets its own copy.
+    /// Adds a second owner to all blocks of `seq`, which must not be in a step in flight. The first owner to write to
+    /// one of them gets its own copy.
     ///
     /// # Errors
-    /// `Internal` when a block has too many owners.
+    /// `Internal` if a block has too many owners.
     pub fn fork(&mut self, seq: &mut SeqBlocks) -> Result<SeqBlocks> {
         self.version += 1;
         for (group, table) in self.groups.iter_mut().zip(&seq.tables) {
@@ -228,8 +229,8 @@ impl KvCache {
         self.take_back(&returned);
     }
 
-    /// The one way in which what a sequence held comes back. Blocks do from the last to the first, so that the tail of
-    /// a prompt is evicted before its head.
+    /// Takes back everything that a sequence held; there is no other way. Blocks are released from last to first, so
+    /// that the tail of a prompt is evicted before its head.
     fn take_back(&mut self, Returned { tables, slots }: &Returned) {
         self.version += 1;
         self.num_gains += 1;
@@ -244,24 +245,24 @@ impl KvCache {
         }
     }
 
-    /// Whether a sequence alone can be computed up to `num_tokens` in steps of at most `max_step` tokens.
+    /// True if a sequence alone can be computed up to `num_tokens` in steps of at most `max_step` tokens.
     pub fn can_ever_hold(&self, num_tokens: usize, max_step: usize) -> bool {
         num_tokens <= self.longest_sequence(max_step)
     }
 
-    /// The most tokens up to which a sequence alone can be computed in steps of at most `max_step` tokens.
+    /// Returns the most tokens up to which a sequence alone can be computed in steps of at most `max_step` tokens.
     pub fn longest_sequence(&self, max_step: usize) -> usize {
         let longest = self.groups.iter().map(|group| group.longest_sequence(max_step, self.config.block_size));
         longest.min().unwrap_or(0)
     }
 
-    /// Whether each group has as many blocks to give as `num_blocks` says for it.
+    /// True if each group has at least as many available blocks as `num_blocks` says.
     pub fn has_available(&self, num_blocks: &[usize]) -> bool {
         self.groups.iter().zip(num_blocks).all(|(group, wanted)| group.pool.num_available() >= *wanted)
     }
 
-    /// Grows whenever an allocation that there was no room for could have become possible: blocks came back, or content
-    /// was named that a sequence can share instead of taking blocks of its own.
+    /// Grows whenever an allocation that failed could have become possible: blocks were freed, or content was indexed
+    /// that a sequence can share instead of allocating blocks.
     pub fn num_gains(&self) -> u64 {
         self.num_gains
     }
@@ -291,17 +292,17 @@ impl KvCache {
         stats
     }
 
-    /// Describes each block, group after group; `now` is in microseconds of the caller's clock.
+    /// Describes each block, group after group. `now` is in microseconds of the caller's clock.
     pub fn block_map(&self, now: u64) -> Vec<BlockInfo> {
         self.groups.iter().flat_map(|group| group.pool.info(now)).collect()
     }
 
-    /// Describes each slot of recurrent states as `block_map` describes blocks: a cached one is a snapshot.
+    /// Describes each slot of recurrent states, as `block_map` describes blocks. A cached slot is a snapshot.
     pub fn state_map(&self, now: u64) -> Vec<BlockInfo> {
         self.states.iter().flat_map(|states| states.pool.info(now)).collect()
     }
 
-    /// Forgets all cached content; `false` (and nothing done) while any block or slot is owned.
+    /// Forgets all cached content; returns `false` and does nothing if any block or slot is owned.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.tick(self.now);
         let stats = self.stats();

@@ -1,5 +1,5 @@
-//! Allocation in two steps: a plan that says what would be taken, and its commit. A plan that cannot be made
-//! changes nothing, and one that is committed cannot fail half-way.
+//! Allocation in two steps: a plan of what would be taken, and its commit. A plan that cannot be made changes nothing,
+//! and a committed plan cannot fail half-way.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use super::{BlockId, HashChain, KvCache, Snapshot};
 use crate::batch::{BlockCopy, GroupKind};
 use crate::{Error, Result};
 
-/// Cached content that a sequence can begin with. Valid until the cache changes.
+/// Cached content that a sequence can begin with. It is valid until the cache changes.
 #[derive(Debug, Default)]
 pub struct PrefixHit {
     /// Tokens that need not be computed: a multiple of the block size, less than the sequence's length.
     pub num_tokens: usize,
-    /// Tokens whose K and V are there, with or without the recurrent state after them.
+    /// Tokens whose keys and values are cached, with or without the recurrent state after them.
     pub num_held: usize,
-    /// Tokens, of the first `num_tokens`, up to which the draft model's keys and values are there as well.
+    /// The number of the first `num_tokens` tokens for which the draft model's keys and values are cached as well.
     pub num_drafted: usize,
     pub(super) tables: Tables,
-    /// The snapshot of that state, where the model has such.
+    /// The snapshot of the state after them, for a model with recurrent states.
     pub(super) state: Option<BlockId>,
 }
 
@@ -28,25 +28,25 @@ pub struct PrefixHit {
 #[derive(Debug)]
 #[must_use = "a plan takes nothing until it is committed"]
 pub struct AllocPlan {
-    /// The state of the cache that it was made for.
+    /// The version of the cache for which the plan was made.
     version: u64,
     hit: PrefixHit,
-    /// First position that will be written.
+    /// The first position that will be written.
     write_start: usize,
     /// Groups that need blocks.
     needs: Vec<GroupNeed>,
-    /// Slots of states that the sequence lacks.
+    /// State slots that the sequence lacks.
     num_slots: usize,
-    /// Numbers of tokens whose states get a slot of their own.
+    /// Token counts whose states get their own slots.
     keep_states: Range<usize>,
 }
 
 #[derive(Debug)]
 struct GroupNeed {
     group: usize,
-    /// Entries of the block table whose block has other owners and will be written.
+    /// Entries of the block table whose blocks have other owners and will be written.
     copy_on_write: Vec<usize>,
-    /// Blocks to append to the table.
+    /// The number of blocks to append to the table.
     append: usize,
 }
 
@@ -55,18 +55,18 @@ struct GroupNeed {
 pub struct Demand<'a> {
     /// Positions that the next step writes.
     pub write: Range<usize>,
-    /// Full-attention groups get blocks up to here at once (a prompt, so that it is not stopped half-way).
+    /// Full-attention groups get blocks up to here at once: a prompt's end, so that the prompt is never stalled.
     pub reserve: usize,
-    /// Blocks that must be left in the pool of each group afterwards; empty where none need be.
+    /// Blocks that must stay available in the pool of each group; empty if there is no such limit.
     pub keep_free: &'a [usize],
-    /// Numbers of tokens to which the sequence may be cut back once they are computed: those before drafts. The next
-    /// step keeps the recurrent state after each of them in a slot of its own.
+    /// Token counts to which the sequence may be cut back after the step: those before drafts. The next step saves the
+    /// recurrent state after each of them in its own slot.
     pub keep_states: Range<usize>,
 }
 
 impl KvCache {
-    /// The longest cached prefix of the sequence named by `chain` that leaves at least one of `num_tokens` to
-    /// compute (its logits are wanted). With recurrent states a prefix ends where a snapshot of them was taken.
+    /// Returns the longest cached prefix of the sequence hashed by `chain`. It leaves at least one of `num_tokens` to
+    /// compute, since that token's logits are needed. With recurrent states a prefix ends at a snapshot.
     pub fn find_prefix(&self, chain: &HashChain, num_tokens: usize) -> PrefixHit {
         if !self.config.enable_prefix_caching {
             return PrefixHit::default();
@@ -97,7 +97,7 @@ impl KvCache {
         PrefixHit { num_tokens: blocks * block_size, num_drafted, tables, state: snapshot(blocks), ..nothing }
     }
 
-    /// Leading blocks of a hit that hold the draft model's keys and values, which are in full-attention groups.
+    /// Returns the leading blocks of a hit with the draft model's keys and values, which are in full-attention groups.
     fn num_drafted(&self, tables: &Tables) -> usize {
         let full = self.groups.iter().zip(tables).filter(|(group, _)| group.kind == GroupKind::Full);
         let drafted = |(group, table): (&Group, &Vec<BlockId>)| {
@@ -106,8 +106,9 @@ impl KvCache {
         full.map(drafted).min().unwrap_or(0)
     }
 
-    /// Tokens of the prefix that a sequence of `num_tokens` named by `mine` will find, and does not find yet, once the
-    /// positions `computing` of the sequence named by `theirs` are computed, and `snapshots` of it taken.
+    /// Returns the prefix tokens that a sequence of `num_tokens` hashed by `mine` cannot find yet, but will find soon.
+    /// They become available once the positions `computing` of the sequence hashed by `theirs`, and its `snapshots`,
+    /// are computed.
     pub fn tokens_shared_soon(
         &self,
         mine: &HashChain,
@@ -119,11 +120,11 @@ impl KvCache {
         let block_size = self.config.block_size;
         let first = computing.start / block_size;
         let end = (computing.end / block_size).min(num_tokens.saturating_sub(1) / block_size);
-        // A name stands for a whole prefix: where these are equal, so is everything before them.
+        // A hash identifies a whole prefix, so equal hashes mean that everything before is equal.
         let is_shared = |i: &usize| mine.hashes().get(*i).is_some_and(|hash| theirs.hashes().get(*i) == Some(hash));
         let num_shared = (first..end).take_while(is_shared).count();
         if let Some(states) = &self.states {
-            // The keys and values may be there already: the last state that both have in common counts.
+            // The keys and values may be cached already, so the last state that both have in common counts.
             let ends = snapshots.iter().map(|snapshot| snapshot.position / block_size);
             let is_new = |last: &usize| mine.hashes().get(*last).is_some_and(|name| states.get(name).is_none());
             let ends = ends.filter(|end| *end > first && *end <= first + num_shared && is_new(&(end - 1)));
@@ -136,8 +137,8 @@ impl KvCache {
         num_shared * block_size
     }
 
-    /// Plans the blocks to give to `seq` for `demand`, and the slots of states that it lacks; `seq` is empty if it
-    /// begins with a `hit`. `None` when there are not enough of either.
+    /// Plans the blocks for `seq` and `demand`, and the state slots that it lacks. `seq` must be empty if it begins
+    /// with a `hit`. `None` if there are too few of either.
     pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand<'_>) -> Option<AllocPlan> {
         let block_size = self.config.block_size;
         let mut needs = Vec::new();
@@ -146,13 +147,13 @@ impl KvCache {
             let hit_table = hit.tables.get(g).map_or(&[][..], Vec::as_slice);
             let end = match group.kind {
                 GroupKind::Full | GroupKind::Bidirectional { .. } => demand.reserve.max(demand.write.end),
-                GroupKind::Sliding { .. } => demand.write.end,
+                GroupKind::Sliding { .. } | GroupKind::Chunked { .. } => demand.write.end,
             };
             let append = end.div_ceil(block_size).saturating_sub(table.len().max(hit_table.len()));
             let written = demand.write.start / block_size..demand.write.end.div_ceil(block_size).min(table.len());
             let is_shared = |i: &usize| group.pool.get(table[*i]).is_ok_and(|block| block.refs > 1);
             let copy_on_write: Vec<usize> = written.filter(is_shared).collect();
-            // A hit that has no owner stands in the free list: it is not there for the taking as well.
+            // A hit without an owner is in the free list, so it is not available for other allocations.
             let is_free = |id: &&BlockId| group.pool.get(**id).is_ok_and(|block| block.refs == 0);
             let revived = hit_table.iter().filter(|id| !id.is_null()).filter(is_free).count();
             let taken = append + copy_on_write.len() + revived;
@@ -178,10 +179,10 @@ impl KvCache {
         Some(AllocPlan { version, hit, write_start, needs, num_slots, keep_states })
     }
 
-    /// Gives `seq` what `plan` says and adds to `copies` what must be copied before the next step computes.
+    /// Gives `seq` what `plan` says, and adds to `copies` the blocks to copy before the next step computes.
     ///
     /// # Errors
-    /// `Internal` when the cache has changed since the plan was made (nothing is done then).
+    /// `Internal` if the cache has changed since the plan was made; then nothing is done.
     pub fn commit(&mut self, plan: AllocPlan, seq: &mut SeqBlocks, copies: &mut Vec<BlockCopy>) -> Result<()> {
         if plan.version != self.version {
             return Err(Error::internal("an allocation plan was committed after the KV cache had changed"));
@@ -193,7 +194,7 @@ impl KvCache {
         if has_hit || !plan.needs.is_empty() || plan.num_slots > 0 || !plan.keep_states.is_empty() {
             self.version += 1;
         }
-        // Hits get their owner first, so that this same allocation cannot evict them.
+        // Hits get their owner first, so that this allocation cannot evict them.
         let now = self.now;
         for (group, table) in self.groups.iter_mut().zip(&plan.hit.tables) {
             for id in table.iter().filter(|id| !id.is_null()) {
@@ -236,7 +237,7 @@ impl KvCache {
 
     fn allocate(&mut self, group: usize) -> Result<BlockId> {
         let pool = &mut self.groups[group].pool;
-        let overcommitted = || Error::internal("an allocation plan promised more blocks than there are");
+        let overcommitted = || Error::internal("an allocation plan promised more blocks than exist");
         let (id, forgotten) = pool.allocate(self.now).ok_or_else(overcommitted)?;
         if let Some(hash) = forgotten.filter(|hash| pool.index.get(hash).is_none()) {
             self.evicted.insert(&hash);

@@ -1,4 +1,4 @@
-//! The blocks of one group, or the slots of states: reference counts, the free list, and the contents that can be hit.
+//! The blocks of one group, or the state slots: reference counts, the free list, and the contents that can be hit.
 
 use super::free_list::FreeList;
 use super::prefix_index::PrefixIndex;
@@ -8,16 +8,16 @@ use crate::{Error, Result};
 /// Metadata of one block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Block {
-    /// Sequences that hold it.
+    /// The number of sequences that hold it.
     pub(super) refs: u32,
-    /// Name of its content, once the step that filled it was committed.
+    /// The hash of its content, once the step that filled it was committed.
     pub(super) hash: Option<BlockHash>,
-    /// Whether it holds the draft model's keys and values of all its positions too. No block without a name does.
+    /// True if it also holds the draft model's keys and values of all its positions. Only hashed blocks are marked.
     pub(super) is_drafted: bool,
     /// Times in microseconds of the caller's clock.
     allocated_at: u64,
     last_access: u64,
-    /// Sequences that have taken it since its content was written.
+    /// The number of sequences that have used it since its content was written.
     access_count: u64,
 }
 
@@ -45,7 +45,7 @@ impl Pool {
         }
     }
 
-    /// Blocks that can be allocated: empty and cached ones.
+    /// Returns the number of blocks that can be allocated: empty and cached ones.
     pub(super) fn num_available(&self) -> usize {
         self.free.len()
     }
@@ -54,7 +54,7 @@ impl Pool {
         self.blocks.get(id.index()).ok_or_else(|| unknown(id, self.blocks.len()))
     }
 
-    /// Takes the first free block, whose old content is forgotten only now; with it comes the name of that content.
+    /// Takes the first free block, and only now forgets its old content. Returns the hash of that content, too.
     pub(super) fn allocate(&mut self, now: u64) -> Option<(BlockId, Option<BlockHash>)> {
         let id = self.free.pop_front()?;
         let block = &mut self.blocks[id.index()];
@@ -70,7 +70,7 @@ impl Pool {
         Some((id, forgotten))
     }
 
-    /// Adds an owner to a block whose content was hit, owned or not.
+    /// Adds an owner to a block whose content was hit, whether it had owners or not.
     pub(super) fn touch(&mut self, id: BlockId, now: u64) -> Result<()> {
         self.add_owner(id)?;
         let block = &mut self.blocks[id.index()];
@@ -80,7 +80,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds an owner; the block leaves the free list if it had none.
+    /// Adds an owner. A block without owners leaves the free list.
     pub(super) fn add_owner(&mut self, id: BlockId) -> Result<()> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
@@ -93,8 +93,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes an owner away. A block without owners goes to the tail of the free list if it has content (least recently
-    /// used first out), else to the head, so that it never pushes content out.
+    /// Removes an owner. A block without owners and with content goes to the tail of the free list, so that the least
+    /// recently used is taken first. One without content goes to the head, so that it never causes an eviction.
     pub(super) fn release(&mut self, id: BlockId, now: u64) -> Result<()> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
@@ -114,7 +114,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes the content of a block findable; `true` when no other block held it.
+    /// Adds a block's content to the index; `true` if no other block held it.
     pub(super) fn set_hash(&mut self, id: BlockId, hash: BlockHash) -> Result<bool> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
@@ -127,7 +127,7 @@ impl Pool {
         Ok(is_new)
     }
 
-    /// Notes that the draft model has computed all positions of a block that has a name.
+    /// Notes that the draft model has computed all positions of a hashed block.
     pub(super) fn set_drafted(&mut self, id: BlockId) -> Result<()> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
@@ -138,7 +138,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a block empty that has this content, unless it has an owner or was hit since its content was written.
+    /// Empties a block with this content, unless it has an owner or was hit since its content was written.
     pub(super) fn forget_unused(&mut self, id: BlockId, hash: &BlockHash) {
         let Some(block) = self.blocks.get_mut(id.index()) else { return };
         if block.hash.as_ref() == Some(hash) && block.refs == 0 && block.access_count == 1 {

@@ -1,5 +1,5 @@
-//! Maps the name of a content to the blocks that hold it. Two sequences that computed the same prefix at the same time
-//! hold equal blocks; tables are append-only, so both stay, and either serves a hit.
+//! Maps the hash of a content to the blocks that hold it. Two sequences that computed the same prefix at the same time
+//! hold equal blocks. Tables are append-only, so both blocks stay, and either can serve a hit.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ enum Holders {
 }
 
 impl PrefixIndex {
-    /// The lowest numbered block with this content.
+    /// Returns the lowest numbered block with this content.
     pub(super) fn get(&self, hash: &BlockHash) -> Option<BlockId> {
         match self.entries.get(hash)? {
             Holders::One(id) => Some(*id),
@@ -39,7 +39,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Removes exactly this block, not its equals; `false` when it was not there.
+    /// Removes exactly this block, not others with equal content; `false` if it was not indexed.
     pub(super) fn remove(&mut self, hash: &BlockHash, id: BlockId) -> bool {
         let Some(holders) = self.entries.get_mut(hash) else { return false };
         match holders {
@@ -77,7 +77,7 @@ impl PrefixIndex {
         self.entries.len()
     }
 
-    /// Number of (content, block) pairs.
+    /// Returns the number of (content, block) pairs.
     pub(super) fn len(&self) -> usize {
         self.entries.values().map(|holders| if let Holders::Many(ids) = holders { ids.len() } else { 1 }).sum()
     }

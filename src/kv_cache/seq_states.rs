@@ -1,4 +1,4 @@
-//! The recurrent states of one sequence: the slots that it holds, and the position whose state each has.
+//! The recurrent states of one sequence: its slots, and the position of the state in each slot.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,30 +16,30 @@ pub(super) struct StateAt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PendingSnapshot {
     pub(super) at: StateAt,
-    /// It takes the place of the sequence's last one of this kind.
+    /// True if it replaces the sequence's last rolling snapshot.
     pub(super) is_rolling: bool,
 }
 
-/// Each slot that is named here counts the sequence as an owner once, however often it is named.
+/// The sequence counts as one owner of each slot that is listed here, however often the slot is listed.
 #[derive(Debug, Default)]
 pub(super) struct SeqStates {
     /// Slots that the sequence's steps write in turn.
     pub(super) own: Vec<BlockId>,
-    /// States that the steps in flight begin with and end in: the first is that of the computed tokens, the last that
-    /// of the scheduled ones. It is empty where nothing was scheduled. A first slot that is not the sequence's own is a
-    /// snapshot that it hit, or the state that it was forked with.
+    /// States at the beginnings and ends of the steps in flight. The first belongs to the computed tokens, the last to
+    /// the scheduled ones. Empty if nothing was scheduled. If the first slot is not in `own`, it is a snapshot that the
+    /// sequence hit, or the state that it was forked with.
     pub(super) line: VecDeque<StateAt>,
-    /// Snapshots that the steps in flight write, in the order of their positions.
+    /// Snapshots that the steps in flight write, ordered by position.
     pub(super) snapshots: Vec<PendingSnapshot>,
-    /// States before the drafts of the step in flight, in the order of their positions: each has a slot beside `own`.
-    /// Once it is known how many drafts are right, the state behind the last of them stays, and the other slots go.
+    /// States before the drafts of the step in flight, ordered by position, each in a slot besides `own`. Once the
+    /// number of accepted drafts is known, the state after the last of them stays, and the other slots are released.
     pub(super) kept: Vec<StateAt>,
-    /// The last rolling snapshot that was taken of the sequence. It has no owner: others may hit or evict it.
+    /// The last rolling snapshot of the sequence. It has no owner, so others may hit or evict it.
     pub(super) rolling: Option<(BlockHash, BlockId)>,
 }
 
 impl SeqStates {
-    /// The slots that it owns.
+    /// Returns the slots that it owns.
     pub(super) fn held(&self) -> impl Iterator<Item = BlockId> {
         let borrowed = self.line.iter().map(|state| state.slot).filter(|slot| !self.own.contains(slot));
         let pending = self.snapshots.iter().map(|snapshot| snapshot.at.slot);
@@ -55,8 +55,8 @@ impl SeqStates {
         self.line.iter().find(|state| state.position == position).map(|state| state.slot)
     }
 
-    /// States that a step of these positions writes beside its last one, snapshots and then those before drafts: each
-    /// with the number of the step's tokens before it.
+    /// Returns the states that a step of these positions writes besides its last one: snapshots, then those before
+    /// drafts. Each comes with the number of the step's tokens before it.
     pub(super) fn written_by(&self, step: Range<usize>) -> impl Iterator<Item = (usize, BlockId)> {
         let (start, end) = (step.start, step.end);
         let all = self.snapshots.iter().map(|snapshot| snapshot.at).chain(self.kept.iter().copied());
@@ -64,7 +64,7 @@ impl SeqStates {
         of_step.map(move |at| (at.position - start, at.slot))
     }
 
-    /// The slot that the next step leaves its last state in: not the one that it reads, where there are two.
+    /// Returns the slot for the next step's last state. If there are two, it is not the one that the step reads.
     pub(super) fn next_slot(&self) -> Option<BlockId> {
         let read = self.line.back().map(|state| state.slot);
         self.own.iter().copied().find(|slot| Some(*slot) != read).or(self.own.first().copied())

@@ -1,13 +1,16 @@
-//! The pool of recurrent states: a slot holds the state of all layers that have one, after some position of a sequence.
+//! The pool of recurrent states. A slot holds the state of all layers that have one, after some position of a sequence.
 //!
-//! A running sequence owns one or two slots (`StateConfig::slots_per_seq`), which its steps write in turn. A snapshot
-//! is a slot with the state at the end of a block. It is named as that block is, and once the step that wrote it was
-//! committed nobody owns it: it stays until its slot is needed, the one that was used least recently going first. So it
-//! is to the pool of slots what a cached block is to a group's. A sequence that begins with a snapshot owns it until
-//! its first step was committed: until then nobody writes it, and the step can be repeated.
+//! A running sequence owns one or two slots (`StateConfig::slots_per_seq`), which its steps write in turn.
 //!
-//! A state cannot be cut back, so a step that computes drafts keeps the state before each of them, in slots that it
-//! owns until it is known how many drafts are right. Then the state behind these is the sequence's own.
+//! A snapshot is a slot with the state at the end of a block, and it has the hash of that block. Once the step that
+//! wrote it is committed, a snapshot has no owner. It stays until its slot is needed; the least recently used snapshot
+//! goes first. So snapshots are to the pool of slots as cached blocks are to a group's pool.
+//!
+//! A sequence that begins with a snapshot owns it until its first step is committed. Until then nothing overwrites it,
+//! so the step can be repeated.
+//!
+//! A state cannot be cut back, so a step with drafts saves the state before each of them. The sequence owns these slots
+//! until the number of accepted drafts is known. Then the state after those becomes the sequence's own.
 
 use std::ops::Range;
 
@@ -26,12 +29,12 @@ pub(super) struct States {
     pub(super) evicted: Evicted,
 }
 
-/// A snapshot that the next step of a sequence is to take.
+/// A snapshot that the next step of a sequence should take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its tokens before the state: whole blocks.
+    /// The number of tokens before the state: whole blocks.
     pub position: usize,
-    /// Whether it takes the place of the last one of its kind, unless somebody has used that.
+    /// True if it replaces the last rolling snapshot, unless another sequence has used that.
     pub is_rolling: bool,
 }
 
@@ -44,13 +47,13 @@ impl States {
         self.pool.index.get(name)
     }
 
-    /// Slots that a sequence lacks which is to be part of the next step.
+    /// Returns the number of slots that a sequence lacks before it can be part of the next step.
     pub(super) fn lacking(&self, seq: &SeqStates) -> usize {
         self.config.slots_per_seq.saturating_sub(seq.own.len())
     }
 
     pub(super) fn allocate(&mut self, now: u64) -> Result<BlockId> {
-        let overcommitted = || Error::internal("more slots of states were promised than there are");
+        let overcommitted = || Error::internal("more state slots were promised than exist");
         let (slot, forgotten) = self.pool.allocate(now).ok_or_else(overcommitted)?;
         if let Some(name) = forgotten.filter(|name| self.pool.index.get(name).is_none()) {
             self.evicted.insert(&name);
@@ -58,7 +61,7 @@ impl States {
         Ok(slot)
     }
 
-    /// Names what a committed step wrote. Where another slot has the same state, that one counts as used just now.
+    /// Indexes the snapshot of a committed step. If another slot has the same state, that slot is marked as just used.
     fn name(&mut self, slot: BlockId, name: BlockHash, now: u64) -> Result<()> {
         match self.get(&name) {
             None => {
@@ -74,12 +77,12 @@ impl States {
         self.pool.release(slot, now)
     }
 
-    /// Gives up all states before drafts.
+    /// Releases all states before drafts.
     fn release_kept(&mut self, seq: &mut SeqStates, now: u64) -> Result<()> {
         seq.kept.drain(..).try_for_each(|state| self.pool.release(state.slot, now))
     }
 
-    /// Gives up the snapshots that a step was to take behind `position`.
+    /// Releases the snapshots that a step was to take after `position`.
     fn release_snapshots(&mut self, seq: &mut SeqStates, position: usize, now: u64) -> Result<()> {
         let kept = seq.snapshots.partition_point(|snapshot| snapshot.at.position <= position);
         seq.snapshots.drain(kept..).try_for_each(|snapshot| self.pool.release(snapshot.at.slot, now))
@@ -87,12 +90,12 @@ impl States {
 }
 
 impl KvCache {
-    /// The state part of a step of `seq` that is about to be given out and computes these positions: says which slot it
-    /// leaves its last state in, and gives it slots for `snapshots` (by increasing position), the last ones first,
-    /// while more than `keep_free` are left. What is in the cache already is not taken again.
+    /// Prepares the states of a step of `seq` that is about to be issued and computes these positions. Chooses the slot
+    /// for the step's last state. Allocates slots for `snapshots` (by increasing position), last ones first, while more
+    /// than `keep_free` are left. Snapshots that are cached already are not taken again.
     ///
     /// # Errors
-    /// `Internal` for a sequence that was given no slot, or whose state before these positions nobody has.
+    /// `Internal` for a sequence without a slot, or without a state before these positions.
     pub fn begin_step(
         &mut self,
         seq: &mut SeqBlocks,
@@ -109,7 +112,7 @@ impl KvCache {
         seq.states.line.push_back(StateAt { position: positions.end, slot });
         let first = seq.states.snapshots.len();
         for &Snapshot { position, is_rolling } in snapshots.iter().rev() {
-            // Tokens that a step in flight samples have no name yet.
+            // Tokens that a step in flight samples have no hash yet.
             let name = (position / block_size).checked_sub(1).and_then(|last| chain.hashes().get(last));
             if let Some(held) = name.and_then(|name| states.get(name)) {
                 states.refresh(held, now)?;
@@ -122,10 +125,10 @@ impl KvCache {
         Ok(())
     }
 
-    /// Takes back the state part of the newest step of `seq`, which began at position `start`.
+    /// Reverts the states of the newest step of `seq`, which began at position `start`.
     ///
     /// # Errors
-    /// `Internal` when a slot has no owner.
+    /// `Internal` if a slot has no owner.
     pub fn take_back_step(&mut self, seq: &mut SeqBlocks, start: usize) -> Result<()> {
         let Some(states) = &mut self.states else { return Ok(()) };
         self.version += 1;
@@ -136,11 +139,11 @@ impl KvCache {
         states.release_snapshots(&mut seq.states, start, self.now)
     }
 
-    /// The newest step of `seq` was committed, of whose tokens the first `num_tokens` of the sequence count: the state
-    /// after these is the sequence's own from now on.
+    /// Notes that the newest step of `seq` was committed and that only the first `num_tokens` tokens of the sequence
+    /// count. The state after these becomes the sequence's own.
     ///
     /// # Errors
-    /// `Internal` where that state was not kept.
+    /// `Internal` if that state was not saved.
     pub(super) fn cut_states(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
         let Some(states) = &mut self.states else { return Ok(()) };
         self.version += 1;
@@ -152,7 +155,7 @@ impl KvCache {
             let (Some(kept), Some(ended_in)) = (kept, ended_in) else {
                 return Err(Error::internal(format!("no state was kept after {num_tokens} tokens")));
             };
-            // The slot that the step ended in goes with those of the other drafts.
+            // The slot of the step's end is released together with those of the other drafts.
             std::mem::swap(ended_in, &mut kept.slot);
             let begun_with = line.drain(..).next().filter(|first| first.position < num_tokens);
             line.push_back(StateAt { position: num_tokens, slot: *ended_in });
@@ -165,8 +168,8 @@ impl KvCache {
         states.release_snapshots(&mut seq.states, num_tokens, self.now)
     }
 
-    /// The steps that computed `seq` up to `num_computed` tokens were committed: the snapshots that they took can be
-    /// hit from now on, and a slot that only the first of them read is given back.
+    /// Notes that the steps that computed `seq` up to `num_computed` tokens were committed. Their snapshots can be hit
+    /// from now on, and a slot that only the first step read is released.
     pub(super) fn settle_states(&mut self, seq: &mut SeqBlocks, chain: &HashChain, num_computed: usize) -> Result<()> {
         let (now, block_size) = (self.now, self.config.block_size);
         let Some(states) = &mut self.states else { return Ok(()) };
@@ -194,8 +197,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// The states of a fork of `seq`, of which no step is in flight. The state that both go on from belongs to neither
-    /// from now on: each reads it in its next step, and the last to do so gives it back.
+    /// Returns the states of a fork of `seq`, which must not be in a step in flight. The shared state stops being
+    /// either one's own slot. Each reads it in its next step, and the last to do so releases it.
     pub(super) fn fork_states(&mut self, seq: &mut SeqStates) -> Result<SeqStates> {
         let Some(states) = &mut self.states else { return Ok(SeqStates::default()) };
         let Some(shared) = seq.line.back().copied() else { return Ok(SeqStates::default()) };
@@ -204,12 +207,12 @@ impl KvCache {
         Ok(SeqStates { line: [shared].into(), ..SeqStates::default() })
     }
 
-    /// Slots of states that sequences, or snapshots, can be given.
+    /// Returns the state slots that are available for sequences or snapshots.
     pub fn slots_available(&self) -> usize {
         self.states.as_ref().map_or(usize::MAX, |states| states.pool.num_available())
     }
 
-    /// Slots that `seq` lacks before it can be part of a step.
+    /// Returns the number of slots that `seq` lacks before it can be part of a step.
     pub fn slots_lacking(&self, seq: &SeqBlocks) -> usize {
         self.states.as_ref().map_or(0, |states| states.lacking(&seq.states))
     }

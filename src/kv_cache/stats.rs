@@ -1,4 +1,4 @@
-//! Gauges, counters, and how long blocks live.
+//! Gauges, counters and block lifetimes.
 
 use super::MissedTokens;
 
@@ -6,12 +6,12 @@ use super::MissedTokens;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KvCacheStats {
     pub blocks_total: usize,
-    /// No owner, no content.
+    /// Blocks with neither owner nor content.
     pub blocks_free: usize,
-    /// No owner, but content that a prefix may hit; taken when no free block is left.
+    /// Blocks without an owner whose content a prefix may hit; taken when no free block is left.
     pub blocks_cached: usize,
     pub blocks_owned: usize,
-    /// Slots of recurrent states; none for a model without such.
+    /// Slots of recurrent states; zero for a model without them.
     pub state_slots_total: usize,
     pub state_slots_free: usize,
     /// Snapshots that a prefix may hit.
@@ -21,22 +21,22 @@ pub struct KvCacheStats {
     pub prefix_cache_queries: u64,
     pub prefix_cache_hits: u64,
     pub prefix_cache_misses: MissedTokens,
-    /// Cached blocks whose content was given up for a new owner.
+    /// Cached blocks whose content was evicted for a new owner.
     pub evictions: u64,
-    /// Snapshots of states that were given up for a new owner.
+    /// State snapshots that were evicted for a new owner.
     pub state_evictions: u64,
-    /// Times that blocks of all groups stay.
+    /// Lifetimes of the blocks of all groups.
     pub residency: Residency,
 }
 
-/// Times that blocks with content stay, in microseconds of the caller's clock.
+/// Lifetimes of blocks with content, in microseconds of the caller's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Residency {
     /// Times from a block's allocation to its eviction.
     pub lifetime: Histogram,
     /// Times from a block's last use to its eviction.
     pub idle_before_evict: Histogram,
-    /// Times between a block's uses by one sequence and the next.
+    /// Times from a block's last use to its reuse by another sequence.
     pub reuse_gap: Histogram,
 }
 
@@ -48,7 +48,7 @@ impl Residency {
     }
 }
 
-/// Counts of durations by upper bound (inclusive, `Histogram::BOUNDS`), and the rest.
+/// Counts of durations by upper bound (inclusive, `Histogram::BOUNDS`), plus those above all bounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Durations per interval between bounds; the last entry counts those above all bounds.
@@ -62,7 +62,6 @@ impl Histogram {
     pub const BOUNDS: [u64; 8] =
         [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 60_000_000, 600_000_000, 3_600_000_000];
 
-    /// Counts a duration.
     pub fn record(&mut self, micros: u64) {
         let bucket = Self::BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(Self::BOUNDS.len());
         self.counts[bucket] += 1;
@@ -81,7 +80,7 @@ impl Histogram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockState {
-    /// No content, no owner.
+    /// Neither content nor owner.
     Free = 0,
     /// No owner, but content that a prefix may hit.
     Cached = 1,
@@ -92,9 +91,9 @@ pub enum BlockState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockInfo {
     pub state: BlockState,
-    /// Sequences that hold it.
+    /// The number of sequences that hold it.
     pub owners: u32,
-    /// Whether its content can be found by a prefix.
+    /// True if a prefix can find its content.
     pub hashed: bool,
     /// Microseconds since it was last used; 0 while it is owned.
     pub idle_micros: u64,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A prompt, which is shared with everybody else who holds it, and behind it the tokens that were generated.
+/// A prompt, shared with its other holders, followed by the generated tokens.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     prompt: Arc<[u32]>,
@@ -11,12 +11,12 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens of a prompt, with none generated.
+    /// Returns the tokens of a prompt, with none generated.
     pub(crate) fn new(prompt: Arc<[u32]>) -> Self {
         Self { prompt, generated: Vec::new() }
     }
 
-    /// A copy with this prompt, followed by `token` alone.
+    /// Returns a copy with this prompt, followed by `token` only.
     pub(crate) fn with_first(&self, token: u32) -> Self {
         Self { prompt: Arc::clone(&self.prompt), generated: vec![token] }
     }
@@ -33,7 +33,7 @@ impl Tokens {
         self.range(position..position.saturating_add(1)).next()
     }
 
-    /// The tokens at these positions, as far as there are any.
+    /// Returns the tokens at these positions, as far as they exist.
     pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = u32> {
         let split = self.prompt.len();
         let of_prompt = positions.start.min(split)..positions.end.min(split);

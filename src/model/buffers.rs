@@ -1,4 +1,4 @@
-//! The activations of a step, defined once: the code that allocates them also says how many bytes they take.
+//! The activations of a step, defined once. One function allocates them and also counts their bytes.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use super::spec::{Ffn, LatentSpec, Mixer, ModelSpec};
 use crate::Result;
 use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader};
 
-/// The largest step that the activations are allocated for.
+/// The largest step that the activations have room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecoderLimits {
     pub max_num_batched_tokens: usize,
@@ -14,66 +14,69 @@ pub struct DecoderLimits {
     pub max_logits_rows: usize,
 }
 
-/// Types that stand for buffers: a device's own, or nothing where they are only counted.
+/// Types of buffers: a device's types, or empty types to only count bytes.
 pub(super) trait Memory {
     type Buffer;
     type ExpertWork;
 }
 
-/// A device's own buffers.
+/// A device's buffers.
 impl<B: Backend> Memory for B {
     type Buffer = B::Buffer;
     type ExpertWork = B::ExpertWork;
 }
 
-/// Activations of one step, of the model and of its draft model in turn.
+/// Activations of one step. The model and its draft model use them in turn.
 pub(super) struct Buffers<M: Memory> {
-    /// cos and sin per token, of each RoPE; those of the draft model are the last ones.
+    /// cos and sin per token for each RoPE; the draft model's come last.
     pub(super) angles: Vec<M::Buffer>,
     /// Rows of all tokens of the step.
     pub(super) all: Stream<M>,
-    /// The rows whose logits are wanted: all that matters after the last attention.
+    /// The rows with requested results. After the last mixer no other rows matter.
     pub(super) last: Stream<M>,
     pub(super) work: Work<M>,
     /// `None` for a model without an output projection.
     pub(super) logits: Option<M::Buffer>,
-    /// In models with a block that guesses tokens.
+    /// Only in models with an MTP block.
     pub(super) drafts: Option<Drafts<M>>,
 }
 
-/// Intermediate results of a block that guesses tokens, and hidden states that it goes on with.
+/// Intermediate results of an MTP block, and the hidden states from which it continues.
 pub(super) struct Drafts<M: Memory> {
-    /// Hidden states behind the output norm: the model's, or the block's own.
+    /// Hidden states after the output norm: the model's, or the block's.
     pub(super) hidden: M::Buffer,
-    /// These behind the block's norm of them.
+    /// The hidden states after the block's norm.
     pub(super) normed: M::Buffer,
     /// Embeddings and hidden states side by side.
     pub(super) joined: M::Buffer,
 }
 
-/// State that flows from layer to layer.
+/// Activations that flow from layer to layer.
 pub(super) struct Stream<M: Memory> {
     pub(super) residual: M::Buffer,
     /// The mixer's result, before its output projection.
     pub(super) mixed: M::Buffer,
-    /// Inputs that layers have of their own: of each row those of all layers.
+    /// The result of the second mixer, in models with layers that have one.
+    pub(super) beside: Option<M::Buffer>,
+    /// Per-layer inputs. Each row has the inputs of all layers.
     pub(super) inputs: Option<M::Buffer>,
 }
 
-/// Intermediate results that no layer leaves behind for the next.
+/// Intermediate results within a layer.
 pub(super) struct Work<M: Memory> {
     pub(super) normed: M::Buffer,
-    /// Products of a mixer's first matrix: q, k and v, and what else it takes.
+    /// Products of a mixer's first matrix: q, k and v, and its other inputs.
     pub(super) projected: M::Buffer,
-    /// In models with latent attention.
+    /// Only in models with latent attention.
     pub(super) latent: Option<LatentWork<M>>,
     /// Outputs of a convolution, in models with gated delta nets or Mamba-2.
     pub(super) convolved: Option<M::Buffer>,
-    /// Products of gate and up, then the activation's results; in models with feed-forwards that serve every row.
+    /// Products of gate and up, and the results of the activation. Only in models with feed-forwards that serve every
+    /// row.
     pub(super) dense: Option<[M::Buffer; 2]>,
-    /// For each kind of experts that the model has.
+    /// One entry for each kind of experts in the model.
     pub(super) experts: Vec<M::ExpertWork>,
-    /// Output of a layer's feed-forward before the norm behind it, in models with such a norm behind experts.
+    /// Output of a layer's feed-forward before its output norm. Only in models with such a norm after experts.
     pub(super) mixture: Option<M::Buffer>,
     /// Sum of the branches of a feed-forward.
     pub(super) branches: Option<M::Buffer>,
@@ -81,13 +84,13 @@ pub(super) struct Work<M: Memory> {
 
 /// Intermediate results of latent attention.
 pub(super) struct LatentWork<M: Memory> {
-    /// Latents of q, then the queries that attention takes.
+    /// Latents of q, and later the queries for attention.
     pub(super) queries: M::Buffer,
-    /// Latents of keys and values, and the keys that RoPE rotates behind them.
+    /// Latents of keys and values, followed by the key parts that RoPE rotates.
     pub(super) rows: M::Buffer,
 }
 
-/// Takes memory, or counts what would be taken.
+/// Allocates buffers, or counts their bytes.
 trait Allocate {
     type Memory: Memory;
 
@@ -105,7 +108,7 @@ impl<B: Backend> Buffers<B> {
     }
 }
 
-/// Bytes that `Buffers::new` takes.
+/// Returns the bytes that `Buffers::new` allocates.
 pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Result<u64> {
     let mut counting = Counting::<L> { bytes: 0, loader: PhantomData };
     allocate(spec, limits, &mut counting)?;
@@ -114,13 +117,13 @@ pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Resul
 
 fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A) -> Result<Buffers<A::Memory>> {
     let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: logits } = limits;
-    let [projected, mixed] =
-        [0, 1].map(|which| spec.all_layers().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
+    let [projected, mixed] = [0, 1].map(|which| spec.all_layers().map(|layer| layer.cols()[which]).max().unwrap_or(0));
     let convolved = spec.all_layers().filter_map(|layer| match &layer.mixer {
-        // A device may want more of it than what the convolution makes.
+        // A device may need more columns than the convolution has outputs.
         Mixer::DeltaNet(delta_net) => Some(A::convolved_cols(delta_net.shape, tokens)),
-        mixer => mixer.convolved_cols(),
+        _ => layer.convolved_cols(),
     });
+    let beside = spec.all_layers().filter_map(|layer| Some(layer.beside?.shape.inner_cols())).max();
     let latent: Vec<LatentSpec> = spec
         .all_layers()
         .filter_map(|layer| match layer.mixer {
@@ -137,7 +140,7 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         Ffn::Branches { dense, .. } => Some(dense.size),
         Ffn::None => None,
     });
-    // The inputs of layers go through the same buffers.
+    // The per-layer inputs go through the same buffers.
     let inputs = spec.all_models().map(ModelSpec::input_cols).max().unwrap_or(0);
     let gated = dense.chain(spec.all_models().filter_map(|model| Some(model.layer_inputs?.size))).max();
     let hidden = spec.all_models().map(|model| model.hidden_size).max().unwrap_or(0);
@@ -156,6 +159,7 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         Ok(Stream {
             residual: memory.buffer(rows, hidden)?,
             mixed: memory.buffer(rows, mixed)?,
+            beside: beside.map(|cols| memory.buffer(rows, cols)).transpose()?,
             inputs: (inputs > 0).then(|| memory.buffer(rows, inputs)).transpose()?,
         })
     };
@@ -223,7 +227,7 @@ struct Counting<L> {
     loader: PhantomData<L>,
 }
 
-/// Buffers that are only counted, not made.
+/// Buffers that are counted but not allocated.
 struct Counted;
 
 impl Memory for Counted {

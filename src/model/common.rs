@@ -1,28 +1,31 @@
 //! Metadata that most architectures read in the same way. Nothing is guessed: a missing or contradictory key is an
-//! error that names it; the only defaults are those that the GGUF specification states.
+//! error that names it. The only defaults are those of the GGUF specification.
 
 use super::keys::Keys;
+use super::layers::of_layer;
 use super::rope::LayerRope;
 use super::spec::{
     AttentionSpec, EmbeddingSpec, HeadActivation, HeadDense, LogitsSpec, ModelSpec, NormSpec, Presence, RankSpec, Score,
 };
 use crate::Result;
-use crate::backend::{NormKind, QkvLayout, Scoring, Temperature};
+use crate::backend::{NormKind, QkvLayout, RopeKind, Scoring, Temperature};
 use crate::batch::GroupKind;
 use crate::config::Pooling;
 
-/// Heads of no real model are near this; RoPE has a frequency for each two of their elements.
+/// No real model has heads near this size. RoPE has one frequency for every two elements of a head.
 const MAX_HEAD_DIM: usize = 1 << 12;
 
-/// Architectures whose models may have a head that ranks.
+/// Architectures with reranking models.
 const RANKS: [&str; 4] = ["bert", "modern-bert", "qwen3", "qwen3vl"];
 
-/// The keys that give a head's elements, and how many of them RoPE rotates.
+/// The keys for the number of elements per head, and for the elements that RoPE rotates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeadKeys {
     key_length: &'static str,
     value_length: &'static str,
     rope_dims: &'static str,
+    /// True if RoPE rotates half of a head, not all of it, in files without the key.
+    rotates_half: bool,
 }
 
 impl HeadKeys {
@@ -30,23 +33,33 @@ impl HeadKeys {
         key_length: "attention.key_length",
         value_length: "attention.value_length",
         rope_dims: "rope.dimension_count",
+        rotates_half: false,
     };
-    /// Keys of layers with a window, in files where these differ from the others.
+    /// Keys of sliding window layers, in files with separate head sizes for them.
     pub(super) const OF_WINDOWS: Self = Self {
         key_length: "attention.key_length_swa",
         value_length: "attention.value_length_swa",
         rope_dims: "rope.dimension_count_swa",
+        rotates_half: false,
     };
+    /// Keys of sliding window layers, in files where only their number of rotated elements differs.
+    pub(super) const ROTATED_IN_WINDOWS: Self = Self { rope_dims: Self::OF_WINDOWS.rope_dims, ..Self::OF_FILE };
+    /// Keys of layers whose heads are rotated by half.
+    pub(super) const HALF_ROTATED: Self = Self { rotates_half: true, ..Self::OF_FILE };
 }
 
 impl Keys<'_> {
-    /// The model without its layers, with RMS norms.
+    /// Returns the model without its layers, with RMS norms.
     pub(super) fn model(&self) -> Result<ModelSpec> {
-        let eps = self.eps("attention.layer_norm_rms_epsilon")?;
-        self.model_with(NormSpec { kind: NormKind::Rms, eps, bias: false })
+        self.model_with(NormSpec::rms(self.eps("attention.layer_norm_rms_epsilon")?))
     }
 
-    /// The model without its layers.
+    /// Returns LayerNorms with weights and the file's epsilon.
+    pub(super) fn layer_norm(&self, bias: bool) -> Result<NormSpec> {
+        Ok(NormSpec { kind: NormKind::Layer, eps: self.eps("attention.layer_norm_epsilon")?, weight: true, bias })
+    }
+
+    /// Returns the model without its layers.
     pub(super) fn model_with(&self, norm: NormSpec) -> Result<ModelSpec> {
         if self.opt_bool("attention.causal")? == Some(false) {
             let problem = "is false: attention in both directions is not supported in this architecture";
@@ -55,7 +68,7 @@ impl Keys<'_> {
         self.model_that_pools(norm, self.pooling(Pooling::Last)?)
     }
 
-    /// The model without its layers and with this pooling.
+    /// Returns the model without its layers, with this pooling.
     pub(super) fn model_that_pools(&self, norm: NormSpec, pooling: Pooling) -> Result<ModelSpec> {
         let ranks = pooling == Pooling::Rank;
         let vocab_size = self.vocab_size()?;
@@ -72,30 +85,34 @@ impl Keys<'_> {
             logits: LogitsSpec::PLAIN,
             layer_inputs: None,
             layers: Vec::new(),
-            nextn_layers: 0,
+            nextn_layers: self.nextn_layers()?,
             drafter: None,
             draft_model: None,
+            sections: None,
             ropes: Vec::new(),
             kv_groups: Vec::new(),
             pooling,
             rank: if ranks { Some(self.rank()?) } else { None },
+            embed: Vec::new(),
             tied_output: self.gguf.tensor("output.weight").is_none(),
+            output_bias: false,
         })
     }
 
-    /// The key is one of llama.cpp, whose numbers these are. A file without it, or one that says 0 (no pooling), is of
-    /// a model that was made for something else: to generate, where only the last token has seen the whole text, or to
-    /// fill gaps, where all have, and the first one has nothing else to do.
+    /// Reads llama.cpp's key, with its numbers. A file without the key, or with 0 (no pooling), was not made for
+    /// embeddings, and `otherwise` applies. In a generative model, only the last token has seen the whole text. In a
+    /// masked language model, every token has seen it, and the first one serves no other purpose.
     pub(super) fn pooling(&self, otherwise: Pooling) -> Result<Pooling> {
         let ranks = RANKS.contains(&self.architecture);
         match self.opt_u32("pooling_type")? {
-            // llama.cpp's converter writes the key of models that rank for Qwen3 alone; the head tells of the others.
+            // llama.cpp's converter writes the key for reranking models of Qwen3 only; the others are known by their
+            // head.
             None | Some(0) if ranks && self.gguf.tensor("cls.output.weight").is_some() => Ok(Pooling::Rank),
             None | Some(0) => Ok(otherwise),
             Some(3) => Ok(Pooling::Last),
             Some(1) => Ok(Pooling::Mean),
             Some(2) => Ok(Pooling::Cls),
-            // The heads of others differ in what becomes of their values.
+            // Other architectures use the values of their heads differently.
             Some(4) if ranks => Ok(Pooling::Rank),
             Some(4) => {
                 let problem = format!("is 4: of the models that rank only those of {} are supported", RANKS.join(", "));
@@ -105,15 +122,15 @@ impl Keys<'_> {
         }
     }
 
-    /// The head of a model that ranks, as llama.cpp and transformers have it in the architecture.
+    /// Returns the head of a reranking model, as llama.cpp and transformers define it for the architecture.
     fn rank(&self) -> Result<RankSpec> {
+        let key = "classifier.pooling_type";
         let (otherwise, activation, may_norm) = match self.architecture {
             "bert" => (Pooling::Cls, HeadActivation::Tanh, false),
-            // llama.cpp's converter wrote no key at first, when it knew one such model.
+            // The first version of llama.cpp's converter wrote no key, because it knew one such model.
             "modern-bert" => (Pooling::Mean, HeadActivation::GeluErf, true),
             _ => return Ok(RankSpec { input: Pooling::Last, dense: None, score: Score::Softmax }),
         };
-        let key = "classifier.pooling_type";
         let input = match self.opt_u32(key)? {
             None => otherwise,
             Some(1) => Pooling::Mean,
@@ -123,13 +140,14 @@ impl Keys<'_> {
         Ok(RankSpec { input, dense: Some(HeadDense { activation, may_norm }), score: Score::Sigmoid })
     }
 
-    /// Attention of a layer as it is in most models: over all tokens or the file's sliding window, scores divided by
-    /// the root of the head size, no biases, no norms of q and k.
+    /// Returns a layer's attention in its most common form. It covers all tokens or the file's sliding window, and
+    /// scores are divided by the root of the head size. There are no norms of q and k. Biases and a fused q, k and v
+    /// tensor follow from the file.
     pub(super) fn attention(&self, model: &mut ModelSpec, layer: usize, rope: LayerRope) -> Result<AttentionSpec> {
         self.attention_over(model, layer, self.window()?, rope)
     }
 
-    /// Reads attention as `attention` does, over a window that is this layer's, or over all tokens.
+    /// Reads attention like `attention`, over this layer's window or over all tokens.
     pub(super) fn attention_over(
         &self,
         model: &mut ModelSpec,
@@ -140,7 +158,22 @@ impl Keys<'_> {
         self.attention_by(HeadKeys::OF_FILE, model, layer, window, rope)
     }
 
-    /// Reads attention as `attention_over` does, the shape of its heads by other keys.
+    /// Reads attention like `attention_over`, with the file's RoPE over all tokens and RoPE of this base over a window.
+    pub(super) fn attention_by_window(
+        &self,
+        model: &mut ModelSpec,
+        layer: usize,
+        window: Option<u32>,
+        base_of_windows: f32,
+    ) -> Result<AttentionSpec> {
+        let rope = match window {
+            None => LayerRope::OfFile(RopeKind::Neox),
+            Some(_) => LayerRope::OfBase(RopeKind::Neox, base_of_windows),
+        };
+        self.attention_over(model, layer, window, rope)
+    }
+
+    /// Reads attention like `attention_over`, with other keys for the shape of its heads.
     pub(super) fn attention_by(
         &self,
         keys: HeadKeys,
@@ -153,7 +186,7 @@ impl Keys<'_> {
         self.attention_of_kind(keys, model, layer, kind, rope)
     }
 
-    /// Reads attention as `attention_by` does, over the tokens that `kind` says.
+    /// Reads attention like `attention_by`, over the tokens of `kind`.
     pub(super) fn attention_of_kind(
         &self,
         keys: HeadKeys,
@@ -163,10 +196,13 @@ impl Keys<'_> {
         rope: LayerRope,
     ) -> Result<AttentionSpec> {
         let qkv = self.heads(keys, layer, model.hidden_size)?;
-        let rope = self.rope(keys.rope_dims, model, rope, qkv.head_dim)?;
+        let rotated = if keys.rotates_half { qkv.head_dim / 2 } else { qkv.head_dim };
+        let rope = self.rope(keys.rope_dims, model, rope, rotated)?;
         Ok(AttentionSpec {
             qkv,
-            fused_qkv: false,
+            own_gates: false,
+            head_gates: None,
+            fused_qkv: self.gguf.tensor(&of_layer(layer, "attn_qkv.weight")).is_some(),
             kv_layer: model.num_kv_layers(),
             kv_group: model.join_kv_group(kind, qkv, None),
             v_is_k: false,
@@ -174,33 +210,35 @@ impl Keys<'_> {
             scoring: Scoring { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None },
             temperature: None,
             sinks: false,
-            qkv_bias: Presence::Absent,
-            output_bias: Presence::Absent,
+            qkv_bias: Presence::Optional,
+            output_bias: Presence::Optional,
+            clamp: None,
             qk_norm: None,
             v_norm: false,
         })
     }
 
-    /// The factor on queries of far positions, where the file has it.
-    pub(super) fn temperature(&self) -> Result<Option<Temperature>> {
+    /// Returns the file's factor on queries at far positions, if it has one.
+    pub(super) fn temperature(&self, context_length: usize) -> Result<Option<Temperature>> {
+        let length = self.opt_size("attention.temperature_length")?;
+        let original = self.original_context(context_length)?;
         let Some(scale) = self.opt_positive("attention.temperature_scale")? else { return Ok(None) };
-        let context = self.size("rope.scaling.original_context_length")? as u32;
-        Ok(Some(Temperature { scale, context }))
+        Ok(Some(Temperature { scale, context: length.unwrap_or(original) as u32, offset: 0 }))
     }
 
-    /// The file's sliding window.
+    /// Returns the file's sliding window.
     pub(super) fn window(&self) -> Result<Option<u32>> {
         Ok(self.opt_u32("attention.sliding_window")?.filter(|&window| window > 0))
     }
 
-    /// The window of an architecture whose layers are not all of one kind.
+    /// Returns the window of an architecture with several kinds of layers.
     pub(super) fn required_window(&self) -> Result<u32> {
         let key = "attention.sliding_window";
         self.window()?.ok_or_else(|| self.error(key, "is missing or 0, expected the tokens of the window"))
     }
 
-    /// Heads of a layer. No number of KV heads means one per query head, no size of a head means that the hidden size
-    /// is shared out among them (GGUF specification).
+    /// Returns the heads of a layer. Defaults of the GGUF specification: one KV head per query head, and a head size of
+    /// the hidden size divided by the number of heads.
     pub(super) fn heads(&self, keys: HeadKeys, layer: usize, hidden_size: usize) -> Result<QkvLayout> {
         let num_heads = self.size_of(layer, "attention.head_count")?;
         let num_kv_heads = self.opt_size_of(layer, "attention.head_count_kv")?.unwrap_or(num_heads);
@@ -225,16 +263,20 @@ impl Keys<'_> {
             let problem = format!("heads have {head_dim} elements, expected at most {MAX_HEAD_DIM}");
             return Err(self.error(keys.key_length, problem));
         }
-        match self.opt_size(keys.value_length)? {
-            Some(v) if v != head_dim => Err(self.error(
-                keys.value_length,
-                format!("is {v} while keys have {head_dim} elements; different lengths are not supported"),
-            )),
-            _ => Ok(QkvLayout { num_heads, num_kv_heads, head_dim, gated: false, has_kv: true }),
+        let value_dim = self.opt_size(keys.value_length)?.unwrap_or(head_dim);
+        let is_whole = |dim: usize| dim.is_multiple_of(QkvLayout::SHORT_VALUES_STEP);
+        if value_dim > head_dim || (value_dim < head_dim && !(is_whole(head_dim) && is_whole(value_dim))) {
+            let problem = format!(
+                "is {value_dim} while keys have {head_dim} elements; values may have as many, or fewer where both are \
+                 multiples of {}",
+                QkvLayout::SHORT_VALUES_STEP
+            );
+            return Err(self.error(keys.value_length, problem));
         }
+        Ok(QkvLayout { num_heads, num_kv_heads, head_dim, value_dim, gated: false, has_kv: true })
     }
 
-    /// The small number that a norm adds before it divides.
+    /// Returns the epsilon of a norm.
     pub(super) fn eps(&self, key: &str) -> Result<f32> {
         let eps = self.metadata.f32(&self.full(key))?;
         if !(eps.is_finite() && (0.0..1.0).contains(&eps)) {
@@ -243,7 +285,7 @@ impl Keys<'_> {
         Ok(eps)
     }
 
-    /// A factor or a cap: a finite number above zero, where the file has it.
+    /// Returns a factor or a cap, a finite number above zero, if the file has it.
     pub(super) fn opt_positive(&self, key: &str) -> Result<Option<f32>> {
         match self.opt_f32(key)? {
             Some(value) if value <= 0.0 => Err(self.error(key, format!("is {value}, expected a number above 0"))),
@@ -251,7 +293,7 @@ impl Keys<'_> {
         }
     }
 
-    /// The embedding table's rows; the token list and `vocab_size`, where present, must agree.
+    /// Returns the number of rows of the embedding table. The token list and `vocab_size` must agree, if present.
     fn vocab_size(&self) -> Result<usize> {
         let tensor = self
             .gguf

@@ -1,84 +1,79 @@
-//! The forward pass: the layers of a model, one after the other, over any backend.
+//! The forward pass: computes the layers of a model in order, on any backend.
 
 use std::sync::Arc;
 
 use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
+use super::head::Head;
 use super::layers::{DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, Weights};
-use super::rank::RankHead;
-use super::spec::{DenseSpec, Gate, ModelSpec};
+use super::spec::{DenseSpec, Gate, ModelSpec, RowGate};
 use crate::backend::{
     Activate, Backend, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader, MatrixShape,
     MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAngles, StateLayerSpec, StepOps,
     WorkShape,
 };
-use crate::batch::Batch;
-use crate::selection::{Needs, Selection, Wish};
 use crate::{Error, Result};
 
 mod attention;
 mod branches;
 mod draft;
+mod drafting;
 mod embedding;
-mod guesses;
+mod images;
 mod inputs;
 mod latent;
 mod logits;
+mod rows;
 mod states;
 
 use attention::Attend;
 use branches::Branches;
 use draft::Drafter;
+use images::Part;
 use logits::{logits_of, no_logits};
+use rows::{Ends, Launched, Selected};
 
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
     models: Models<B>,
     limits: DecoderLimits,
-    rank_head: Option<Arc<RankHead>>,
-    /// The step that was launched last, and the one of whose rows parts were selected last.
+    head: Option<Arc<Head>>,
+    /// The step that was launched last, and the selected rows.
     launched: Launched,
-    selected: Launched,
-    /// Hidden states of these rows, as they came to the host.
+    selected: Selected,
+    /// Hidden states of the selected rows, copied to the host.
     hidden: Vec<f32>,
-}
-
-/// Rows of a step, and what it computed of them.
-#[derive(Debug, Clone, Copy, Default)]
-struct Launched {
-    num_rows: usize,
-    needs: Needs,
 }
 
 /// The weights, pools and buffers that the ops of a step use.
 struct Models<B: Backend> {
     main: Model<B>,
-    /// The model that guesses tokens for it.
+    /// The model that proposes draft tokens for `main`.
     draft: Option<Model<B>>,
-    /// Activations, which each of the two leaves to the other.
+    /// Activations, which both models reuse in turn.
     buffers: Buffers<B>,
 }
 
 struct Model<B: Backend> {
     spec: ModelSpec,
     weights: Weights<B>,
-    /// KV layers, which layers of attention name by their index.
+    /// KV layers. Attention layers refer to them by index.
     kv_layers: Vec<B::KvLayer>,
-    /// States of the layers that carry one, in their order.
+    /// States of the recurrent layers, in layer order.
     state_layers: Vec<B::StateLayer>,
-    /// Index of its first RoPE's angles among those of the buffers.
+    /// Index of the angles of the model's first RoPE in `Buffers::angles`.
     first_angles: usize,
 }
 
 impl<B: Backend> Decoder<B> {
-    /// Takes the memory for activations, the KV pool and the states: the layers of `ModelSpec::kv_layers` and
-    /// of `ModelSpec::state_layers`.
+    /// Allocates the activations, the KV pool and the states, from the results of `ModelSpec::kv_layers` and
+    /// `ModelSpec::state_layers`.
     pub fn new<L: Loader<Backend = B>>(
         spec: ModelSpec,
         mut weights: Weights<B>,
         loader: &mut L,
         limits: DecoderLimits,
         (kv_layers, state_layers): (&[KvLayerSpec], &[StateLayerSpec]),
-        rank_head: Option<RankHead>,
+        head: Option<Head>,
     ) -> Result<Self> {
         let mut kv_layers = loader.alloc_kv_layers(kv_layers)?;
         let state_layers = match state_layers {
@@ -100,9 +95,9 @@ impl<B: Backend> Decoder<B> {
         Ok(Self {
             models: Models { main: Model { spec, weights, kv_layers, state_layers, first_angles: 0 }, draft, buffers },
             limits,
-            rank_head: rank_head.map(Arc::new),
+            head: head.map(Arc::new),
             launched: Launched::default(),
-            selected: Launched::default(),
+            selected: Selected::default(),
             hidden: Vec::new(),
         })
     }
@@ -111,143 +106,116 @@ impl<B: Backend> Decoder<B> {
         &self.models.main.spec
     }
 
-    /// The head of a model that ranks.
-    pub fn rank_head(&self) -> Option<&Arc<RankHead>> {
-        self.rank_head.as_ref()
+    /// Returns the head that is applied to pooled hidden states.
+    pub fn head(&self) -> Option<&Arc<Head>> {
+        self.head.as_ref()
     }
 
-    /// Bytes of activations that `new` takes, for budgeting.
+    /// Returns the bytes of activations that `new` allocates, for budgeting memory.
     pub fn scratch_bytes<L: Loader<Backend = B>>(spec: &ModelSpec, limits: DecoderLimits) -> Result<u64> {
         buffers::bytes::<L>(spec, limits)
     }
 
-    /// Starts a step, which computes what it needs of the rows of the batch's `logits_indices`.
-    ///
-    /// # Errors
-    /// Errors of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of
-    /// the step's tokens then hold anything, all others what they held.
-    pub fn launch(&mut self, backend: &mut B, batch: &Batch, needs: Needs) -> Result<()> {
-        self.launched = Launched::default();
-        let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
-        if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
-            return Err(Error::internal(format!(
-                "a step of {tokens} tokens and {rows} logits rows; the limits are {:?}",
-                self.limits
-            )));
-        }
-        let models = &mut self.models;
-        backend.step(batch, &mut |step: &mut B::Step<'_>| models.forward(step, needs.logits))?;
-        self.launched = Launched { num_rows: rows, needs };
-        Ok(())
-    }
-
-    /// Says what `collect` is to bring of each row of the step that was launched last.
-    ///
-    /// # Errors
-    /// Errors of the backend.
-    pub fn select(&mut self, backend: &mut B, wishes: &[Wish<'_>]) -> Result<()> {
-        let Launched { num_rows: rows, needs } = self.launched;
-        self.selected = self.launched;
-        if rows != wishes.len() {
-            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
-        }
-        let Models { main, buffers, .. } = &self.models;
-        match &buffers.logits {
-            Some(logits) if rows > 0 && needs.logits => backend.select(logits, main.spec.vocab_size, wishes),
-            _ => Ok(()),
-        }
-    }
-
-    /// Lets the device see the steps that it asks for before the first one is launched.
+    /// Runs the steps that the backend asks for before the first launch, so that it can capture them.
     ///
     /// # Errors
     /// Errors of a step that would also fail later.
-    pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
+    pub fn warm_up(&mut self, backend: &mut B) -> Result<()> {
         let models = &mut self.models;
-        // Steps of single tokens are what a device asks for, and whole prompts are seldom so short.
+        // Backends ask for decode steps of single tokens. Bidirectional models compute whole prompts, which are rarely
+        // that short.
         if models.main.spec.is_bidirectional() {
             return Ok(());
         }
-        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| models.forward(step, true);
-        backend.rehearse(ops)
-    }
-
-    /// Waits for the step of whose rows parts were selected last.
-    pub fn collect<'a>(&'a mut self, backend: &'a mut B) -> Result<Selection<'a>> {
-        let Models { main: Model { spec, weights, .. }, buffers: Buffers { last, work, logits, .. }, .. } =
-            &mut self.models;
-        let Launched { num_rows: rows, needs } = self.selected;
-        self.hidden.clear();
-        if rows > 0 && needs.hidden {
-            let (x, out) = (&last.residual, &mut work.normed);
-            let hidden = match &weights.output_norm {
-                Some(norm) => backend.normed_rows(NormRows { x, norm: norm.norm(), rows, out })?,
-                None => backend.to_host(x, rows, spec.hidden_size)?,
-            };
-            self.hidden.extend_from_slice(hidden);
-        }
-        let selection = match logits {
-            Some(logits) if rows > 0 && needs.logits => backend.collect(logits, rows, spec.vocab_size)?,
-            _ => Selection::without_logits(rows, spec.vocab_size),
+        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| {
+            let rows = step.num_logits();
+            models.forward(step, Ends::Rows { rows, wants_logits: true })
         };
-        Ok(selection.with_hidden(&self.hidden, spec.hidden_size))
+        backend.warm_up(ops)
     }
 }
 
 impl<B: Backend> Models<B> {
-    /// Computes the step's logits from its tokens, and the keys and values that a draft model will guess with which may
-    /// lack none. That goes first, since what the model leaves in the buffers is read once the step is done.
-    fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
+    /// Computes a step. If the draft model cannot catch up later (`draft_lags`), the step also stores its keys and
+    /// values. It goes first, because the main model's results in the buffers are read after the step.
+    fn forward(&mut self, step: &mut B::Step<'_>, ends: Ends) -> Result<()> {
         let Self { main, draft, buffers } = self;
         if let Some(draft) = draft.as_mut().filter(|_| !main.spec.draft_lags()) {
-            draft.forward(step, buffers, 0, false)?;
+            draft.forward(step, buffers, Ends::STORED)?;
         }
-        let rows = step.num_logits();
-        main.forward(step, buffers, rows, wants_logits)
+        main.forward(step, buffers, ends)
     }
 }
 
 impl<B: Backend> Model<B> {
-    /// Computes the logits of `rows` rows of the step, all that it names or none, from its tokens; without logits it
-    /// ends with the residuals that they are made of, and without rows with the last keys and values. A model without
-    /// an output projection has no logits to compute.
-    fn forward(
+    /// Computes a step from its tokens. A model without an output projection computes no logits.
+    fn forward(&mut self, step: &mut B::Step<'_>, buffers: &mut Buffers<B>, ends: Ends) -> Result<()> {
+        self.forward_part(step, buffers, ends, &Part::WHOLE)
+    }
+
+    /// Computes a part of a step, or all of it. The next part reads what this one leaves in the buffers.
+    fn forward_part(
         &mut self,
         step: &mut B::Step<'_>,
         buffers: &mut Buffers<B>,
-        rows: usize,
-        wants_logits: bool,
+        ends: Ends,
+        part: &Part,
     ) -> Result<()> {
         let Self { spec, weights, kv_layers, state_layers, first_angles } = self;
         let Buffers { angles, all, last, work, logits, drafts } = buffers;
         let tokens = step.num_tokens();
-        let ropes = Ropes::of_step(step, &weights.ropes, &mut angles[*first_angles..])?;
-        embedding::embed(step, spec, weights, &mut all.residual)?;
-        if let Some(makers) = &weights.inputs {
-            inputs::make(step, makers, all, work)?;
+        let (named, wants_logits) = match ends {
+            Ends::Rows { rows, wants_logits } => (rows, wants_logits),
+            Ends::Hidden => (0, false),
+        };
+        let angles = &mut angles[*first_angles..];
+        let ropes = match part.has_angles {
+            true => Ropes { ropes: &weights.ropes, angles },
+            false => Ropes::of_step(step, &weights.ropes, angles)?,
+        };
+        if part.embeds {
+            embedding::embed(step, spec, weights, &mut all.residual)?;
+            if let Some(makers) = &weights.inputs {
+                inputs::make(step, makers, all, work)?;
+            }
         }
-        // A layer that attends to the keys and values of another stores nothing.
+        // A layer that shares the keys and values of another layer stores nothing.
         let last_stored = spec.layers.iter().rposition(|layer| layer.mixer.stores());
         let last_mixer = weights.layers.iter().rposition(|layer| layer.mixer.output().is_some());
         let last_mixer = last_mixer.ok_or_else(|| Error::internal("a model without a mixer"))?;
         let mut state_layers = state_layers.iter_mut();
-        // Guesses are made of the hidden states of all tokens.
+        // The MTP block needs the hidden states of all tokens.
         let drafter =
             weights.drafter.as_ref().map(|drafter| Drafter::new(drafter, weights, spec, &ropes)).transpose()?;
-        let needs_all = drafter.is_some();
+        let needs_all = drafter.is_some() || ends == Ends::Hidden;
         for (i, layer) in weights.layers.iter().enumerate() {
+            if !part.layers.contains(&i) {
+                // Its states belong to an earlier or a later part.
+                if layer.has_state() {
+                    state_layers.next();
+                }
+                continue;
+            }
             step.check_interrupt()?;
             let norm = layer.mixer_norms.before.as_ref();
-            let ends_here = rows == 0 && last_stored == Some(i) && !needs_all;
+            let ends_here = named == 0 && last_stored == Some(i) && !needs_all;
             match &layer.mixer {
                 MixerWeights::Attention(attention) => {
                     let kv = kv_layers.get_mut(attention.spec.kv_layer);
                     let kv = kv.ok_or_else(|| Error::internal(format!("layer {i} without a KV layer")))?;
                     let attend = Attend { attention, norm, ropes: &ropes };
                     if ends_here {
-                        return attend.store(step, kv, all, work);
+                        attend.store(step, kv, all, work)?;
+                    } else {
+                        attend.mix(step, kv, all, work)?;
                     }
-                    attend.mix(step, kv, all, work)?;
+                    if let Some(mamba2) = &layer.beside {
+                        let state = state_layers.next().ok_or_else(|| without_states(i))?;
+                        states::mix_beside(step, mamba2, norm, state, all, work)?;
+                    }
+                    if ends_here {
+                        return Ok(());
+                    }
                 }
                 MixerWeights::Latent(weights) => {
                     let kv = kv_layers.get_mut(weights.spec.kv_layer);
@@ -261,8 +229,7 @@ impl<B: Backend> Model<B> {
                 }
                 MixerWeights::None => {}
                 mixer => {
-                    let state = state_layers.next();
-                    let state = state.ok_or_else(|| Error::internal(format!("layer {i} without its states")))?;
+                    let state = state_layers.next().ok_or_else(|| without_states(i))?;
                     states::mix(step, mixer, norm, state, all, work)?;
                     if ends_here {
                         return Ok(());
@@ -273,31 +240,41 @@ impl<B: Backend> Model<B> {
                 finish_layer(step, layer, tokens, all, work)?;
                 continue;
             }
-            // After the last mixer nothing matters but the rows whose logits are wanted.
+            // After the last mixer, only the rows with requested results matter.
             if let Some(matrix) = layer.mixer.output() {
                 step.gather_rows(GatherRows { x: &all.mixed, cols: matrix.cols(), out: &mut last.mixed })?;
                 step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
+                if let (Some(mamba2), Some(x), Some(out)) = (&layer.beside, &all.beside, &mut last.beside) {
+                    step.gather_rows(GatherRows { x, cols: mamba2.output.cols(), out })?;
+                }
                 if let (Some(_), Some(x), Some(out)) = (spec.layer_inputs, &all.inputs, &mut last.inputs) {
                     step.gather_rows(GatherRows { x, cols: spec.input_cols(), out })?;
                 }
             }
-            finish_layer(step, layer, rows, last, work)?;
+            finish_layer(step, layer, named, last, work)?;
+        }
+        if part.layers.end < weights.layers.len() {
+            return Ok(());
         }
         if let Some(drafter) = drafter {
-            if rows > 0 {
+            if named > 0 {
                 step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
             }
             let kv = drafter.kv_layer(kv_layers)?;
             let state = state_layers.next().ok_or_else(|| Error::internal("a drafter without its states"))?;
             drafter.store(step, kv, state, all, work, drafts.as_mut())?;
         }
-        if !wants_logits || rows == 0 {
+        if !wants_logits || named == 0 {
             return Ok(());
         }
         let logits = logits.as_mut().ok_or_else(no_logits)?;
         let (x, norm) = (&last.residual, weights.output_norm.as_ref());
-        logits_of(step, Input { x, norm, rows }, weights, spec, &mut work.normed, logits)
+        logits_of(step, Input { x, norm, rows: named }, weights, spec, &mut work.normed, logits)
     }
+}
+
+fn without_states(layer: usize) -> Error {
+    Error::internal(format!("layer {layer} without its states"))
 }
 
 /// RoPEs of a model, with their angles for the step's tokens.
@@ -315,7 +292,7 @@ impl<'a, B: Backend> Ropes<'a, B> {
     }
 }
 
-/// Rows of hidden states, with the norm that they go through before they are used.
+/// Rows of hidden states, with the norm to apply before use.
 struct Input<'a, B: Backend> {
     x: &'a B::Buffer,
     norm: Option<&'a NormWeights<B>>,
@@ -333,8 +310,9 @@ fn linear_of<B: Backend>(
     step.norm_linear(NormLinear { x, norm: norm.map(NormWeights::norm), matrix, rows, normed, out })
 }
 
-/// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, each with
-/// the norm of the sum where there is one; or, where both are of the same residual, the second before the first.
+/// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`. Each
+/// addition is followed by the norm of the sum, if the layer has one. In a parallel layer, both read the same residual,
+/// and the feed-forward goes first.
 fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
     layer: &LayerWeights<B>,
@@ -342,15 +320,20 @@ fn finish_layer<B: Backend>(
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let Stream { residual, mixed, inputs } = stream;
+    let Stream { residual, mixed, beside, inputs } = stream;
     let after = layer.mixer_norms.after.as_ref();
     let mixed = layer.mixer.output().map(|matrix| Output { x: mixed, matrix, norm: after, rows });
+    let beside = layer.beside.as_ref().zip(beside.as_ref());
     let add_mixed = |step: &mut B::Step<'_>, residual: &mut B::Buffer, product: &mut B::Buffer| {
-        mixed.map_or(Ok(()), |mixed| mixed.add_to(step, residual, product))
+        mixed.map_or(Ok(()), |mixed| mixed.add_to(step, residual, product))?;
+        beside.map_or(Ok(()), |(mamba2, x)| {
+            step.linear(Linear { x, matrix: &mamba2.output, rows, out: residual, add: true })
+        })
     };
-    // A feed-forward beside attention takes the residual as it was before it.
+    // A parallel feed-forward reads the residual without the result of attention.
     if layer.parallel {
-        let norms = [&layer.mixer_norms.before, &layer.ffn_norms.after];
+        let own = &layer.ffn_norms.before;
+        let norms = [if own.is_some() { own } else { &layer.mixer_norms.before }, &layer.ffn_norms.after];
         feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
         return add_mixed(step, residual, &mut work.normed);
     }
@@ -368,7 +351,7 @@ fn finish_layer<B: Backend>(
     }
 }
 
-/// `residual += after(ffn(before(residual)))`, each of the two norms where there is one.
+/// `residual += after(ffn(before(residual)))`. Either norm may be absent.
 fn feed_forward<B: Backend>(
     step: &mut B::Step<'_>,
     FfnWeights { experts, dense, branches }: &FfnWeights<B>,
@@ -378,7 +361,7 @@ fn feed_forward<B: Backend>(
     work: &mut Work<B>,
 ) -> Result<()> {
     let (before, after) = (before.as_ref(), after.as_ref());
-    // Before the experts add to the residual.
+    // The dense part reads the residual before the experts add to it.
     if let Some(dense) = dense {
         gate(step, dense, Input { x: residual, norm: before, rows }, work)?;
         gate_rows(step, dense, Input { x: residual, norm: before, rows }, work)?;
@@ -406,7 +389,7 @@ fn feed_forward<B: Backend>(
             step.norm_experts(NormExperts { norm: norm.norm(), experts, rows, normed, work, residual })?;
             add_down(step, residual)
         }
-        // The norm is of experts and shared expert together: their sum is made beside the residual.
+        // The norm covers the sum of experts and shared expert, so the sum is computed in a separate buffer.
         (_, Some(after), Some(sum)) => {
             let x = match before {
                 Some(norm) => {
@@ -423,8 +406,8 @@ fn feed_forward<B: Backend>(
     }
 }
 
-/// The wide half of a feed-forward: `gated = act(gate · norm(x)) * (up · norm(x))`, or without a gate
-/// `act(up · norm(x))`.
+/// Computes the wide half of a feed-forward: `gated = act(gate · norm(x)) * (up · norm(x))`, or `act(up · norm(x))`
+/// without a gate.
 fn gate<B: Backend>(
     step: &mut B::Step<'_>,
     dense: &DenseWeights<B>,
@@ -449,8 +432,8 @@ fn gate<B: Backend>(
     }
 }
 
-/// `gated *= sigmoid(row_gate · norm(x))`, row by row, for a feed-forward with such a gate: a factor on a row is the
-/// same ahead of the last matrix.
+/// `gated *= sigmoid(row_gate · norm(x))` for a feed-forward with such a factor per row. A factor per row commutes with
+/// the last matrix.
 fn gate_rows<B: Backend>(
     step: &mut B::Step<'_>,
     dense: &DenseWeights<B>,
@@ -458,11 +441,12 @@ fn gate_rows<B: Backend>(
     work: &mut Work<B>,
 ) -> Result<()> {
     let (Some(weight), Some([_, out])) = (&dense.row_gate, &mut work.dense) else { return Ok(()) };
-    let norm = norm.map(NormWeights::norm);
+    // A factor of a half does not depend on the rows, so the norm is skipped.
+    let norm = norm.filter(|_| dense.spec.row_gate == RowGate::Own).map(NormWeights::norm);
     step.gate_rows(GateRows { x, norm, weight, rows, cols: dense.spec.size, out })
 }
 
-/// The result of a mixer or a feed-forward, with its last matrix still to be applied, and the norm behind that.
+/// The result of a mixer or a feed-forward, before its last matrix and the norm after that.
 struct Output<'a, B: Backend> {
     x: &'a B::Buffer,
     matrix: &'a B::Matrix,

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::backend::{DeltaNetShape, HeadOrder};
 
 impl Keys<'_> {
-    /// The gated delta net of layers whose projections lie `projections`.
+    /// Reads the gated delta net of layers with this layout of projections.
     ///
     /// # Errors
     /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
@@ -14,6 +14,11 @@ impl Keys<'_> {
         let (key_heads, value_heads) = (self.size("ssm.group_count")?, self.size("ssm.time_step_rank")?);
         let (key_size, inner) = (self.size("ssm.state_size")?, self.size("ssm.inner_size")?);
         let taps = self.taps("ssm.conv_kernel")?;
+        // Ollama's converter writes this key.
+        if let Some(is_tiled) = self.opt_bool("ssm.v_head_reordered")?.filter(|&is| is != (order == HeadOrder::Tiled)) {
+            let problem = format!("is {is_tiled}, the order of heads that {} models do not have", self.architecture);
+            return Err(self.error("ssm.v_head_reordered", problem));
+        }
         if !value_heads.is_multiple_of(key_heads) {
             let problem = format!("is {value_heads}, expected a multiple of ssm.group_count ({key_heads})");
             return Err(self.error("ssm.time_step_rank", problem));
@@ -36,13 +41,15 @@ impl Keys<'_> {
         Ok(DeltaNetSpec { shape, projections })
     }
 
-    /// Whether each layer carries a state: as a list says, else all but every n-th layer.
+    /// Returns a flag per layer, true for recurrent layers. Without a list in the file, all but every n-th layer are
+    /// recurrent.
     pub(super) fn recurrent_layers(&self) -> Result<Vec<bool>> {
         let layers = self.layers()?;
+        let interval = self.opt_size("full_attention_interval")?;
         if let Some(kinds) = self.opt_flags("attention.recurrent_layers")? {
-            return Ok(kinds.to_vec());
+            return Ok(kinds);
         }
-        let interval = self.size("full_attention_interval")?;
+        let interval = interval.map_or_else(|| self.size("full_attention_interval"), Ok)?;
         Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect())
     }
 }

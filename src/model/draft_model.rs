@@ -1,4 +1,4 @@
-//! A small model of the same vocabulary that guesses tokens for another one.
+//! A small model with the same vocabulary that proposes draft tokens for another model.
 
 use super::spec::ModelSpec;
 use crate::gguf::GgufFile;
@@ -7,17 +7,17 @@ use crate::{Error, Result};
 /// The setting that names the draft model, for errors.
 const MODEL: &str = "speculative_config.model";
 
-/// Tokens by which the vocabularies may differ in length, as in llama.cpp: models are padded to other multiples.
+/// The largest difference of vocabulary sizes, as in llama.cpp. Models pad their vocabulary to different multiples.
 const MAX_PADDING: usize = 128;
-/// Tokens of a vocabulary below which there is no padding.
+/// The smallest vocabulary that may be padded.
 const LEAST_PADDED: usize = 256;
 
 impl ModelSpec {
-    /// Adds the model of the file `draft`, which is to guess tokens for this one, of the file `gguf`. Its keys and
-    /// values share this one's KV groups. `max_model_len`: as for `from_gguf`.
+    /// Adds the model of the file `draft`, which proposes draft tokens for this model of the file `gguf`. Its keys and
+    /// values use this model's KV groups. `max_model_len` is that of `from_gguf`.
     ///
     /// # Errors
-    /// `Error::InvalidRequest` for a model that cannot guess for this one, and errors of the draft model's file.
+    /// `Error::InvalidRequest` for a model that cannot draft for this one, and errors of the draft model's file.
     pub fn with_draft_model(self, gguf: &GgufFile, draft: &GgufFile, max_model_len: Option<usize>) -> Result<Self> {
         let longest = max_model_len.unwrap_or(usize::MAX).min(self.context_length);
         let mut spec = Self::from_gguf(draft, Some(longest))?;
@@ -28,7 +28,7 @@ impl ModelSpec {
         if spec.is_bidirectional() {
             return refuse("a model that generates text; this one attends in both directions".to_owned());
         }
-        // A state of its own would have to be taken back for each guess that is wrong.
+        // A recurrent state would have to be rolled back for each rejected draft token.
         if spec.state_bytes() > 0 {
             let architecture = spec.architecture;
             return refuse(format!("a draft model whose layers all attend; {architecture} carries recurrent states"));
@@ -40,11 +40,18 @@ impl ModelSpec {
                 spec.context_length
             ));
         }
+        if spec.output_bias && spec.vocab_size < self.vocab_size {
+            return refuse(format!(
+                "a draft model of {} tokens, as many as the model's; this one has {}, and a bias behind its output \
+                 projection, which has nothing for the others",
+                self.vocab_size, spec.vocab_size
+            ));
+        }
         if let Some(difference) = difference(gguf, draft, [self.vocab_size, spec.vocab_size])? {
             return refuse(format!("a draft model with the model's vocabulary; {difference}"));
         }
         let mut joined = self;
-        // The model's tokens all have a row in the draft model's tables then.
+        // Every token of the model then has a row in the draft model's tables.
         spec.vocab_size = spec.vocab_size.max(joined.vocab_size);
         joined.join_kv_groups_of(&mut spec);
         joined.draft_model = Some(Box::new(spec));
@@ -52,8 +59,8 @@ impl ModelSpec {
     }
 }
 
-/// Says what tells the vocabulary of `draft` from that of `gguf`: tokens are compared by their texts, but for those
-/// that one of the two has behind the other's. Files without a list of tokens have nothing but their number.
+/// Returns a text that says how the vocabulary of `draft` differs from that of `gguf`. Tokens are compared by text, up
+/// to the end of the shorter list. Without token lists, only the sizes are compared.
 fn difference(gguf: &GgufFile, draft: &GgufFile, [tokens, draft_tokens]: [usize; 2]) -> Result<Option<String>> {
     let shorter = tokens.min(draft_tokens);
     let padding = if shorter < LEAST_PADDED { 0 } else { MAX_PADDING };

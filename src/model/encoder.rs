@@ -1,38 +1,41 @@
-//! Keys of models that attend in both directions and make vectors of texts.
+//! Keys of bidirectional models, which turn texts into vectors.
 
 use super::common::HeadKeys;
 use super::keys::Keys;
 use super::rope::LayerRope;
 use super::spec::{AttentionSpec, EmbeddingSpec, ModelSpec, NormSpec, Norms};
 use crate::Result;
-use crate::backend::NormKind;
 use crate::batch::GroupKind;
 use crate::config::Pooling;
 
-/// Names of the norms of BERT's layers: of the residual, once attention or the feed-forward is added to it.
+/// Names of the norms in BERT's layers. They norm the residual after attention or the feed-forward is added to it.
 pub(super) const BERT_NORMS: [Norms; 2] = [Norms::of_sum("attn_output_norm"), Norms::of_sum("layer_output_norm")];
 
 impl Keys<'_> {
-    /// The model without its layers, with LayerNorms. No norm follows the last layer.
+    /// Returns the model without its layers, with LayerNorms. One of them follows the embeddings, none the last layer.
     pub(super) fn encoder(&self, norm_bias: bool) -> Result<ModelSpec> {
-        if self.opt_bool("attention.causal")? == Some(true) {
-            return Err(self.error("attention.causal", "is true, expected false: the architecture sees both sides"));
-        }
-        let eps = self.eps("attention.layer_norm_epsilon")?;
-        let norm = NormSpec { kind: NormKind::Layer, eps, bias: norm_bias };
-        let model = self.model_that_pools(norm, self.pooling(Pooling::Cls)?)?;
+        let model = self.encoder_with(self.layer_norm(norm_bias)?, Pooling::Cls)?;
         let embedding = EmbeddingSpec { norm: Some("token_embd_norm"), ..EmbeddingSpec::PLAIN };
         Ok(ModelSpec { output_norm: None, embedding, ..model })
     }
 
-    /// Rows of the table of token types: as many as the tokenizer's key says, or as there are in a file without it.
+    /// Returns the model without its layers, in the form of generative models. `otherwise` is the pooling of a file
+    /// without the key.
+    pub(super) fn encoder_with(&self, norm: NormSpec, otherwise: Pooling) -> Result<ModelSpec> {
+        if self.opt_bool("attention.causal")? == Some(true) {
+            return Err(self.error("attention.causal", "is true, expected false: the architecture sees both sides"));
+        }
+        self.model_that_pools(norm, self.pooling(otherwise)?)
+    }
+
+    /// Returns the number of rows of the token type table, from the tokenizer's key or else from the tensor.
     pub(super) fn token_types(&self) -> Result<Option<usize>> {
         let rows = self.metadata.opt_u32("tokenizer.ggml.token_type_count")?.filter(|&rows| rows > 0);
         let of_tensor = || self.gguf.tensor("token_types.weight").map(|tensor| self.gguf.view(tensor).rows);
         Ok(rows.map(|rows| rows as usize).or_else(of_tensor))
     }
 
-    /// The token between the texts of a pair.
+    /// Returns the token between the texts of a pair.
     pub(super) fn separator(&self) -> Result<u32> {
         let [key, older] = ["tokenizer.ggml.seperator_token_id", "tokenizer.ggml.eos_token_id"];
         let id = self.metadata.opt_u32(key)?.or(self.metadata.opt_u32(older)?);
@@ -41,7 +44,7 @@ impl Keys<'_> {
         })
     }
 
-    /// Attention of a layer to the tokens that are at most `reach` away.
+    /// Returns a layer's attention to the tokens at a distance of at most `reach`.
     pub(super) fn attention_in_both_directions(
         &self,
         model: &mut ModelSpec,

@@ -1,37 +1,41 @@
-//! A layer's feed-forward as the metadata describes it: a dense one, or experts of which a router chooses.
+//! Reads a layer's feed-forward from the metadata: a dense one, or a mixture of experts.
 
 use super::keys::Keys;
-use super::spec::{DenseSpec, Ffn, Gate, ModelSpec, Presence};
+use super::layers::of_layer;
+use super::spec::{CHOICE_BIAS, DenseSpec, Ffn, Gate, ModelSpec, Presence, RowGate};
 use crate::Result;
 use crate::backend::{Activation, ExpertGroups, ExpertSpec, Gating};
 
-/// Keys that ask for something that this version does not compute, each with the largest value that asks for nothing.
+/// Keys of features that this version does not compute, each with its largest neutral value.
 const UNSUPPORTED: [(&str, u32); 2] = [("interleave_moe_layer_step", 1), ("moe_every_n_layers", 1)];
 
 /// Keys of experts in groups.
 const GROUPS: [&str; 2] = ["expert_group_count", "expert_group_used_count"];
 
-/// Architectures whose experts may be in groups.
-const GROUPED: [&str; 1] = ["deepseek2"];
+/// Architectures that may have grouped experts.
+const GROUPED: [&str; 2] = ["bailingmoe2", "deepseek2"];
 
-/// Values of `expert_gating_func`: weights by softmax over all logits, also where the key is absent, or by the sigmoid
-/// of each logit.
+/// Architectures that may have experts only in every n-th layer, according to a key.
+const INTERLEAVED: [&str; 1] = ["llama4"];
+
+/// Values of `expert_gating_func`. Weights come from the softmax over all logits, also in files without the key, or
+/// from the sigmoid of each logit.
 const SOFTMAX: u32 = 1;
-pub(super) const SIGMOID: u32 = 2;
+const SIGMOID: u32 = 2;
 
 impl Keys<'_> {
-    /// A feed-forward with a gate, of the width that the file gives.
+    /// Returns a gated feed-forward of the width in the file.
     pub(super) fn dense(&self, layer: usize, activation: Activation) -> Result<Ffn> {
         self.dense_of(layer, activation, Gate::Own)
     }
 
     pub(super) fn dense_of(&self, layer: usize, activation: Activation, gate: Gate) -> Result<Ffn> {
         let size = self.size_of(layer, "feed_forward_length")?;
-        Ok(Ffn::Dense(DenseSpec { size, activation, gate, bias: Presence::Absent, row_gate: false }))
+        Ok(Ffn::Dense(DenseSpec { size, activation, gate, bias: Presence::Optional, row_gate: RowGate::None }))
     }
 
     /// # Errors
-    /// `Error::ModelFile` for a file with experts, whose architecture has none.
+    /// `Error::ModelFile` for a file with experts. The architecture has none.
     pub(super) fn refuse_experts(&self) -> Result<()> {
         match self.opt_u32("expert_count")?.filter(|&count| count > 0) {
             None => Ok(()),
@@ -43,13 +47,14 @@ impl Keys<'_> {
         }
     }
 
-    /// Experts of `ffn_size` each, without biases.
+    /// Returns experts of `ffn_size` each, without biases.
     ///
     /// # Errors
     /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
     pub(super) fn experts(&self, model: &ModelSpec, ffn_size: usize, activation: Activation) -> Result<ExpertSpec> {
         let groups = GROUPS.into_iter().filter(|_| !GROUPED.contains(&self.architecture)).map(|key| (key, 1));
-        for (key, most) in UNSUPPORTED.into_iter().chain(groups) {
+        let periods = UNSUPPORTED.into_iter().filter(|_| !INTERLEAVED.contains(&self.architecture));
+        for (key, most) in periods.chain(groups) {
             if let Some(n) = self.opt_u32(key)?.filter(|&n| n > most) {
                 return Err(self.error(key, format!("is {n}, which this version does not support (at most {most})")));
             }
@@ -79,23 +84,25 @@ impl Keys<'_> {
             router_bias: false,
             choice_bias: false,
             biases: false,
-            // These architectures weigh so unless the file says otherwise.
+            // These architectures normalize the weights unless the file says otherwise.
             normalize: self.opt_bool("expert_weights_norm")?.unwrap_or(true),
             scale: match self.opt_f32("expert_weights_scale")? {
-                // The converter's way to say nothing.
+                // The converter writes 0 for an absent scale.
                 None | Some(0.0) => 1.0,
                 Some(scale) => scale,
             },
             router_scale: 1.0,
             output_scales: false,
+            weighs_inputs: false,
         })
     }
 
-    /// The groups of these experts, where the file has more than one.
-    pub(super) fn expert_groups(&self, experts: ExpertSpec) -> Result<Option<ExpertGroups>> {
+    /// Returns the groups of these experts, if the file has more than one.
+    fn expert_groups(&self, experts: ExpertSpec) -> Result<Option<ExpertGroups>> {
         let [count, used_count] = GROUPS;
-        let Some(num) = self.opt_size(count)?.filter(|&num| num > 1) else { return Ok(None) };
-        let used = self.size(used_count)?;
+        let used = self.opt_u32(used_count)?;
+        let Some(num) = self.opt_u32(count)?.filter(|&num| num > 1) else { return Ok(None) };
+        let (num, used) = (num as usize, used.map_or_else(|| self.size(used_count), |used| Ok(used as usize))?);
         if experts.gating != Gating::Sigmoid {
             let problem = format!("is {num}: groups of experts that are weighed by softmax are not supported");
             return Err(self.error(count, problem));
@@ -114,12 +121,67 @@ impl Keys<'_> {
         }
     }
 
-    /// Layers at the start that have one feed-forward in place of experts.
+    /// Returns experts with sigmoid weights. Files may lack the key, since the architecture has no others.
+    ///
+    /// # Errors
+    /// Errors of `experts`, and an error for a file with other weights.
+    pub(super) fn sigmoid_experts(
+        &self,
+        model: &ModelSpec,
+        ffn_size: usize,
+        activation: Activation,
+    ) -> Result<ExpertSpec> {
+        let key = "expert_gating_func";
+        if let Some(gating) = self.opt_u32(key)?.filter(|gating| ![0, SIGMOID].contains(gating)) {
+            let name = self.architecture;
+            let problem = format!("is {gating}, expected {SIGMOID}: experts of {name} models have sigmoids");
+            return Err(self.error(key, problem));
+        }
+        Ok(ExpertSpec { gating: Gating::Sigmoid, ..self.experts(model, ffn_size, activation)? })
+    }
+
+    /// True if the weights of a row's experts are normalized. For architectures that normalize only if the file says
+    /// so.
+    pub(super) fn weights_are_normalized(&self) -> Result<bool> {
+        Ok(self.opt_bool("expert_weights_norm")?.unwrap_or(false))
+    }
+
+    /// Returns the feed-forward of a layer in the form of DeepSeek V3. The first layers are dense, the others have
+    /// experts and shared experts.
+    pub(super) fn dense_then_experts(&self, model: &ModelSpec, layer: usize) -> Result<Ffn> {
+        match layer < self.leading_dense_layers()? {
+            true => self.dense(layer, Activation::Silu),
+            false => self.experts_beside_shared(model, layer),
+        }
+    }
+
+    /// Returns experts and shared experts. Groups and a selection bias follow from the file.
+    pub(super) fn experts_beside_shared(&self, model: &ModelSpec, layer: usize) -> Result<Ffn> {
+        let size = self.size("expert_feed_forward_length")?;
+        let experts = self.experts(model, size, Activation::Silu)?;
+        let experts = ExpertSpec {
+            groups: self.expert_groups(experts)?,
+            choice_bias: CHOICE_BIAS.iter().any(|name| self.gguf.tensor(&of_layer(layer, name)).is_some()),
+            normalize: self.weights_are_normalized()?,
+            ..experts
+        };
+        if experts.choice_bias && experts.gating == Gating::Softmax {
+            let problem = format!(
+                "asks for softmax, but layers have {}: weights by sigmoid are expected beside it",
+                CHOICE_BIAS[0]
+            );
+            return Err(self.error("expert_gating_func", problem));
+        }
+        Ok(Ffn::Experts { experts, shared: self.shared_expert(size, Activation::Silu)? })
+    }
+
+    /// Returns the number of dense layers before the first layer with experts.
     pub(super) fn leading_dense_layers(&self) -> Result<usize> {
         Ok(self.opt_u32("leading_dense_block_count")?.unwrap_or(0) as usize)
     }
 
-    /// The feed-forward that serves every row beside the experts: as wide as all that the file counts as shared.
+    /// Returns the shared expert, which serves every row. Several shared experts form one that is as wide as all of
+    /// them.
     pub(super) fn shared_expert(&self, ffn_size: usize, activation: Activation) -> Result<Option<DenseSpec>> {
         let count = self.opt_u32("expert_shared_count")?.unwrap_or(0) as usize;
         let size = match self.opt_size("expert_shared_feed_forward_length")? {
@@ -127,12 +189,12 @@ impl Keys<'_> {
             None => ffn_size.saturating_mul(count),
         };
         let bias = Presence::Absent;
-        let shared = DenseSpec { size, activation, gate: Gate::Own, bias, row_gate: false };
+        let shared = DenseSpec { size, activation, gate: Gate::Own, bias, row_gate: RowGate::None };
         Ok((size > 0).then_some(shared))
     }
 
     /// # Errors
-    /// `Error::ModelFile` for a file with shared experts or dense layers, whose architecture has none.
+    /// `Error::ModelFile` for a file with shared experts or dense layers. The architecture has none.
     pub(super) fn refuse_shared_experts(&self) -> Result<()> {
         for key in ["expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count"] {
             if let Some(n) = self.opt_u32(key)?.filter(|&n| n > 0) {

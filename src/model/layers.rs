@@ -1,19 +1,19 @@
-//! The tensors of a model, defined once: `Weights::visit` goes through them, and its visitor turns each into a member
-//! of `Weights`. One visitor finds them in the file and sums them up, another uploads them.
+//! The tensors of a model, defined once. `Weights::visit` passes each tensor to a visitor, which turns it into a member
+//! of `Weights`. One visitor finds and sums up the tensors of the file, another uploads them.
 
+mod attention;
 mod delta_net;
 mod latent;
 mod mamba2;
 mod short_convolution;
 
+pub(super) use attention::{AttentionWeights, QkNormWeights};
 pub(super) use delta_net::DeltaNetWeights;
 pub(super) use latent::{LatentQuery, LatentWeights};
 pub(super) use mamba2::Mamba2Weights;
 pub(super) use short_convolution::ShortConvolutionWeights;
 
-use super::spec::{
-    AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
-};
+use super::spec::{DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, RowGate};
 use crate::backend::{self, AddNorm, Backend, ExpertSpec, NormInPlace, Ops, RopeSpec};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ pub(super) use drafter::DrafterWeights;
 pub(super) use embedding::EmbeddingWeights;
 pub(super) use inputs::{InputWeights, InputsWeights};
 
-/// Types that stand for the weights of each kind: a device's own, or nothing where tensors are only looked for.
+/// Types of the weights of each kind: a device's types, or empty types to only look for tensors.
 pub trait Tensors {
     type Matrix;
     type HeadMatrices;
@@ -36,7 +36,7 @@ pub trait Tensors {
     type Rope;
 }
 
-/// A device's own weights.
+/// A device's weights.
 impl<B: Backend> Tensors for B {
     type Matrix = B::Matrix;
     type HeadMatrices = B::HeadMatrices;
@@ -45,47 +45,84 @@ impl<B: Backend> Tensors for B {
     type Rope = B::Rope;
 }
 
-/// One matrix of a stack: `name.weight`, and `name.bias` where it has one.
+/// One matrix of a stack: `name.weight`, and its optional bias `name.bias`.
+#[derive(Clone)]
 pub(super) struct Part {
     pub name: String,
     /// Outputs and inputs of the tensor.
     pub rows: usize,
     pub cols: usize,
     pub bias: Presence,
-    /// The outputs that the matrix has, where they are not all.
+    /// The outputs to use, if not all of them.
     pub runs: Option<Runs>,
 }
 
-/// Runs of a tensor's outputs: of every `period` the `len` from `first` on.
+/// Ranges of a tensor's outputs, at most `count`: `len` outputs from `first` on, in every `period` outputs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Runs {
     pub period: usize,
     pub first: usize,
     pub len: usize,
+    pub count: usize,
 }
 
-/// Visits every tensor of a model, in one order.
+/// The matrices of heads in the tensor `name`, whose rows have `cols` columns. Each matrix has `len` rows from `first`
+/// on, in every `period` rows of the tensor. They may be transposed.
+pub(super) struct HeadRows {
+    pub name: String,
+    pub heads: usize,
+    pub period: usize,
+    pub first: usize,
+    pub len: usize,
+    pub cols: usize,
+    pub is_transposed: bool,
+}
+
+impl HeadRows {
+    /// Returns all rows of a tensor with `len` rows and `cols` columns per head.
+    fn whole(name: String, heads: usize, [len, cols]: [usize; 2]) -> Self {
+        Self { name, heads, period: len, first: 0, len, cols, is_transposed: false }
+    }
+
+    /// True if these are all rows of the tensor, not transposed.
+    pub(super) fn is_whole(&self) -> bool {
+        self.len == self.period && !self.is_transposed
+    }
+
+    /// Returns the rows and columns of a head's matrix.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        if self.is_transposed { [self.cols, self.len] } else { [self.len, self.cols] }
+    }
+}
+
+/// Visits every tensor of a model, in a fixed order.
 pub(super) trait Visitor {
     type Made: Tensors;
 
-    /// Matrices with the same inputs, stacked along their outputs.
+    /// Visits matrices with the same inputs, stacked along their outputs.
     fn matrix(&mut self, parts: &[Part]) -> Result<<Self::Made as Tensors>::Matrix>;
 
-    /// The tensor of this name, which holds matrices of `heads` heads, of this many rows and columns each.
-    fn heads(&mut self, name: &str, shape: [usize; 2], heads: usize) -> Result<<Self::Made as Tensors>::HeadMatrices>;
+    /// Visits the matrices of heads.
+    fn heads(&mut self, rows: &HeadRows) -> Result<<Self::Made as Tensors>::HeadMatrices>;
 
-    /// The tensor of this name, of `len` elements.
+    /// Visits the tensor of this name with `len` elements.
     fn vector(&mut self, name: &str, len: usize) -> Result<<Self::Made as Tensors>::Vector> {
         self.vector_of(name, [len, 1])
     }
 
-    /// The elements of the tensor of this name and shape.
+    /// Visits the tensor of this name and shape as a vector.
     fn vector_of(&mut self, name: &str, shape: [usize; 2]) -> Result<<Self::Made as Tensors>::Vector>;
 
-    /// The taps of a convolution: the tensor of this name, `taps` of each of `channels`.
+    /// Visits the tensor of this name with `len` elements, which are multiplied by a factor.
+    fn scaled(&mut self, name: &str, len: usize, scale: f32) -> Result<<Self::Made as Tensors>::Vector>;
+
+    /// Creates a vector of `len` equal elements, without a tensor in the file.
+    fn constant(&mut self, value: f32, len: usize) -> Result<<Self::Made as Tensors>::Vector>;
+
+    /// Visits the taps of a convolution: the tensor of this name, with `taps` elements for each of `channels`.
     fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<Self::Made as Tensors>::Vector>;
 
-    /// The experts of layer `layer`, with their router.
+    /// Visits the experts of layer `layer`, with their router.
     fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<<Self::Made as Tensors>::Experts>;
 
     fn rope(&mut self, spec: &RopeSpec) -> Result<<Self::Made as Tensors>::Rope>;
@@ -94,38 +131,40 @@ pub(super) trait Visitor {
 /// The weights of a model.
 pub struct Weights<T: Tensors> {
     pub(super) token_embd: T::Matrix,
-    /// Tables and norm that make the first layer's input of the embeddings of tokens.
+    /// Tables and norm that turn token embeddings into the first layer's input.
     pub(super) embedding: EmbeddingWeights<T>,
-    /// `None`: the embedding table serves as output projection too, or there is none.
+    /// `None` if the embedding table is also the output projection, or if there is none.
     pub(super) output: Option<T::Matrix>,
     pub(super) output_norm: Option<NormWeights<T>>,
     pub(super) ropes: Vec<T::Rope>,
-    /// Makers of the inputs that layers have of their own.
+    /// The weights that compute the per-layer inputs.
     pub(super) inputs: Option<InputsWeights<T>>,
     pub(super) layers: Vec<LayerWeights<T>>,
-    /// The block that guesses tokens, where the spec has one.
+    /// The MTP block, if the spec has one.
     pub(super) drafter: Option<DrafterWeights<T>>,
-    /// The weights of the draft model, which come from a file of their own.
+    /// The weights of the draft model, which has its own file.
     pub(super) draft_model: Option<Box<Weights<T>>>,
 }
 
-/// The weights of a layer, each with what the spec says of it.
+/// The weights of a layer, with the parts of the spec that describe them.
 pub(super) struct LayerWeights<T: Tensors> {
     pub(super) mixer_norms: NormsWeights<T>,
     pub(super) mixer: MixerWeights<T>,
+    /// The second mixer, beside attention.
+    pub(super) beside: Option<Mamba2Weights<T>>,
     pub(super) ffn_norms: NormsWeights<T>,
     pub(super) ffn: FfnWeights<T>,
     pub(super) parallel: bool,
-    /// The weights by which the layer takes in its own input, at its end.
+    /// The weights that add the per-layer input at the end of the layer.
     pub(super) input: Option<InputWeights<T>>,
 }
 
-/// Weights of a norm of rows.
+/// Weights of a norm over rows.
 pub(super) struct NormWeights<T: Tensors> {
     pub(super) spec: NormSpec,
     pub(super) weight: T::Vector,
     pub(super) bias: Option<T::Vector>,
-    /// Factor on the sum, where normed rows are added to others.
+    /// Factor on the sum of normed rows and the rows that they are added to.
     pub(super) sum_factor: f32,
 }
 
@@ -159,7 +198,7 @@ impl<T: Tensors> MixerWeights<T> {
         })
     }
 
-    /// The matrix that the mixer's result goes through at last; `None` where there is no mixer.
+    /// Returns the last matrix of the mixer; `None` without a mixer.
     pub(super) fn output(&self) -> Option<&T::Matrix> {
         match self {
             Self::Attention(attention) => Some(&attention.output),
@@ -172,33 +211,17 @@ impl<T: Tensors> MixerWeights<T> {
     }
 }
 
-pub(super) struct AttentionWeights<T: Tensors> {
-    pub(super) spec: AttentionSpec,
-    pub(super) qkv: T::Matrix,
-    pub(super) qk_norm: Option<QkNormWeights<T>>,
-    pub(super) sinks: Option<T::Vector>,
-    pub(super) output: T::Matrix,
-}
-
-/// Norms of q and of k.
-pub(super) struct QkNormWeights<T: Tensors> {
-    pub(super) q: T::Vector,
-    /// `None` where the rows hold q alone.
-    pub(super) k: Option<T::Vector>,
-    pub(super) eps: f32,
-}
-
 pub(super) struct FfnWeights<T: Tensors> {
     pub(super) experts: Option<T::Experts>,
-    /// The feed-forward of every row: the only one, the experts' shared one, or a branch beside them.
+    /// The feed-forward of every row: the only one, a shared expert, or a branch beside the experts.
     pub(super) dense: Option<DenseWeights<T>>,
-    /// Norms of feed-forward and experts, where they are branches.
+    /// Norms of the two branches, if feed-forward and experts are branches.
     pub(super) branches: Option<BranchNorms<T>>,
 }
 
 pub(super) struct DenseWeights<T: Tensors> {
     pub(super) spec: DenseSpec,
-    /// Gate, where there is one, stacked with up.
+    /// The gate, if there is one, stacked with up.
     pub(super) gate_up: T::Matrix,
     pub(super) down: T::Matrix,
     /// See `DenseSpec::row_gate`.
@@ -212,7 +235,7 @@ impl<T: Tensors> Weights<T> {
         let token_embd = visitor.matrix(&table("token_embd", spec.hidden_size, spec))?;
         let embedding = EmbeddingWeights::visit(spec, visitor)?;
         let has_output = !spec.tied_output && !spec.is_bidirectional();
-        let output = if has_output { Some(visitor.matrix(&table("output", spec.hidden_size, spec))?) } else { None };
+        let output = if has_output { Some(visitor.matrix(&output(spec))?) } else { None };
         let output_norm = spec.output_norm.map(|name| NormWeights::visit(name, spec, visitor)).transpose()?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
         let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
@@ -226,12 +249,23 @@ impl<T: Tensors> Weights<T> {
 }
 
 impl<T: Tensors> LayerWeights<T> {
+    /// True if one of the mixers has a recurrent state.
+    pub(super) fn has_state(&self) -> bool {
+        let of_mixer = match &self.mixer {
+            MixerWeights::DeltaNet(_) | MixerWeights::Mamba2(_) | MixerWeights::ShortConvolution(_) => true,
+            MixerWeights::Attention(_) | MixerWeights::Latent(_) | MixerWeights::None => false,
+        };
+        of_mixer || self.beside.is_some()
+    }
+
     fn visit<V: Visitor<Made = T>>(index: usize, layer: &LayerSpec, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        let mixer_norms = NormsWeights::visit(index, layer.mixer_norms, spec, visitor)?;
+        let (eps, scale) = (layer.after_eps, layer.before_scale);
+        let mixer_norms = NormsWeights::visit(index, layer.mixer_norms, (eps, scale), spec, visitor)?;
         let mut weights = Self {
             mixer_norms,
             mixer: MixerWeights::visit(index, &layer.mixer, spec, visitor)?,
-            ffn_norms: NormsWeights::visit(index, layer.ffn_norms, spec, visitor)?,
+            beside: layer.beside.map(|mamba2| Mamba2Weights::visit(index, &mamba2, spec, visitor)).transpose()?,
+            ffn_norms: NormsWeights::visit(index, layer.ffn_norms, (eps, 1.0), spec, visitor)?,
             ffn: FfnWeights::visit(index, &layer.ffn, spec, visitor)?,
             parallel: layer.parallel,
             input: spec.layer_inputs.map(|inputs| InputWeights::visit(index, inputs, spec, visitor)).transpose()?,
@@ -242,7 +276,7 @@ impl<T: Tensors> LayerWeights<T> {
         Ok(weights)
     }
 
-    /// The norm through which the last that the layer adds goes.
+    /// Returns the norm of the layer's last addition to the residual.
     fn last_norm(&mut self) -> Result<&mut NormWeights<T>> {
         let of_input = self.input.as_mut().map(|input| &mut input.norm);
         let norm = of_input.or(self.ffn_norms.after.as_mut()).filter(|_| !self.parallel);
@@ -251,21 +285,49 @@ impl<T: Tensors> LayerWeights<T> {
 }
 
 impl<T: Tensors> NormsWeights<T> {
-    fn visit<V: Visitor<Made = T>>(index: usize, norms: Norms, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        let mut visit =
-            |name: Option<&str>| name.map(|name| NormWeights::visit(&of_layer(index, name), spec, visitor)).transpose();
-        Ok(Self { before: visit(norms.before)?, after: visit(norms.after)?, of_sum: visit(norms.of_sum)? })
+    fn visit<V: Visitor<Made = T>>(
+        index: usize,
+        norms: Norms,
+        (after_eps, before_scale): (Option<f32>, f32),
+        spec: &ModelSpec,
+        visitor: &mut V,
+    ) -> Result<Self> {
+        let mut visit = |name: Option<&str>, scale: f32| {
+            name.map(|name| NormWeights::visit_of(&of_layer(index, name), spec.hidden_size, scale, spec, visitor))
+        };
+        let before = visit(norms.before, before_scale).transpose()?;
+        let mut after = visit(norms.after, 1.0).transpose()?;
+        let of_sum = visit(norms.of_sum, 1.0).transpose()?;
+        if let (Some(norm), Some(eps)) = (&mut after, after_eps) {
+            norm.spec.eps = eps;
+        }
+        Ok(Self { before, after, of_sum })
     }
 }
 
 impl<T: Tensors> NormWeights<T> {
     fn visit<V: Visitor<Made = T>>(name: &str, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        Self::visit_of(name, spec.hidden_size, spec, visitor)
+        Self::visit_of(name, spec.hidden_size, 1.0, spec, visitor)
     }
 
-    /// A norm of rows of `len` elements.
-    fn visit_of<V: Visitor<Made = T>>(name: &str, len: usize, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        let weight = visitor.vector(&format!("{name}.weight"), len)?;
+    /// Returns a norm over rows of the hidden state, without weights.
+    fn plain<V: Visitor<Made = T>>(spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let weight = visitor.constant(1.0, spec.hidden_size)?;
+        Ok(Self { spec: spec.norm, weight, bias: None, sum_factor: 1.0 })
+    }
+
+    /// Visits a norm over rows of `len` elements. Its weights are multiplied by a factor.
+    fn visit_of<V: Visitor<Made = T>>(
+        name: &str,
+        len: usize,
+        scale: f32,
+        spec: &ModelSpec,
+        visitor: &mut V,
+    ) -> Result<Self> {
+        let weight = match spec.norm.weight {
+            true => visitor.scaled(&format!("{name}.weight"), len, scale)?,
+            false => visitor.constant(scale, len)?,
+        };
         let bias = match spec.norm.bias {
             true => Some(visitor.vector(&format!("{name}.bias"), len)?),
             false => None,
@@ -288,56 +350,6 @@ impl<B: Backend> NormWeights<B> {
     /// `out = sum_factor * (out + norm(x))`.
     pub(super) fn add_to(&self, step: &mut B::Step<'_>, x: &B::Buffer, rows: usize, out: &mut B::Buffer) -> Result<()> {
         step.add_norm(AddNorm { x, norm: self.norm(), rows, out, factor: self.sum_factor })
-    }
-}
-
-impl<T: Tensors> AttentionWeights<T> {
-    fn visit<V: Visitor<Made = T>>(
-        index: usize,
-        spec: &AttentionSpec,
-        model: &ModelSpec,
-        visitor: &mut V,
-    ) -> Result<Self> {
-        let hidden = model.hidden_size;
-        let (q, kv, head_dim) = (spec.qkv.q_cols(), spec.qkv.kv_cols(), spec.qkv.head_dim);
-        let part_of = |name: &str, rows: usize| part(of_layer(index, name), rows, hidden, spec.qkv_bias);
-        // A device needs V beside Q and K: where the file has none of its own, K serves twice.
-        let v = if spec.v_is_k { "attn_k" } else { "attn_v" };
-        let of_kv = || [part_of("attn_k", kv), part_of(v, kv)].into_iter().filter(|_| spec.qkv.has_kv);
-        let qkv = match (spec.fused_qkv, spec.qkv.gated) {
-            (true, _) => vec![part_of("attn_qkv", spec.qkv.cols())],
-            (false, false) => std::iter::once(part_of("attn_q", q)).chain(of_kv()).collect(),
-            (false, true) => {
-                let runs = |first| Some(Runs { period: 2 * head_dim, first, len: head_dim });
-                let gates = Part { runs: runs(head_dim), ..part_of("attn_q", 2 * q) };
-                let queries = Part { runs: runs(0), ..part_of("attn_q", 2 * q) };
-                [gates, queries].into_iter().chain(of_kv()).collect()
-            }
-        };
-        let mut vector = |name: &str, len: usize| visitor.vector(&of_layer(index, name), len);
-        let norm_lens = spec.qk_norm.map(|norm| match norm {
-            QkNorm::Heads | QkNorm::HeadsAfterRope => [head_dim; 2],
-            QkNorm::Rows => [q, kv],
-        });
-        let qk_norm = match norm_lens {
-            None => None,
-            Some([q, k]) => Some(QkNormWeights {
-                q: vector("attn_q_norm.weight", q)?,
-                k: spec.qkv.has_kv.then(|| vector("attn_k_norm.weight", k)).transpose()?,
-                eps: model.norm.eps,
-            }),
-        };
-        let sinks = match spec.sinks {
-            false => None,
-            true => Some(vector("attn_sinks.weight", spec.qkv.num_heads)?),
-        };
-        Ok(Self {
-            spec: spec.clone(),
-            qkv: visitor.matrix(&qkv)?,
-            qk_norm,
-            sinks,
-            output: visitor.matrix(&[part(of_layer(index, "attn_output"), hidden, q, spec.output_bias)])?,
-        })
     }
 }
 
@@ -365,7 +377,7 @@ impl<T: Tensors> FfnWeights<T> {
 }
 
 impl<T: Tensors> DenseWeights<T> {
-    /// `suffix`: of the tensors' names.
+    /// `suffix` ends the names of the tensors.
     fn visit<V: Visitor<Made = T>>(
         index: usize,
         suffix: &str,
@@ -387,14 +399,18 @@ impl<T: Tensors> DenseWeights<T> {
             gate_up: visitor.matrix(&gate_up)?,
             down: visitor.matrix(&[part_of("ffn_down", hidden, size)])?,
             row_gate: match spec.row_gate {
-                true => Some(visitor.vector(&of_layer(index, &format!("ffn_gate_inp{suffix}.weight")), hidden)?),
-                false => None,
+                RowGate::None => None,
+                RowGate::Own => {
+                    Some(visitor.vector(&of_layer(index, &format!("ffn_gate_inp{suffix}.weight")), hidden)?)
+                }
+                // The sigmoid of 0 is a half.
+                RowGate::Half => Some(visitor.constant(0.0, hidden)?),
             },
         })
     }
 }
 
-/// The name of a tensor of layer `index`.
+/// Returns the name of a tensor of layer `index`.
 pub(super) fn of_layer(index: usize, name: &str) -> String {
     format!("blk.{index}.{name}")
 }
@@ -403,11 +419,17 @@ pub(super) fn part(name: String, rows: usize, cols: usize, bias: Presence) -> Pa
     Part { name, rows, cols, bias, runs: None }
 }
 
-/// Rows of which devices make tiles: whole ones of a type that follow each other are one matrix to each device.
+/// Returns the separate output projection of a model.
+fn output(spec: &ModelSpec) -> Vec<Part> {
+    let bias = if spec.output_bias { Presence::Required } else { Presence::Absent };
+    table("output", spec.hidden_size, spec).into_iter().map(|part| Part { bias, ..part }).collect()
+}
+
+/// Rows per device tile. Every device merges consecutive whole tiles of one type into one matrix.
 const TILE_ROWS: usize = 16;
 
-/// A table with a row for each token. Where the file has fewer rows, its first ones stand behind its whole tiles for
-/// the tokens that have none.
+/// Returns a table with a row for each token. If the file has fewer rows, its first rows are repeated after its last
+/// whole tile.
 pub(super) fn table(name: &str, cols: usize, spec: &ModelSpec) -> Vec<Part> {
     let (tokens, period) = (spec.vocab_size, spec.table_rows);
     let part = || part(name.to_owned(), period, cols, Presence::Absent);
@@ -415,5 +437,5 @@ pub(super) fn table(name: &str, cols: usize, spec: &ModelSpec) -> Vec<Part> {
         return vec![part()];
     }
     let whole = period - period % TILE_ROWS;
-    [whole, tokens - whole].map(|len| Part { runs: Some(Runs { period, first: 0, len }), ..part() }).into()
+    [whole, tokens - whole].map(|len| Part { runs: Some(Runs { period, first: 0, len, count: 1 }), ..part() }).into()
 }

@@ -5,11 +5,11 @@ use super::spec::Mamba2Spec;
 use crate::Result;
 use crate::backend::{Mamba2Shape, ShortConvolutionShape};
 
-/// Taps of no real model are near this.
+/// No real model has a number of taps near this.
 const MAX_TAPS: usize = 64;
 
 impl Keys<'_> {
-    /// Taps of a convolution.
+    /// Returns the number of taps of a convolution.
     pub(super) fn taps(&self, key: &str) -> Result<usize> {
         match self.size(key)? {
             taps if taps > MAX_TAPS => Err(self.error(key, format!("is {taps}, expected at most {MAX_TAPS}"))),
@@ -17,7 +17,7 @@ impl Keys<'_> {
         }
     }
 
-    /// The Mamba-2 mixer of layer `layer`, whose norm of the output has this epsilon.
+    /// Returns the Mamba-2 mixer of layer `layer`. `eps` is the epsilon of its output norm.
     ///
     /// # Errors
     /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
@@ -39,10 +39,10 @@ impl Keys<'_> {
         let taps = self.taps("ssm.conv_kernel")?;
         let taps_bias = self.gguf.tensor(&format!("blk.{layer}.ssm_conv1d.bias")).is_some();
         let shape = Mamba2Shape { heads, head_size: inner / heads, groups, state_size, taps };
-        Ok(Mamba2Spec { shape, eps, taps_bias })
+        Ok(Mamba2Spec { shape, eps, taps_bias, norm: true })
     }
 
-    /// The short convolutions of a model, over all of its hidden state.
+    /// Returns the short convolutions of a model, which cover its whole hidden state.
     pub(super) fn short_convolution(&self, hidden_size: usize) -> Result<ShortConvolutionShape> {
         Ok(ShortConvolutionShape { channels: hidden_size, taps: self.taps("shortconv.l_cache")? })
     }

@@ -1,9 +1,14 @@
-//! Models: a list of layers, read from a file's metadata, and the one forward pass that runs any of them.
+//! Models: a list of layers that is read from a file's metadata, and the one forward pass that runs every model.
 //!
-//! `arch` makes a `ModelSpec` of a file's keys (one file per architecture); `keys`, `common`, `encoder`, `experts` and
-//! `rope` read the keys for it. `layers` defines the tensors of a `ModelSpec` once; `find` checks them in the file,
-//! `upload` brings them to a device; `rank` reads the head of a model that ranks. `buffers` are the activations of a
-//! step, `decoder` is the forward pass over any `Backend`. `draft_model` joins a small model that guesses tokens.
+//! - `arch` turns a file's keys into a `ModelSpec`, with one file per architecture. `keys`, `common`, `encoder`,
+//!   `experts` and `rope` read the keys for it. `key_names` lists alternative names of keys, and `unread_keys` rejects
+//!   keys that nothing has read.
+//! - `layers` defines the tensors of a `ModelSpec` once. `find` checks them in the file, `roles` tells what a step does
+//!   with each, and `upload` copies them to a device.
+//! - `head` and `rank` read the matrices that are applied to a pooled hidden state.
+//! - `buffers` holds the activations of a step, and `decoder` is the forward pass over any `Backend`.
+//! - `draft_model` adds a small model that proposes draft tokens.
+//! - `vision` computes rows of a prompt from images.
 
 mod arch;
 mod buffers;
@@ -14,13 +19,19 @@ mod draft_model;
 mod encoder;
 mod experts;
 mod find;
+mod head;
+mod key_names;
 mod keys;
 mod layers;
 mod mamba2;
 mod rank;
+mod roles;
 mod rope;
+mod sections;
 mod spec;
+mod unread_keys;
 mod upload;
+pub mod vision;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,5 +39,5 @@ pub(crate) mod tests;
 pub use buffers::DecoderLimits;
 pub use decoder::Decoder;
 pub use find::ModelTensors;
-pub use rank::RankHead;
+pub use head::Head;
 pub use spec::{KvGroupSpec, ModelSpec};

@@ -1,4 +1,4 @@
-//! The head of a model that ranks: it makes a relevance of a prompt's hidden state.
+//! The head of a reranking model, which computes a relevance score from a prompt's hidden state.
 
 use super::find::{ModelTensors, Tensor};
 use super::spec::{HeadActivation, RankSpec, Score};
@@ -6,10 +6,10 @@ use crate::config::Pooling;
 use crate::quant;
 use crate::{Error, Result};
 
-/// Labels of no real model are as many.
+/// No real model has a number of labels near this.
 const MAX_LABELS: usize = 1 << 10;
 
-/// A head, which is applied once to each text: it stays on the host.
+/// The head of a reranking model.
 #[derive(Debug)]
 pub struct RankHead {
     spec: RankSpec,
@@ -17,21 +17,21 @@ pub struct RankHead {
     labels: Matrix,
 }
 
-/// Rows of weights, one behind the other, and a bias for each.
+/// Rows of weights in row-major order, and a bias per row.
 #[derive(Debug)]
-struct Matrix {
+pub struct Matrix {
     weights: Vec<f32>,
     bias: Vec<f32>,
 }
 
 impl Matrix {
-    fn apply(&self, x: &[f64]) -> Vec<f64> {
+    pub(super) fn apply(&self, x: &[f64]) -> Vec<f64> {
         let rows = self.weights.chunks(x.len().max(1)).zip(&self.bias);
         rows.map(|(row, &bias)| dot(row, x) + f64::from(bias)).collect()
     }
 }
 
-/// The sum of products, in so many parts that a compiler makes vectors of them.
+/// Returns the dot product. It is summed in as many parts as the compiler needs for vector instructions.
 fn dot(row: &[f32], x: &[f64]) -> f64 {
     let (rows, xs) = (row.as_chunks::<8>(), x.as_chunks::<8>());
     let mut sums = [0.0; 8];
@@ -44,7 +44,7 @@ fn dot(row: &[f32], x: &[f64]) -> f64 {
     sums.into_iter().chain(rest).sum()
 }
 
-/// The part of a head ahead of its labels: `norm(act(matrix · x))`.
+/// The part of a head before its labels: `norm(act(matrix · x))`.
 #[derive(Debug)]
 struct Dense {
     matrix: Matrix,
@@ -85,18 +85,18 @@ impl LayerNorm {
     }
 }
 
-/// `x * Φ(x)`, Φ being the normal distribution.
+/// `x * Φ(x)`, where Φ is the cumulative normal distribution.
 fn gelu(x: f64) -> f64 {
     0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
 }
 
 impl RankHead {
-    /// The hidden state that it reads: of one token, or the mean of all.
+    /// Returns the pooled hidden state that the head reads: one token's, or the mean.
     pub fn input(&self) -> Pooling {
         self.spec.input
     }
 
-    /// How relevant a text is whose hidden state this is, from 0 to 1.
+    /// Returns the relevance of a text with this hidden state, from 0 to 1.
     pub fn relevance(&self, hidden: &[f64]) -> f64 {
         let logits = match &self.dense {
             Some(dense) => self.labels.apply(&dense.apply(hidden)),
@@ -104,7 +104,8 @@ impl RankHead {
         };
         let first = logits.first().copied().unwrap_or(f64::NAN);
         match self.spec.score {
-            // Against the first label's: no term but its own overflows, and then the probability is 0 as it should be.
+            // Relative to the first logit. Only terms of other labels can overflow, and then the probability is
+            // correctly 0.
             Score::Softmax => 1.0 / logits.iter().map(|logit| (logit - first).exp()).sum::<f64>(),
             Score::Sigmoid => 1.0 / (1.0 + (-first).exp()),
         }
@@ -117,7 +118,7 @@ const DENSE: [&str; 2] = ["cls.weight", "cls.bias"];
 const NORM: [&str; 2] = ["cls.norm.weight", "cls.norm.bias"];
 
 impl RankSpec {
-    /// Names of the tensors of such a head, of which a file has some or all.
+    /// Returns the names of all tensors that such a head may have.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &'static str> {
         let dense = DENSE.into_iter().filter(|_| self.dense.is_some());
         let norm = NORM.into_iter().filter(|_| self.dense.is_some_and(|dense| dense.may_norm));
@@ -126,11 +127,11 @@ impl RankSpec {
 }
 
 impl ModelTensors<'_> {
-    /// The head of a model that ranks; `None` for any other.
+    /// Returns the head of a reranking model; `None` for any other model.
     ///
     /// # Errors
-    /// `ModelFile` for a head that is missing, or has another shape.
-    pub fn rank_head(&self) -> Result<Option<RankHead>> {
+    /// `ModelFile` for a head that is missing or has another shape.
+    pub(super) fn rank_head(&self) -> Result<Option<RankHead>> {
         let Some(spec) = self.spec.rank else { return Ok(None) };
         let least = match spec.score {
             Score::Softmax => 2,
@@ -144,9 +145,13 @@ impl ModelTensors<'_> {
         if !(least..=MAX_LABELS).contains(&labels) {
             return Err(self.finder.error(weight, format!("expected {least} to {MAX_LABELS} rows, of labels")));
         }
-        let head = RankHead { spec, dense: self.head_dense(&spec)?, labels: self.head_matrix(LABELS, labels)? };
+        let head = RankHead {
+            spec,
+            dense: self.head_dense(&spec)?,
+            labels: self.head_matrix(LABELS, [labels, self.spec.hidden_size])?,
+        };
         if spec.dense.is_some() && head.dense.is_none() {
-            // The file may be what its makers meant: nothing tells such a head from one that lost its first matrix.
+            // The file may be intended this way. Nothing distinguishes such a head from one that lost its first matrix.
             tracing::warn!(
                 "the head has no {}: llama.cpp's converter leaves out the pooler of BertForSequenceClassification, \
                  without which scores are not those of the original model",
@@ -169,16 +174,15 @@ impl ModelTensors<'_> {
         } else {
             None
         };
-        Ok(Some(Dense { matrix: self.head_matrix(DENSE, hidden)?, activation: dense.activation, norm }))
+        Ok(Some(Dense { matrix: self.head_matrix(DENSE, [hidden; 2])?, activation: dense.activation, norm }))
     }
 
-    /// A matrix from the hidden size to so many rows.
-    fn head_matrix(&self, [weight, bias]: [&str; 2], rows: usize) -> Result<Matrix> {
-        let hidden = self.spec.hidden_size;
-        let weight = self.finder.required(weight, &[hidden, rows])?;
+    /// Returns a matrix of this shape, with its bias if the file has one.
+    pub(super) fn head_matrix(&self, [weight, bias]: [&str; 2], [rows, cols]: [usize; 2]) -> Result<Matrix> {
+        let weight = self.finder.required(weight, &[cols, rows])?;
         let bias = self.finder.optional(bias, &[rows, 1])?;
         let bias = bias.map_or_else(|| Ok(vec![0.0; rows]), |bias| self.head_values(bias, rows))?;
-        Ok(Matrix { weights: self.head_values(weight, hidden * rows)?, bias })
+        Ok(Matrix { weights: self.head_values(weight, rows * cols)?, bias })
     }
 
     fn head_values(&self, tensor: Tensor<'_>, len: usize) -> Result<Vec<f32>> {
@@ -225,7 +229,7 @@ mod tests {
         let tanh = head(dense(HeadActivation::Tanh, None), &[2.0, -1.0], &[0.0]);
         let expected = 1.0 / (1.0 + (-(2.0 * a.tanh() - b.tanh())).exp());
         assert!((tanh.relevance(&[0.3, -0.7]) - expected).abs() < 1e-12);
-        // A norm makes -1 and 1 of two values.
+        // The norm of two values gives -1 and 1.
         let norm = LayerNorm { weight: vec![0.5, 2.0], bias: vec![0.0, 0.25], eps: 0.0 };
         let normed = head(dense(HeadActivation::GeluErf, Some(norm)), &[1.0, 1.0], &[0.0]);
         assert!((normed.relevance(&[0.3, -0.7]) - 1.0 / (1.0 + (-(-0.5 + 2.25f64)).exp())).abs() < 1e-12);
@@ -233,7 +237,7 @@ mod tests {
         assert_eq!(head(None, &[-1e30], &[0.0]).relevance(&[1e30]), 0.0);
     }
 
-    /// Values of the normal distribution's table.
+    /// Values from the table of the normal distribution.
     #[test]
     fn gelu_is_that_of_the_error_function() {
         for (x, phi) in

@@ -1,21 +1,29 @@
-//! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, and what they share.
+//! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, plus the parts that they share.
 
+mod heads;
 mod kv_groups;
+mod mixers;
+mod sections;
 
+pub(super) use heads::{EmbedSpec, HeadActivation, HeadDense, RankSpec, Score};
 pub use kv_groups::KvGroupSpec;
+pub(super) use mixers::{DeltaNetSpec, LatentSpec, Mamba2Spec, Projections};
+pub(super) use sections::Sections;
 
 use kv_groups::KvLayout;
 
 use crate::backend::{
-    Activation, DeltaNetShape, ExpertSpec, LatentShape, Mamba2Shape, NormKind, QkvLayout, RopeSpec, Scoring,
-    ShortConvolutionShape, StateLayerSpec, Temperature,
+    Activation, ExpertSpec, GateFunction, NormKind, QkvLayout, RopeSpec, Scoring, ShortConvolutionShape,
+    StateLayerSpec, Temperature,
 };
 use crate::config::Pooling;
 
-/// The tensor of a layer that holds the factor on what it leaves.
+/// The tensor of a layer that holds the factor on the layer's output.
 pub(super) const OUTPUT_SCALE: &str = "layer_output_scale.weight";
+/// The two possible names of a layer's tensor with the experts' selection bias.
+pub(super) const CHOICE_BIAS: [&str; 2] = ["exp_probs_b.bias", "exp_probs_b"];
 
-/// Whether an architecture has a tensor of some kind.
+/// The presence of a certain tensor in the files of an architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     Absent,
@@ -23,105 +31,90 @@ pub enum Presence {
     Required,
 }
 
-/// Everything about a model that is not a weight. Made by the file of its architecture (`arch`).
+/// Everything about a model that is not a weight. The file of its architecture in `arch` creates it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
     /// `general.architecture`.
     pub architecture: &'static str,
     pub hidden_size: usize,
     pub vocab_size: usize,
-    /// Rows of the file's tables of tokens: as many as there are tokens, but fewer in some draft models (`table`).
+    /// Rows of the file's token tables. They equal `vocab_size`, except for some draft models with fewer rows
+    /// (`table`).
     pub table_rows: usize,
-    /// Positions the model was trained for.
+    /// Number of positions that the model was trained for.
     pub context_length: usize,
-    /// Kind and epsilon of every norm of rows.
+    /// Kind and epsilon of every norm over rows.
     pub norm: NormSpec,
-    /// Name of the tensors of the norm ahead of the output projection; `None` where the last layer ends with a norm.
+    /// Tensor name of the norm before the output projection; `None` if the last layer ends with a norm.
     pub output_norm: Option<&'static str>,
-    /// Factor on the embeddings of tokens.
+    /// Factor on the token embeddings.
     pub embedding_scale: f32,
     pub embedding: EmbeddingSpec,
     pub logits: LogitsSpec,
-    /// Inputs that each layer has of its own, beside the layer before it.
+    /// The additional input of each layer, beside the output of the previous layer.
     pub layer_inputs: Option<LayerInputsSpec>,
     pub layers: Vec<LayerSpec>,
-    /// Blocks that the file has behind these layers, each to guess a token more: no part of the model itself.
+    /// MTP blocks in the file after these layers. Each drafts one more token and is not part of the model itself.
     pub nextn_layers: usize,
-    /// The layer of the first of these blocks, where it is to guess tokens: see `DrafterWeights`. It is one of
-    /// attention.
+    /// The layer of the first MTP block, if that block is used to propose draft tokens; see `DrafterWeights`. It is an
+    /// attention layer.
     pub drafter: Option<LayerSpec>,
-    /// A model of a file of its own that is to guess tokens. Its layers name the KV groups of this one.
+    /// A draft model from a separate file. Its layers refer to the KV groups of this model.
     pub draft_model: Option<Box<ModelSpec>>,
-    /// RoPEs and KV groups, which the layers name by their index.
+    /// The sections of RoPE positions, for models whose images have positions of three parts (M-RoPE).
+    pub sections: Option<Sections>,
+    /// RoPEs and KV groups. Layers refer to them by index.
     pub ropes: Vec<RopeSpec>,
     pub kv_groups: Vec<KvGroupSpec>,
-    /// How the file's makers turn hidden states into an embedding.
+    /// The pooling that the model was made for.
     pub pooling: Pooling,
-    /// The head of a model that ranks, whose pooling is `Rank`.
+    /// The head of a reranking model, whose pooling is `Rank`.
     pub rank: Option<RankSpec>,
-    /// Token embedding and output projection are the same tensor.
+    /// The head of an embedding model: the matrices that are applied after pooling.
+    pub embed: Vec<EmbedSpec>,
+    /// True if token embedding and output projection are one tensor.
     pub tied_output: bool,
+    /// True if the output projection has a bias.
+    pub output_bias: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormSpec {
     pub kind: NormKind,
     pub eps: f32,
-    /// Whether norms have biases beside their weights.
+    /// True if the norms over rows have weights, and if they have biases.
+    pub weight: bool,
     pub bias: bool,
 }
 
-/// Changes of the embeddings of tokens before the first layer.
+impl NormSpec {
+    /// Returns the spec of RMS norms with weights.
+    pub const fn rms(eps: f32) -> Self {
+        Self { kind: NormKind::Rms, eps, weight: true, bias: false }
+    }
+}
+
+/// Changes to the token embeddings before the first layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbeddingSpec {
-    /// Rows of the table of positions, `position_embd`, whose rows are added.
+    /// Rows of the position table `position_embd`, which is added to the embeddings.
     pub positions: Option<usize>,
-    /// Rows of the table of token types, `token_types`, of which one is added to each.
+    /// Rows of the token type table `token_types`, which is added to the embeddings.
     pub token_types: Option<usize>,
-    /// The token that ends the first text of a pair: behind it tokens take the second row of that table. Without it,
-    /// all tokens are of one text and take the first row.
+    /// The token that ends the first text of a pair. Tokens after it take the second row of `token_types`. Without it,
+    /// all tokens belong to one text and take the first row.
     pub separator: Option<u32>,
-    /// Name of the tensors of the norm of the sum.
+    /// Tensor name of the norm of the sum.
     pub norm: Option<&'static str>,
+    /// True if the sum goes through a norm without weights. The model has no tensors for it.
+    pub plain_norm: bool,
 }
 
 impl EmbeddingSpec {
-    pub const PLAIN: Self = Self { positions: None, token_types: None, separator: None, norm: None };
+    pub const PLAIN: Self = Self { positions: None, token_types: None, separator: None, norm: None, plain_norm: false };
 }
 
-/// The head of a model that ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RankSpec {
-    /// The hidden state that it reads: of the last token, of the first one, or their mean.
-    pub input: Pooling,
-    /// The activation and the norm of a matrix that may stand ahead of the labels; `None` where there never is one.
-    pub dense: Option<HeadDense>,
-    pub score: Score,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeadDense {
-    pub activation: HeadActivation,
-    /// Whether a norm may follow the activation.
-    pub may_norm: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeadActivation {
-    Tanh,
-    GeluErf,
-}
-
-/// The way from the logits of labels to a relevance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Score {
-    /// The first label's share of the softmax over all.
-    Softmax,
-    /// The sigmoid of the first label's.
-    Sigmoid,
-}
-
-/// How the output projection's products become logits: `cap(scale * logits)`.
+/// The conversion of the output projection's products to logits: `cap(scale * logits)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitsSpec {
     pub scale: f32,
@@ -133,35 +126,41 @@ impl LogitsSpec {
     pub const PLAIN: Self = Self { scale: 1.0, softcap: None };
 }
 
-/// Inputs of each token for each layer: `row * scale + norm(W · x)`, the row being of a table of tokens, x the token's
-/// embedding.
+/// Per-layer inputs of each token: `row * scale + norm(W · x)`. The row comes from a table of tokens, and x is the
+/// token's embedding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerInputsSpec {
     /// Columns of one layer's input.
     pub size: usize,
     pub activation: Activation,
     pub scale: f32,
-    /// Epsilon of the norm of each layer's part of `W · x`.
+    /// Epsilon of the norm over each layer's part of `W · x`.
     pub projection_eps: f32,
-    /// Epsilon of the norm of what a layer makes of its input.
+    /// Epsilon of the norm over the result that a layer computes from its input.
     pub output_eps: f32,
 }
 
-/// One layer: `x += mixer(x); x += ffn(x)`, each with the norms around it, or one of the two alone.
+/// One layer: `x += mixer(x); x += ffn(x)`, each with its norms. One of the two may be absent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
     pub mixer: Mixer,
+    /// A second mixer beside attention. It takes the same normed input, and its result is added as well.
+    pub beside: Option<Mamba2Spec>,
     pub mixer_norms: Norms,
     pub ffn: Ffn,
     pub ffn_norms: Norms,
-    /// `x += mixer(n(x)) + ffn(n(x))`, n being the norm before the mixer: there is none before the feed-forward.
+    /// `x += mixer(n(x)) + ffn(m(x))`, each with its own norm. Both use the mixer's norm if the feed-forward has none.
     pub parallel: bool,
-    /// Factor on all that the layer leaves.
+    /// Epsilon of the output norms, if it differs from the other norms.
+    pub after_eps: Option<f32>,
+    /// Factor on the weights of the norm before the mixer.
+    pub before_scale: f32,
+    /// Factor on the layer's output.
     pub output_scale: Option<f32>,
 }
 
-/// Names of the norms' tensors around a mixer or a feed-forward: one of its input, one of its output before that is
-/// added to the residual, one of the residual once it is added.
+/// Tensor names of the norms around a mixer or a feed-forward. `before` norms its input, and `after` norms its output
+/// before the residual is added. `of_sum` norms the residual after the addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Norms {
     pub before: Option<&'static str>,
@@ -190,26 +189,54 @@ impl Norms {
 }
 
 impl LayerSpec {
-    /// A layer in the form that most models have.
+    /// Returns an attention layer with the norms that most models have.
     pub fn new(attention: AttentionSpec, ffn: Ffn) -> Self {
         Self::with_mixer(Mixer::Attention(attention), ffn)
     }
 
-    /// A layer in the form that most models have, but for its mixer.
+    /// Returns a layer that computes attention and feed-forward side by side, after one norm.
+    pub fn parallel(attention: AttentionSpec, ffn: Ffn) -> Self {
+        Self { ffn_norms: Norms::NONE, parallel: true, ..Self::new(attention, ffn) }
+    }
+
+    /// Returns a layer with this mixer and the norms that most models have.
     pub fn with_mixer(mixer: Mixer, ffn: Ffn) -> Self {
         Self {
             mixer,
+            beside: None,
             mixer_norms: Norms::before("attn_norm"),
             ffn,
             ffn_norms: Norms::before("ffn_norm"),
             parallel: false,
+            after_eps: None,
+            before_scale: 1.0,
             output_scale: None,
         }
     }
 }
 
-/// The part of a layer that lets a token see those before it: by their keys and values, or by a state that is carried
-/// from token to token in place of them.
+impl LayerSpec {
+    /// Returns the columns of a token's projections and of the mixer's result before its last matrix. Both mixers use
+    /// the same buffer for projections, so the larger number counts.
+    pub(super) fn cols(&self) -> [usize; 2] {
+        let [projected, mixed] = self.mixer.cols();
+        [projected.max(self.beside.map_or(0, |mamba2| mamba2.shape.cols())), mixed]
+    }
+
+    /// Returns the columns of a token's convolved projections, if a later pass reads them.
+    pub(super) fn convolved_cols(&self) -> Option<usize> {
+        self.mixer.convolved_cols().max(self.beside.map(|mamba2| mamba2.shape.channels()))
+    }
+
+    /// Returns the layer's states in a pool of `num_slots`, if it is recurrent.
+    fn state_layer(&self, num_slots: usize) -> Option<StateLayerSpec> {
+        let beside = self.beside.map(|mamba2| mamba2.shape.state_layer(num_slots));
+        self.mixer.state_layer(num_slots).or(beside)
+    }
+}
+
+/// The part of a layer through which a token sees the tokens before it. It reads their keys and values, or a recurrent
+/// state that is carried from token to token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mixer {
     Attention(AttentionSpec),
@@ -217,16 +244,16 @@ pub enum Mixer {
     DeltaNet(DeltaNetSpec),
     Mamba2(Mamba2Spec),
     ShortConvolution(ShortConvolutionShape),
-    /// The layer is a feed-forward alone.
+    /// The layer has only a feed-forward.
     None,
 }
 
 impl Mixer {
-    /// Columns of the mixer's projections of a token, and of its result ahead of its last matrix.
-    pub(super) fn cols(&self) -> [usize; 2] {
+    /// Returns the columns of a token's projections and of the mixer's result before its last matrix.
+    fn cols(&self) -> [usize; 2] {
         match self {
-            Self::Attention(attention) => [attention.qkv.cols(), attention.qkv.q_cols()],
-            // The result of attention takes the place of q, which is absorbed by then.
+            Self::Attention(attention) => [attention.qkv.cols(), attention.qkv.out_cols()],
+            // The attention result overwrites q, which is no longer needed after absorption.
             Self::Latent(LatentSpec { shape, .. }) => [shape.q_cols().max(shape.found_cols()), shape.value_cols()],
             Self::DeltaNet(delta_net) => [delta_net.shape.cols(), delta_net.shape.value_cols()],
             Self::Mamba2(mamba2) => [mamba2.shape.cols(), mamba2.shape.inner_cols()],
@@ -235,8 +262,8 @@ impl Mixer {
         }
     }
 
-    /// Columns of what a convolution makes of a token's projections, where a further pass takes them.
-    pub(super) fn convolved_cols(&self) -> Option<usize> {
+    /// Returns the columns of a token's convolved projections, if a later pass reads them.
+    fn convolved_cols(&self) -> Option<usize> {
         match self {
             Self::Attention(_) | Self::Latent(_) | Self::ShortConvolution(_) | Self::None => None,
             Self::DeltaNet(delta_net) => Some(delta_net.shape.channels()),
@@ -244,7 +271,7 @@ impl Mixer {
         }
     }
 
-    /// The layer's KV group, and what it keeps there; `None` for a layer that keeps no keys and values of its own.
+    /// Returns the layer's KV group and its layout there; `None` for a layer that stores no keys and values.
     fn kv(&self) -> Option<(usize, KvLayout)> {
         match self {
             Self::Attention(AttentionSpec { kv_group, qkv, .. }) => {
@@ -257,7 +284,7 @@ impl Mixer {
         }
     }
 
-    /// The index of the KV group that the layer attends to.
+    /// Returns the index of the KV group that the layer attends to.
     fn kv_group_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Attention(AttentionSpec { kv_group, .. }) | Self::Latent(LatentSpec { kv_group, .. }) => {
@@ -267,7 +294,7 @@ impl Mixer {
         }
     }
 
-    /// Whether a step that leaves the layer out would lack something later: keys and values, or a state.
+    /// True if later steps need the keys and values, or the state, that the layer stores.
     pub(super) fn stores(&self) -> bool {
         match self {
             Self::Attention(attention) => attention.qkv.has_kv,
@@ -276,7 +303,7 @@ impl Mixer {
         }
     }
 
-    /// The layer's states in a pool of `num_slots`, where it carries one.
+    /// Returns the layer's states in a pool of `num_slots`, if it is recurrent.
     fn state_layer(&self, num_slots: usize) -> Option<StateLayerSpec> {
         match self {
             Self::Attention(_) | Self::Latent(_) | Self::None => None,
@@ -287,82 +314,47 @@ impl Mixer {
     }
 }
 
-/// Multi-head latent attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LatentSpec {
-    pub shape: LatentShape,
-    /// Elements of the latent that q is made of, where the model has one.
-    pub q_rank: Option<usize>,
-    /// Index into `ModelSpec::kv_groups`, and among the model's KV layers.
-    pub kv_group: usize,
-    pub kv_layer: usize,
-    /// Index into `ModelSpec::ropes`.
-    pub rope: usize,
-    /// Factor on the scores.
-    pub scale: f32,
-    pub temperature: Option<Temperature>,
-}
-
-/// A gated delta net.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeltaNetSpec {
-    pub shape: DeltaNetShape,
-    pub projections: Projections,
-}
-
-/// A Mamba-2 mixer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Mamba2Spec {
-    pub shape: Mamba2Shape,
-    /// Epsilon of the norm of its output, which is none of rows of the residual.
-    pub eps: f32,
-    /// Whether its convolution has biases.
-    pub taps_bias: bool,
-}
-
-/// The tensors that hold the projections of a gated delta net.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Projections {
-    /// The tensors are `attn_qkv`, `attn_gate` (z), `ssm_beta` and `ssm_alpha`.
-    Apart,
-    /// The gates of a key head's values lie together: `attn_qkv`, `attn_gate`, `ssm_ba`.
-    GatesTogether,
-    /// All that a key head needs lies together, its q, k, v and z: `ssm_in`, `ssm_ba`.
-    HeadsTogether,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionSpec {
-    /// Gates, where there are some, are in the file's `attn_q`, behind the q of each head.
     pub qkv: QkvLayout,
-    /// q, k and v are one tensor, `attn_qkv`.
+    /// True if element-wise gates come from a separate tensor, `attn_gate`. Otherwise `attn_q` holds them after the q
+    /// of each head. Only relevant to rows with gates.
+    pub own_gates: bool,
+    /// The function of a per-head gate, by which the head's result is multiplied. The gate is a product of the input
+    /// and `attn_gate`.
+    pub head_gates: Option<GateFunction>,
+    /// q, k and v are one tensor, `attn_qkv`. Some converters write it for any architecture.
     pub fused_qkv: bool,
     /// Index into `ModelSpec::kv_groups`.
     pub kv_group: usize,
-    /// Index among the model's KV layers. A layer whose rows hold q alone has that of an earlier layer.
+    /// Index among the model's KV layers. A layer whose rows hold only q uses the index of an earlier layer.
     pub kv_layer: usize,
-    /// V is the projection of K, without the norms and the RoPE of K: the file has no `attn_v`.
+    /// V is the projection of K without K's norm and RoPE, and the file has no `attn_v`.
     pub v_is_k: bool,
     /// Index into `ModelSpec::ropes`.
     pub rope: usize,
     pub scoring: Scoring,
     pub temperature: Option<Temperature>,
-    /// A learned score of each head that takes part in the softmax, `attn_sinks`.
+    /// The softmax includes a learned score per head, `attn_sinks`.
     pub sinks: bool,
     pub qkv_bias: Presence,
     pub output_bias: Presence,
+    /// Limit on the absolute values of projected q, k and v.
+    pub clamp: Option<f32>,
     pub qk_norm: Option<QkNorm>,
-    /// Each head of V is divided by its root mean square, in a layer that has norms of heads of q and k.
+    /// Each head of V is divided by its root mean square. Only in layers with per-head norms of q and k.
     pub v_norm: bool,
 }
 
 /// RMS norms of q and k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
-    /// A norm of each head, before RoPE.
+    /// A norm over each head, before RoPE.
     Heads,
-    /// A norm of each head, after RoPE.
+    /// A norm over each head, after RoPE.
     HeadsAfterRope,
+    /// A norm over each head, without weights, after RoPE.
+    PlainHeadsAfterRope,
     /// One norm over all heads of a token, before RoPE.
     Rows,
 }
@@ -372,15 +364,15 @@ pub enum Ffn {
     Dense(DenseSpec),
     Experts {
         experts: ExpertSpec,
-        /// A feed-forward that serves every row beside the experts that are chosen for it.
+        /// A feed-forward that serves every row, beside the row's selected experts.
         shared: Option<DenseSpec>,
     },
-    /// `n1(dense(x)) + n2(experts(x))`, each of the two with norms of its own, and a norm before the router.
+    /// `n1(dense(x)) + n2(experts(x))`. Each branch has its own norms, and the router has a norm before it.
     Branches {
         dense: DenseSpec,
         experts: ExpertSpec,
     },
-    /// The layer is a mixer alone.
+    /// The layer has only a mixer.
     None,
 }
 
@@ -393,7 +385,7 @@ impl Ffn {
     }
 }
 
-/// `down · (act(gate · x) * (up · x))`, or without a gate `down · act(up · x)`.
+/// `down · (act(gate · x) * (up · x))`, or `down · act(up · x)` without a gate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DenseSpec {
     pub size: usize,
@@ -401,11 +393,20 @@ pub struct DenseSpec {
     pub gate: Gate,
     /// Biases of gate, up and down.
     pub bias: Presence,
-    /// Whether the result is multiplied by the sigmoid of one more product of the input, `ffn_gate_inp`.
-    pub row_gate: bool,
+    pub row_gate: RowGate,
 }
 
-/// Place of a feed-forward's gate in the file.
+/// Factor on the result of a feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowGate {
+    None,
+    /// The factor is the sigmoid of a product of the input and `ffn_gate_inp`.
+    Own,
+    /// The factor is a half: the results of the feed-forward and of the experts are averaged.
+    Half,
+}
+
+/// The location of a feed-forward's gate in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     /// There is no gate.
@@ -417,41 +418,45 @@ pub enum Gate {
 }
 
 impl ModelSpec {
-    /// Whether tokens attend to those behind them: such a model has no output projection, and makes hidden states
-    /// alone.
+    /// True if tokens attend to later tokens too. Such a model has no output projection and only computes hidden
+    /// states.
     pub fn is_bidirectional(&self) -> bool {
         self.kv_groups.iter().any(|group| group.kind.is_bidirectional())
     }
 
-    /// Columns of a token's inputs for all layers.
+    /// Returns the number of elements of an embedding.
+    pub fn embedding_size(&self) -> usize {
+        self.embed.last().map_or(self.hidden_size, |matrix| matrix.shape[0])
+    }
+
+    /// Returns the columns of a token's inputs for all layers.
     pub(super) fn input_cols(&self) -> usize {
         self.layer_inputs.map_or(0, |inputs| inputs.size.saturating_mul(self.layers.len()))
     }
 
-    /// The layers that tokens are computed and guessed with: those of the model, and behind them the drafter's or those
-    /// of the draft model.
+    /// Returns the layers of the model, followed by the layer of the MTP block or the layers of the draft model.
     pub(super) fn all_layers(&self) -> impl Iterator<Item = &LayerSpec> {
         self.layers.iter().chain(&self.drafter).chain(self.draft_layers())
     }
 
-    /// The layers of the draft model.
+    /// Returns the layers of the draft model.
     fn draft_layers(&self) -> impl Iterator<Item = &LayerSpec> {
         self.draft_model.iter().flat_map(|draft| &draft.layers)
     }
 
-    /// The model, and behind it the draft model.
+    /// Returns the model, followed by its draft model.
     pub(super) fn all_models(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.draft_model.as_deref())
     }
 
-    /// The layers that carry states, in the order of the model's layers, in a pool of `num_slots`. The drafter has one
-    /// behind them: the hidden state of the token before.
+    /// Returns the recurrent layers in model order, in a pool of `num_slots`. The MTP block adds a last one, for the
+    /// hidden state of the previous token.
     pub fn state_layers(&self, num_slots: usize) -> Vec<StateLayerSpec> {
-        let of_model = self.layers.iter().filter_map(|layer| layer.mixer.state_layer(num_slots));
+        let of_model = self.layers.iter().filter_map(|layer| layer.state_layer(num_slots));
         of_model.chain(self.drafter.iter().map(|_| StateLayerSpec::of_row(num_slots, self.hidden_size))).collect()
     }
 
-    /// Bytes of one state of all layers that carry one; 0 for a model without such layers.
+    /// Returns the bytes of one state over all recurrent layers; 0 for a model without such layers.
     pub fn state_bytes(&self) -> u64 {
         self.state_layers(1).iter().map(StateLayerSpec::slot_bytes).fold(0, u64::saturating_add)
     }

@@ -1,13 +1,17 @@
 //! Uploads the model's tensors one by one.
 
-use super::find::{Finder, Linear, ModelTensors, Tensor};
-use super::layers::{Part, Visitor, Weights};
+use half::f16;
+
+use super::find::{Finder, Linear, MADE_HEADS, ModelTensors, Tensor};
+use super::layers::{HeadRows, Part, Visitor, Weights};
 use crate::Result;
 use crate::backend::{Backend, ExpertSpec, LinearPart, Loader, RopeSpec};
+use crate::quant::{self, GgmlType};
+use crate::tensor::TensorView;
 
 impl ModelTensors<'_> {
-    /// Uploads everything. Copies that only make steps faster may take `spare` bytes of the device. `progress` is
-    /// called with the bytes of the file done so far, every few megabytes, and stops the load by returning an error.
+    /// Uploads everything. Optional copies that make steps faster may take `spare` bytes of the device. `progress` is
+    /// called every few megabytes with the bytes uploaded so far, and stops the load by returning an error.
     pub fn upload<L: Loader>(
         &self,
         loader: &mut L,
@@ -25,6 +29,22 @@ impl ModelTensors<'_> {
     }
 }
 
+/// Returns the head matrices that are a part of a tensor, as bytes of type `MADE_HEADS`.
+fn head_rows(rows: &HeadRows, view: TensorView<'_>) -> Result<Vec<u8>> {
+    let &HeadRows { heads, period, first, len, cols, is_transposed, .. } = rows;
+    let mut values = vec![0.0; heads * period * cols];
+    quant::dequantize(view.ggml_type, view.data, &mut values)?;
+    let of_head = |head: &[f32]| -> Vec<f32> {
+        let matrix = &head[first * cols..][..len * cols];
+        match is_transposed {
+            false => matrix.to_vec(),
+            true => (0..cols).flat_map(|col| matrix.iter().skip(col).step_by(cols).copied()).collect(),
+        }
+    };
+    let halves = values.chunks_exact(period * cols).flat_map(of_head).map(f16::from_f32);
+    Ok(halves.flat_map(f16::to_le_bytes).collect())
+}
+
 struct Uploader<'u, L: Loader> {
     finder: Finder<'u>,
     loader: &'u mut L,
@@ -34,7 +54,7 @@ struct Uploader<'u, L: Loader> {
 }
 
 impl<L: Loader> Uploader<'_, L> {
-    /// The device has its copy: the file's pages need not stay in memory.
+    /// Releases the file's pages of a tensor, since the device has its copy.
     fn finished(&mut self, tensor: &Tensor<'_>) -> Result<()> {
         self.finder.gguf.release_pages(tensor.info);
         self.done += tensor.info.num_bytes as u64;
@@ -53,22 +73,28 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
             *done += bytes;
             progress(*done)
         })?;
-        for Linear { weight, bias } in &found {
+        for Linear { weight, bias, scale } in &found {
             self.finder.gguf.release_pages(weight.info);
-            bias.iter().try_for_each(|bias| self.finished(bias))?;
+            bias.iter().chain(scale).try_for_each(|beside| self.finished(beside))?;
         }
         Ok(matrix)
     }
 
-    fn heads(
-        &mut self,
-        name: &str,
-        [rows, cols]: [usize; 2],
-        heads: usize,
-    ) -> Result<<L::Backend as Backend>::HeadMatrices> {
-        let tensor = self.finder.required(name, &[cols, rows, heads])?;
+    fn heads(&mut self, rows: &HeadRows) -> Result<<L::Backend as Backend>::HeadMatrices> {
+        let tensor = self.finder.heads(rows)?;
+        if !rows.is_whole() {
+            let (data, [of_head, cols]) = (head_rows(rows, tensor.view)?, rows.shape());
+            let view =
+                TensorView { ggml_type: MADE_HEADS, rows: rows.heads * of_head, cols, data: &data, ..tensor.view };
+            let matrices = self.loader.upload_heads(view, rows.heads, &mut |_| Ok(()))?;
+            // Several head matrices share a tensor, which counts once.
+            if rows.first == 0 {
+                self.finished(&tensor)?;
+            }
+            return Ok(matrices);
+        }
         let Self { loader, progress, done, .. } = self;
-        let matrices = loader.upload_heads(tensor.view, heads, &mut |bytes| {
+        let matrices = loader.upload_heads(tensor.view, rows.heads, &mut |bytes| {
             *done += bytes;
             progress(*done)
         })?;
@@ -81,6 +107,24 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
         let vector = self.loader.upload_vector(tensor.view)?;
         self.finished(&tensor)?;
         Ok(vector)
+    }
+
+    fn scaled(&mut self, name: &str, len: usize, scale: f32) -> Result<<L::Backend as Backend>::Vector> {
+        if scale == 1.0 {
+            return self.vector(name, len);
+        }
+        let tensor = self.finder.required(name, &[len])?;
+        let mut values = vec![0.0; len];
+        quant::dequantize(tensor.view.ggml_type, tensor.view.data, &mut values)?;
+        let data: Vec<u8> = values.iter().flat_map(|value| (value * scale).to_le_bytes()).collect();
+        let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensor.view };
+        let vector = self.loader.upload_vector(view)?;
+        self.finished(&tensor)?;
+        Ok(vector)
+    }
+
+    fn constant(&mut self, value: f32, len: usize) -> Result<<L::Backend as Backend>::Vector> {
+        self.loader.upload_constant(value, len)
     }
 
     fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<L::Backend as Backend>::Vector> {

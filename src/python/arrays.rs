@@ -1,4 +1,4 @@
-//! Numbers, texts and arrays between Python and Rust.
+//! Conversion of numbers, texts and arrays between Python and Rust.
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -8,10 +8,11 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 use crate::kv_cache::BlockInfo;
 use crate::{Error, Result};
 
-/// An integer argument, any object with `__index__`; out of range is an error that names `what`.
+/// Reads an integer argument, which may be any object with `__index__`. An integer out of range is an error that names
+/// `what`.
 ///
 /// # Errors
-/// `TypeError` for what is no integer, `Error::InvalidRequest` for what does not fit.
+/// `TypeError` for an object that is no integer, `Error::InvalidRequest` for an integer out of range.
 pub(super) fn integer<'py, T>(what: &'static str, value: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr> + Limits,
@@ -44,7 +45,7 @@ macro_rules! limits {
 }
 limits!(usize, u64, u32, i32);
 
-/// Returns what `integer` does, with `None` kept.
+/// Returns the same as `integer`, or `None` for `None`.
 pub(super) fn optional_integer<'py, T>(what: &'static str, value: Option<&Bound<'py, PyAny>>) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr> + Limits,
@@ -52,8 +53,8 @@ where
     value.map(|value| integer(what, value)).transpose()
 }
 
-/// A text argument. What UTF-8 cannot hold is the client's mistake, not a wrong type: JSON can spell a lone surrogate,
-/// and a server shall answer with a refusal.
+/// Reads a text argument. A lone surrogate, which JSON can spell and UTF-8 cannot, is the client's mistake and not a
+/// wrong type. So a server answers it with a refusal.
 pub(super) fn text(what: &'static str, value: &Bound<'_, PyString>) -> Result<String> {
     let text = value.to_str().map_err(|error| Error::invalid(what, error, "text that UTF-8 can hold"))?;
     Ok(text.to_owned())
@@ -76,7 +77,7 @@ pub(super) fn seconds(what: &'static str, value: f64) -> Result<std::time::Durat
         .map_err(|_| Error::invalid(what, value, "a finite number of seconds, not negative"))
 }
 
-/// Any number that Python can make a float of.
+/// Reads any number that Python can convert to a float.
 pub(super) fn real(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     value.extract::<f64>().map_err(|error| {
         if error.is_instance_of::<PyOverflowError>(value.py()) {
@@ -86,16 +87,16 @@ pub(super) fn real(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<f64
     })
 }
 
-/// Token ids: a one-dimensional numpy array of integers, or any iterable of them.
+/// Reads token ids: a one-dimensional numpy array of integers, or any iterable of integers.
 pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     token_ids_up_to(what, value, usize::MAX, "")
 }
 
-/// Token ids between two looks at signals while an iterable is read.
+/// Token ids that are read from an iterable between two checks for signals.
 const IDS_PER_LOOK: usize = 1 << 14;
 
-/// Reads token ids as `token_ids` does, but reads `limit` + 1 at most of an iterable that does not say how long it is
-/// and may have no end; `setting` names what sets the limit.
+/// Reads token ids like `token_ids`. An iterable of unknown length may be endless, so at most `limit` + 1 ids are read
+/// from it. `setting` names the source of the limit.
 pub(super) fn token_ids_up_to(
     what: &'static str,
     value: &Bound<'_, PyAny>,
@@ -146,7 +147,7 @@ fn narrowed(what: &'static str, ids: impl Iterator<Item = i64>) -> Result<Vec<u3
     ids.map(narrow).collect()
 }
 
-/// Makes an array `[rows, columns]` of the values, without a copy.
+/// Returns the values as an array `[rows, columns]`, without a copy.
 pub(super) fn matrix(py: Python<'_>, values: Vec<f32>, rows: usize) -> PyResult<Bound<'_, PyArray2<f32>>> {
     let columns = values.len().checked_div(rows).unwrap_or(0);
     PyArray1::from_vec(py, values).reshape([rows, columns])

@@ -1,5 +1,5 @@
-//! Functions behind `rocmforge doctor --test`: each tests or measures one matter on one device, which goes by a name
-//! that `LLM` takes. `watch(what)` is told of what is about to run.
+//! Functions behind `rocmforge doctor --test`. Each runs one test or measurement on one device, given by a name that
+//! `LLM` accepts. `watch(what)` is called with the part that is about to run.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::Result;
 use crate::backend::conformance::{Extent, Group};
-use crate::config::EngineArgs;
+use crate::config::{EngineArgs, Tuned};
 use crate::diagnose::device_test;
 
 type Watcher = Option<Py<PyAny>>;
@@ -32,7 +32,7 @@ impl From<Group> for CaseGroup {
     }
 }
 
-/// The cases of every op and tensor type: a dictionary for each group of them.
+/// Runs the cases of every op and tensor type. Returns a dictionary for each group of cases.
 #[pyfunction]
 #[pyo3(signature = (device, *, quick=false, watch=None))]
 pub(super) fn device_cases(py: Python<'_>, device: &str, quick: bool, watch: Watcher) -> PyResult<Vec<CaseGroup>> {
@@ -40,7 +40,7 @@ pub(super) fn device_cases(py: Python<'_>, device: &str, quick: bool, watch: Wat
     Ok(groups.into_iter().map(CaseGroup::from).collect())
 }
 
-/// Results that several blocks of threads share, each `repetitions` times.
+/// Repeats computations that several thread blocks share, `repetitions` times each.
 #[pyfunction]
 #[pyo3(signature = (device, *, repetitions, quick=false, watch=None))]
 pub(super) fn device_repeats(
@@ -73,7 +73,7 @@ struct TriedShape {
     problem: Option<String>,
 }
 
-/// The vendor's matrix library: its file and what it makes of shapes of common models, or why it is not used.
+/// Reports the file of the vendor's matrix library and its results on shapes of common models, or why it is not used.
 #[pyfunction]
 #[pyo3(signature = (device, *, quick=false, watch=None))]
 pub(super) fn device_matrix_library(
@@ -95,6 +95,38 @@ pub(super) fn device_matrix_library(
     })
 }
 
+/// Repeats a captured graph, even on devices without graph capture by default. Returns the problem, if any.
+#[pyfunction]
+pub(super) fn device_repeated_graph(py: Python<'_>, device: &str) -> PyResult<Option<String>> {
+    watched(py, device, None, |args, _| device_test::repeat_graph(args)).map(std::result::Result::err)
+}
+
+/// A `TunedNumber` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+struct TunedNumber {
+    name: &'static str,
+    value: u32,
+    candidates: Vec<u32>,
+}
+
+/// A `TuningReport` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+pub(super) struct TuningReport {
+    device: String,
+    tuned_as: String,
+    numbers: Vec<TunedNumber>,
+}
+
+/// Returns the launch parameters of a GPU's kernels, and alternative values to try.
+#[pyfunction]
+pub(super) fn device_tuning(py: Python<'_>, device: &str) -> PyResult<TuningReport> {
+    let device_test::Tuning { device, tuned_as, numbers } =
+        watched(py, device, None, |args, _| device_test::tuning(args))?;
+    let number =
+        |(number, value): Tuned| TunedNumber { name: number.name(), value, candidates: number.candidates().to_vec() };
+    Ok(TuningReport { device, tuned_as, numbers: numbers.into_iter().map(number).collect() })
+}
+
 /// A `BandwidthReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 pub(super) struct BandwidthReport {
@@ -106,7 +138,7 @@ pub(super) struct BandwidthReport {
     read: f64,
 }
 
-/// Bytes per second of copies and reads of a GPU.
+/// Returns the bytes per second of copies and reads on a GPU.
 #[pyfunction]
 #[pyo3(signature = (device, *, num_bytes, host_bytes))]
 pub(super) fn device_bandwidth(
@@ -136,7 +168,7 @@ pub(super) struct LaunchReport {
     graph: f64,
 }
 
-/// Seconds that launches of empty kernels take, one by one and in graphs.
+/// Returns the seconds for launches of empty kernels, one by one and in graphs.
 #[pyfunction]
 #[pyo3(signature = (device, *, count))]
 pub(super) fn device_launches(py: Python<'_>, device: &str, count: usize) -> PyResult<LaunchReport> {

@@ -1,5 +1,5 @@
 //! Functions behind `rocmforge doctor`. The structs are the typed dictionaries of `rocmforge/reports.py` with the same
-//! names, and what `rocmforge doctor --json` prints.
+//! names. `rocmforge doctor --json` prints them.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::logging::{flush, prepare};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
-use crate::diagnose::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
+use crate::diagnose::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, system, taken_device};
 use crate::engine::LoadProgress;
 
 #[derive(IntoPyObject)]
@@ -22,8 +22,10 @@ pub(super) struct DoctorReport<'py> {
     num_cpus: usize,
     /// The device's name as the user gave it.
     device: String,
-    /// The device that the name stands for here: `cpu`, `gpu` or `none`.
+    /// The device that the name selects here: `cpu`, `gpu` or `none`.
     takes: &'static str,
+    /// Facts of the system that concern AMD GPUs, one per line.
+    system: Vec<String>,
     gpu_drivers: Vec<DriverReport>,
     gpus: Vec<GpuReport>,
     /// The CPU, then the GPU.
@@ -46,13 +48,15 @@ struct GpuReport {
     platform: &'static str,
     name: String,
     arch: String,
+    /// Bytes of its memory.
+    memory: u64,
     integrated: bool,
     taken: bool,
 }
 
 #[derive(IntoPyObject)]
 enum DeviceReport {
-    /// The CPU, or a GPU that is not used; the detail says why.
+    /// The CPU, or a GPU that is not used; the detail gives the reason.
     Named { name: &'static str, detail: String },
     UsableGpu {
         name: &'static str,
@@ -86,14 +90,14 @@ struct CpuKernelReport {
     kernel: &'static str,
 }
 
-/// The targets of AMD GPUs that this build carries kernels for.
+/// Returns the targets of AMD GPUs that this build carries kernels for.
 #[pyfunction]
 pub(super) fn embedded_targets() -> Vec<&'static str> {
     embedded_kernels().collect()
 }
 
-/// The name of the device that is asked for: `device`, or for `auto` what the environment says.
-/// `InvalidRequestError` listing the names, where it is none.
+/// Returns the requested device, available or not: `device`, or for `auto` the environment variable's value. Raises
+/// `InvalidRequestError`, which lists the names, for an unknown name.
 #[pyfunction]
 pub(super) fn chosen_device(py: Python<'_>, device: &str) -> PyResult<String> {
     let mut args = engine_args(py, PathBuf::new())?;
@@ -101,8 +105,8 @@ pub(super) fn chosen_device(py: Python<'_>, device: &str) -> PyResult<String> {
     Ok(args.choose_device_of_env()?.unwrap_or_else(|| device.to_owned()))
 }
 
-/// Reports the devices and kernels of this machine, with the GPU that `device` names. With the CPU no driver is opened.
-/// `progress(done, total)` counts the units of kernels that were loaded, or compiled, for the GPU.
+/// Reports the devices and kernels of this machine, with the GPU that `device` names. For the CPU, no driver is opened.
+/// `progress(done, total)` counts the kernel units that were loaded or compiled for the GPU.
 #[pyfunction]
 #[pyo3(signature = (device="auto", progress=None))]
 pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<DoctorReport<'py>> {
@@ -125,6 +129,11 @@ pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyA
         num_cpus: std::thread::available_parallelism().map_or(1, usize::from),
         device: device.to_owned(),
         takes: taken_device(args.device, gpu.is_ok()),
+        // An NVIDIA GPU in use needs no facts about AMD GPUs.
+        system: match &gpu {
+            Ok(gpu) if gpu.platform == Platform::Nvidia => Vec::new(),
+            _ => system(&args)?,
+        },
         gpu_drivers: drivers.iter().map(DriverReport::from).collect(),
         gpus: gpu_reports(&drivers, gpu.as_ref().ok().map(|gpu| (gpu.platform, gpu.index))),
         devices: [DeviceReport::Named { name: "cpu", detail: cpu }, gpu.into()],
@@ -133,7 +142,7 @@ pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyA
     })
 }
 
-/// The result of `look_for_gpus`: drivers with their devices, and the GPU that is used, or why none is.
+/// The result of `look_for_gpus`: drivers with their devices, and the GPU in use, or the reason for none.
 type Found = (Vec<Survey>, Result<Gpu, String>);
 
 fn look_for_gpus(args: &EngineArgs, report: &mut dyn FnMut(LoadProgress) -> bool) -> crate::Result<Found> {
@@ -163,6 +172,7 @@ fn gpu_reports(drivers: &[Survey], taken: Option<(Platform, u32)>) -> Vec<GpuRep
         platform: platform.name(),
         name: gpu.name.clone(),
         arch: gpu.arch.clone(),
+        memory: gpu.memory,
         integrated: gpu.integrated,
         taken: taken == Some((platform, gpu.index)),
     };

@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyString};
 use super::arrays::{BlockColumns, matrix, text, token_ids_up_to};
 use super::events::{EventTuple, tuples};
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
+use super::image::{PyImage, pictures};
 use super::isolation::PyRingInbox;
 use super::logging::{flush, prepare};
 use super::merged::LoopWaker;
@@ -33,7 +34,7 @@ pub(super) struct PyEngine {
 
 #[pymethods]
 impl PyEngine {
-    /// `settings` are those of `settings.rs`; `progress(done, total)` counts bytes.
+    /// `settings` are those of `settings.rs`. `progress(done, total)` counts bytes.
     #[new]
     #[pyo3(signature = (model, *, progress=None, **settings))]
     fn new(
@@ -45,14 +46,14 @@ impl PyEngine {
         prepare(py)?;
         let args = args_with(py, model.clone(), settings)?;
         let engine = with_progress(py, progress, |report| Engine::load(args, report));
-        // Messages about the model are logged before it is used, or before its error is raised.
+        // Messages about the model are logged before the model is used, or before the error is raised.
         flush(py);
         let engine = engine?;
         Ok(Self { handle: Handle::new(engine), model: absolute(model) })
     }
 
-    /// Makes an inbox, without arguments for one blocking call. With an event loop, `callback` is called there when
-    /// requests have news.
+    /// Returns a queue on which outputs arrive. Without arguments, it serves one blocking call. With an event loop,
+    /// `callback` is called there when requests have new outputs.
     #[pyo3(signature = (event_loop=None, callback=None))]
     fn inbox(&self, event_loop: Option<Py<PyAny>>, callback: Option<Py<PyAny>>) -> PyResult<PyInbox> {
         self.handle.engine()?;
@@ -60,21 +61,43 @@ impl PyEngine {
         Ok(PyInbox::new(Arc::clone(&self.handle), waker))
     }
 
-    /// Makes what hands the requests of a parent process to the engine, and writes their outputs into a ring.
+    /// Returns an inbox for the requests of a parent process; their outputs go into a ring in shared memory.
     fn ring_inbox(&self, memory: RawFd, written: RawFd, read: RawFd) -> PyResult<PyRingInbox> {
         self.handle.engine()?;
         Ok(PyRingInbox::open(Arc::clone(&self.handle), RingFiles { memory, written, read })?)
     }
 
-    /// Token ids of a prompt that can be served with these parameters.
+    /// Returns the token ids of a prompt, after a check that it can be served with these parameters.
     ///
     /// # Errors
-    /// `InvalidRequestError` for one that cannot; nothing is queued.
-    fn prepare(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, params: PyParams<'_>) -> PyResult<Vec<u32>> {
+    /// `InvalidRequestError` for a prompt that cannot be served. Nothing is queued.
+    #[pyo3(signature = (prompt, params, images=Vec::new()), text_signature = "($self, prompt, params, images=())")]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        params: PyParams<'_>,
+        images: Vec<Bound<'_, PyImage>>,
+    ) -> PyResult<Vec<u32>> {
         let engine = self.handle.engine()?;
         let prompt = prompt_argument(engine, prompt)?;
-        let params = params.get();
-        Ok(py.detach(|| engine.prepare(prompt, &params))?)
+        let (images, params) = (pictures(&images), params.get());
+        Ok(py.detach(|| engine.prepare(prompt, images, &params))?)
+    }
+
+    /// Returns the path of the image encoder's file; `None` for a model that reads text alone.
+    #[getter]
+    fn mmproj(&self) -> PyResult<Option<PathBuf>> {
+        Ok(self.handle.engine()?.images().map(|images| images.path().to_owned()))
+    }
+
+    /// Returns the number of tokens that an image takes in a prompt.
+    ///
+    /// # Errors
+    /// `InvalidRequestError` for a shape that the encoder does not take, and for a model that reads text alone.
+    fn image_tokens(&self, image: &Bound<'_, PyImage>) -> PyResult<u32> {
+        let grid = self.handle.engine()?.image_grid(image.get().picture())?;
+        Ok(grid[0] * grid[1])
     }
 
     fn abort(&self, py: Python<'_>, request_id: &Bound<'_, PyString>) -> PyResult<bool> {
@@ -89,12 +112,12 @@ impl PyEngine {
         Ok(PyTokenizer::new(Arc::clone(engine.tokenizer()?), engine.chat_template().cloned(), self.model.clone()))
     }
 
-    /// The resolved configuration.
+    /// Returns the resolved configuration.
     fn config(&self) -> PyResult<ConfigFields> {
         Ok(ConfigFields::from(self.handle.engine()?.config()))
     }
 
-    /// The settings that the file recommends, by the names of `SamplingParams`.
+    /// Returns the sampling settings that the file recommends, by their names in `SamplingParams`.
     fn sampling_defaults<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let defaults = self.handle.engine()?.config().sampling_defaults;
         let dict = PyDict::new(py);
@@ -115,14 +138,14 @@ impl PyEngine {
         Ok(dict)
     }
 
-    /// A `rocmforge.Stats`.
+    /// Returns a `rocmforge.Stats`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.handle.engine()?;
         let stats = py.detach(|| engine.stats());
         snapshots::stats(py, &stats)
     }
 
-    /// A `rocmforge.RequestRecord`; `None` for a request that has not finished, or is forgotten.
+    /// Returns a `rocmforge.RequestRecord`; `None` for a request that has not finished, or whose record is purged.
     fn record<'py>(&self, py: Python<'py>, request_id: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let engine = self.handle.engine()?;
         let name = text("request id", request_id)?;
@@ -130,21 +153,21 @@ impl PyEngine {
         record.map(|record| snapshots::request_record(py, &record)).transpose()
     }
 
-    /// A `rocmforge.MemoryUsage`.
+    /// Returns a `rocmforge.MemoryUsage`.
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.handle.engine()?;
         let memory = py.detach(|| engine.memory());
         snapshots::memory_usage(py, &memory)
     }
 
-    /// An array per field of `rocmforge.stats.BLOCK_DTYPE`, by its name.
+    /// Returns an array per field of `rocmforge.stats.BLOCK_DTYPE`, by its name.
     fn block_map<'py>(&self, py: Python<'py>) -> PyResult<BlockColumns<'py>> {
         let engine = self.handle.engine()?;
         let blocks = py.detach(|| engine.block_map());
         Ok(BlockColumns::new(py, &blocks))
     }
 
-    /// Describes the slots of recurrent states as `block_map` describes blocks.
+    /// Returns the slots of recurrent states in the form of `block_map`.
     fn state_map<'py>(&self, py: Python<'py>) -> PyResult<BlockColumns<'py>> {
         let engine = self.handle.engine()?;
         let slots = py.detach(|| engine.state_map());
@@ -165,7 +188,7 @@ impl PyEngine {
         Ok(py.detach(|| engine.stop_kv_events())?)
     }
 
-    /// Tuples as `rocmforge.kv_events` reads them, the earliest first.
+    /// Returns tuples for `rocmforge.kv_events`, the earliest first.
     fn take_kv_events(&self, py: Python<'_>) -> PyResult<Vec<Option<EventTuple>>> {
         let engine = self.handle.engine()?;
         Ok(py.detach(|| engine.take_kv_events().map(tuples))?)
@@ -188,7 +211,7 @@ impl PyEngine {
         self.handle.interruptible(py, |engine| engine.check_integrity())
     }
 
-    /// The requests that wait, by name, and what each waits for.
+    /// Returns the names of the waiting requests, each with the reason why it waits.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str)>> {
         let waiting = self.handle.interruptible(py, |engine| engine.waiting())?;
         Ok(waiting.into_iter().map(|(name, reason)| (name.to_string(), reason.as_str())).collect())
@@ -198,7 +221,7 @@ impl PyEngine {
         Ok(self.handle.engine()?.describe().to_owned())
     }
 
-    /// Closes the engine; in a forked child there is nothing to close. After Ctrl-C the threads end unobserved.
+    /// Closes the engine; in a forked child there is nothing to close. After Ctrl-C the threads end on their own.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.note_close();
         match self.handle.engine() {
@@ -213,24 +236,24 @@ impl PyEngine {
         Ok(())
     }
 
-    /// Whether `close` was called: not so for an engine that died.
+    /// True if `close` was called; false for an engine that died.
     #[getter]
     fn was_closed(&self) -> bool {
         self.handle.was_closed()
     }
 
-    /// Whether the engine is closed; it is in a forked child, where it can never serve.
+    /// True if the engine is closed. In a forked child it is always closed, because it cannot serve there.
     #[getter]
     fn is_closed(&self) -> bool {
         self.handle.engine().map_or(true, Engine::is_closed)
     }
 }
 
-/// Time between two looks at signals and calls of a Python progress callback.
+/// Time between two checks for signals, and between two calls of a progress callback.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs `work` detached from the interpreter; its progress goes to `callback(done, total)`. Ctrl-C, or an exception of
-/// the callback, stops it and is raised.
+/// Runs `work` detached from the interpreter, and reports its progress to `callback(done, total)`. Ctrl-C, or an
+/// exception of the callback, stops it and is raised.
 pub(super) fn with_progress<T: Send>(
     py: Python<'_>,
     callback: Option<Py<PyAny>>,

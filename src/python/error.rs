@@ -1,5 +1,5 @@
-//! The one mapping from `Error` to Python exceptions. The classes are defined in `rocmforge/errors.py`, because each
-//! has two bases.
+//! The only mapping from `Error` to Python exceptions. The classes are in `rocmforge/errors.py`, because each has two
+//! bases.
 
 use std::path::Path;
 
@@ -12,6 +12,7 @@ mod classes {
     use pyo3::import_exception;
 
     import_exception!(rocmforge.errors, RocmForgeError);
+    import_exception!(rocmforge.errors, GrammarError);
     import_exception!(rocmforge.errors, InvalidRequestError);
     import_exception!(rocmforge.errors, ModelFileError);
     import_exception!(rocmforge.errors, OutOfMemoryError);
@@ -33,15 +34,16 @@ impl From<Error> for PyErr {
             Error::OutOfMemory { .. } => classes::OutOfMemoryError::new_err(message),
             Error::QueueFull { .. } => classes::QueueFullError::new_err(message),
             Error::Device { .. } => classes::DeviceError::new_err(message),
-            // Only a progress callback of ours stops a load, and its own exception is raised instead.
+            // Only our progress callback interrupts a load, and its exception is raised instead.
             Error::Interrupted => PyKeyboardInterrupt::new_err(message),
             Error::EngineDead { .. } | Error::Forked { .. } => classes::EngineDeadError::new_err(message),
+            Error::GrammarFailed { .. } => classes::GrammarError::new_err(message),
             Error::StepFailed { .. } | Error::Internal { .. } => classes::RocmForgeError::new_err(message),
         }
     }
 }
 
-/// Advice on a model that is not there; many who meet this gave the name of a repository in place of a path.
+/// Returns advice for a missing model file. A common mistake is a repository's name without `hf:`.
 fn missing(path: &Path) -> String {
     let problem = "No such file or directory; expected the path of a .gguf file";
     match repository(&path.to_string_lossy()) {
@@ -50,7 +52,8 @@ fn missing(path: &Path) -> String {
     }
 }
 
-/// The `OWNER/REPO` or `OWNER/REPO:QUANT` of the hub that a text may be meant as, with or without the hub's address.
+/// Returns the hub repository that a text may mean, as `OWNER/REPO` or `OWNER/REPO:QUANT`. The text may have the hub's
+/// address before it.
 fn repository(text: &str) -> Option<&str> {
     let name = text.strip_prefix("https://").unwrap_or(text);
     let name = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Parts that all Python objects of an engine share: the engine, the process it belongs to, and the rules for blocking.
+//! State that all Python objects of an engine share: the engine, its process, and the rules for blocking calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use pyo3::prelude::*;
 use crate::engine::Engine;
 use crate::{Error, Result};
 
-/// Time between two looks for signals (Ctrl-C) of a blocked call.
+/// Time between two checks for signals (Ctrl-C) in a blocked call.
 pub(super) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Handle {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     engine: Option<Engine>,
     process: u32,
-    /// Python closed it, as against an engine that died.
+    /// True if Python closed the engine; false if it died.
     closed: AtomicBool,
 }
 
@@ -35,8 +35,7 @@ impl Handle {
     }
 
     /// # Errors
-    /// `Error::Forked` in a child process: the engine's threads, and maybe the holders of its locks, do not exist
-    /// there.
+    /// `Error::Forked` in a child process, which lacks the engine's threads and possibly the holders of its locks.
     pub(super) fn engine(&self) -> Result<&Engine> {
         match &self.engine {
             Some(engine) if self.process == std::process::id() => Ok(engine),
@@ -45,8 +44,8 @@ impl Handle {
         }
     }
 
-    /// Runs `call` on a thread of its own and waits for it, so that Ctrl-C ends the wait. After an interrupt the call
-    /// runs to its end unobserved.
+    /// Runs `call` on a new thread and waits for it, so Ctrl-C can end the wait. After an interrupt the call continues,
+    /// and its result is dropped.
     pub(super) fn interruptible<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -55,14 +54,14 @@ impl Handle {
         let engine = self.engine()?.clone();
         let (sender, receiver) = bounded(1);
         std::thread::spawn(move || {
-            // The receiver is gone after an interrupt; then nobody wants the result.
+            // After an interrupt the receiver is gone, and nobody needs the result.
             let _ = sender.send(call(&engine));
         });
         wait(py, &receiver)
     }
 }
 
-/// Waits for an answer with the interpreter released, and with an eye on signals.
+/// Waits for an answer with the interpreter released, and checks for signals.
 pub(super) fn wait<T: Send>(py: Python<'_>, receiver: &Receiver<Result<T>>) -> PyResult<T> {
     loop {
         match py.detach(|| receiver.recv_timeout(SIGNAL_INTERVAL)) {
@@ -75,8 +74,8 @@ pub(super) fn wait<T: Send>(py: Python<'_>, receiver: &Receiver<Result<T>>) -> P
     }
 }
 
-/// The output thread may be waiting for the interpreter while the engine's end waits for the output thread: the
-/// interpreter is released first.
+/// Releases the interpreter before the engine ends. The engine's end waits for the output thread, which may be waiting
+/// for the interpreter.
 impl Drop for Handle {
     fn drop(&mut self) {
         let mut engine = self.engine.take();

@@ -38,7 +38,7 @@ struct TensorReport {
     bytes: usize,
 }
 
-/// Version, tasks, metadata and tensors of a file that passes the structural checks.
+/// Returns the version, tasks, metadata and tensors of a file that passes the structural checks.
 #[pyfunction]
 pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<FileReport<'_>> {
     let (file, tasks) = py.detach(|| {
@@ -59,7 +59,7 @@ pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<FileRepor
     Ok(FileReport { version: file.version(), tasks, metadata, tensors: tensors.collect() })
 }
 
-/// The devices that a file runs on, found without one.
+/// Returns the kinds of devices that can run a file; needs no device.
 #[pyfunction]
 pub(super) fn device_support(py: Python<'_>, model: PathBuf) -> PyResult<SupportReport> {
     prepare(py)?;
@@ -85,7 +85,7 @@ struct ProblemReport {
     message: String,
 }
 
-/// Reads and checks the whole file; `progress(done, total)` counts bytes.
+/// Reads and checks a whole file; `progress` is called with the bytes done and the total.
 #[pyfunction]
 #[pyo3(signature = (model, progress=None))]
 pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Vec<StageReport>> {

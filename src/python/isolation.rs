@@ -1,5 +1,5 @@
-//! Both ends of an engine in a child process: `RingInbox` hands the parent's requests to the engine there, and
-//! `RemoteInbox` keeps their outputs in the parent until they are taken, as `Inbox` does beside an engine.
+//! Both ends of an engine in a child process. `RingInbox` submits the parent's requests to the engine there.
+//! `RemoteInbox` keeps their outputs in the parent until they are taken, like `Inbox` in the engine's process.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -13,6 +13,7 @@ use pyo3::types::PyString;
 
 use super::arrays::seconds;
 use super::handle::Handle;
+use super::image::PyImage;
 use super::merged::{LoopWaker, MergedOutputs};
 use super::output::Progress;
 use super::pooling::{PyParams, keeps_all};
@@ -23,7 +24,7 @@ use crate::engine::{AcceptedRequest, RequestId, SequenceOutput};
 use crate::isolation::{EndOfOutputs, OutputReader, RingFiles, RingSink};
 use crate::{Error, Result};
 
-/// The child's end: requests that the parent has named, whose outputs go into the ring.
+/// The child's end: submits requests that the parent has named. Their outputs go into the ring.
 #[pyclass(frozen, name = "RingInbox", module = "rocmforge._rocmforge")]
 pub(super) struct PyRingInbox {
     handle: Arc<Handle>,
@@ -38,10 +39,10 @@ impl PyRingInbox {
 
 #[pymethods]
 impl PyRingInbox {
-    /// Hands a request to the engine; its name there and its prompt.
+    /// Hands over a request that the parent calls `key`; returns its request id and its prompt's token ids.
     #[pyo3(signature = (key, prompt, params, request_id=None, priority=None, timeout=None, cache_salt=None,
-        client=None), text_signature = "($self, key, prompt, params, request_id=None, priority=0, timeout=None, \
-        cache_salt=None, client=None)")]
+        client=None, images=Vec::new()), text_signature = "($self, key, prompt, params, request_id=None, priority=0, \
+        timeout=None, cache_salt=None, client=None, images=())")]
     #[allow(clippy::too_many_arguments)] // they are the arguments of `Inbox.submit`
     fn submit(
         &self,
@@ -54,9 +55,10 @@ impl PyRingInbox {
         timeout: Option<&Bound<'_, PyAny>>,
         cache_salt: Option<&Bound<'_, PyString>>,
         client: Option<&Bound<'_, PyString>>,
+        images: Vec<Bound<'_, PyImage>>,
     ) -> PyResult<(String, Vec<u32>)> {
         let engine = self.handle.engine()?;
-        let options = Options { request_id, priority, timeout, cache_salt, client };
+        let options = Options { images, request_id, priority, timeout, cache_salt, client };
         let request = new_request(engine, self.sink.clone(), prompt, params.get(), options)?;
         let n = request.params.n();
         let accepted = py.detach(|| {
@@ -74,17 +76,17 @@ impl PyRingInbox {
         Ok((name, prompt_token_ids.to_vec()))
     }
 
-    /// Aborts a request by the parent's name for it, unless it has finished.
+    /// Aborts a request by the parent's key, unless it has finished.
     fn forget(&self, py: Python<'_>, key: u64) -> PyResult<()> {
         let engine = self.handle.engine()?;
         Ok(py.detach(|| abort(engine, self.sink.find(key)))?)
     }
 }
 
-/// Bits of a request's key that count the requests of its inbox; the inbox's number is above them.
+/// Low bits of a request's key, which count the requests of an inbox. The inbox's number is in the high bits.
 const REQUEST_BITS: u32 = 40;
 
-/// The inboxes of the parent, by their numbers.
+/// The inboxes of the parent by number.
 #[derive(Default)]
 struct Inboxes {
     next: AtomicU32,
@@ -92,7 +94,7 @@ struct Inboxes {
 }
 
 impl Inboxes {
-    /// Hands outputs to their inboxes; returns the requests of those whose consumer is gone.
+    /// Delivers outputs to their inboxes. Returns the keys of requests whose consumer is gone.
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> Vec<u64> {
         let mut parcels: Vec<(Arc<MergedOutputs>, Vec<SequenceOutput>)> = Vec::new();
         {
@@ -110,7 +112,7 @@ impl Inboxes {
     }
 }
 
-/// The parent's end: the outputs of an engine in a child process, or of several, one after the other.
+/// The outputs of engines in child processes. One child follows another.
 #[pyclass(frozen, name = "RemoteOutputs", module = "rocmforge._rocmforge")]
 pub(super) struct PyRemoteOutputs {
     inboxes: Arc<Inboxes>,
@@ -123,7 +125,7 @@ impl PyRemoteOutputs {
         Self { inboxes: Arc::default() }
     }
 
-    /// Makes an inbox, as `Engine.inbox` does.
+    /// Returns an inbox, like `Engine.inbox`.
     #[pyo3(signature = (tokenizer=None, event_loop=None, callback=None))]
     fn inbox(
         &self,
@@ -139,8 +141,8 @@ impl PyRemoteOutputs {
         PyRemoteInbox { inboxes, outputs, number, num_submitted: AtomicU64::new(0), tokenizer }
     }
 
-    /// Reads a ring on a thread of its own, until `RingReader.finish`. `gone` is called there with the keys of requests
-    /// that nobody waits for any more, `broken` with what is wrong with the ring.
+    /// Reads a ring on a separate thread, until `RingReader.finish`. `gone` is called there with the keys of requests
+    /// whose consumer is gone, `broken` with the ring's error.
     fn read(
         &self,
         memory: RawFd,
@@ -157,7 +159,7 @@ impl PyRemoteOutputs {
         Ok(PyRingReader { end, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends every request of every inbox with `EngineDeadError`.
+    /// Ends every unfinished request with `EngineDeadError`.
     fn fail(&self, py: Python<'_>, reason: String) {
         let error = Error::EngineDead { reason };
         py.detach(|| {
@@ -170,7 +172,7 @@ impl PyRemoteOutputs {
 /// Reads until the ring ends or breaks.
 fn read_ring(mut reader: OutputReader, inboxes: &Inboxes, gone: &Py<PyAny>, broken: &Py<PyAny>) {
     loop {
-        // Without an interpreter nobody is left to be told.
+        // Without an interpreter there is nobody to notify.
         let (told, goes_on) = match reader.next_outputs() {
             Ok(None) => return,
             Ok(Some(outputs)) => match inboxes.deliver(outputs) {
@@ -197,7 +199,7 @@ pub(super) struct PyRingReader {
 
 #[pymethods]
 impl PyRingReader {
-    /// Waits until all that was written is read, and ends the thread.
+    /// Waits until everything written is read, then ends the thread.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             self.end.end()?;
@@ -229,7 +231,7 @@ impl PyRemoteInbox {
 
 #[pymethods]
 impl PyRemoteInbox {
-    /// Makes the entry of a request that is about to be handed to the child; the key is its name there.
+    /// Adds an entry for a request that is about to be submitted; returns the key that names it in the child.
     #[pyo3(signature = (params, *, final_only=false))]
     fn expect(&self, params: PyParams<'_>, final_only: bool) -> u64 {
         let params = params.get();
@@ -240,12 +242,12 @@ impl PyRemoteInbox {
         key
     }
 
-    /// Ids of requests with news, at once.
+    /// Returns the keys of requests with new outputs, without waiting.
     fn ready(&self) -> Vec<u64> {
         self.outputs.ready().into_iter().map(|id| id.0).collect()
     }
 
-    /// Returns what `ready` does, after waiting for at most `timeout` seconds.
+    /// Returns the same as `ready`, after waiting for new outputs for at most `timeout` seconds.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<u64>> {
         let timeout = seconds("timeout", timeout)?;
         let ready = py.detach(|| self.outputs.wait(timeout));
@@ -253,7 +255,7 @@ impl PyRemoteInbox {
         Ok(ready.into_iter().map(|id| id.0).collect())
     }
 
-    /// Takes the news of a request, as `Inbox.take` does.
+    /// Takes the new outputs of a request, like `Inbox.take`.
     #[pyo3(signature = (key, *, raise_errors=true))]
     fn take(&self, py: Python<'_>, key: u64, raise_errors: bool) -> PyResult<Option<PyRequestUpdate>> {
         let Some(update) = self.outputs.take(RequestId(key)) else { return Ok(None) };
@@ -261,17 +263,17 @@ impl PyRemoteInbox {
         Ok(Some(update.into_python(py, tokenizer, raise_errors)?))
     }
 
-    /// Drops a request; whether it was still running.
+    /// Drops a request; returns true if it was still running.
     fn forget(&self, key: u64) -> bool {
         self.outputs.forget(RequestId(key))
     }
 
-    /// Drops all requests; those that were still running.
+    /// Drops all requests; returns the keys of those that were still running.
     fn close(&self) -> Vec<u64> {
         self.close_outputs()
     }
 
-    /// Generated tokens of the requests that have not been taken to their end.
+    /// Generated tokens of the requests that are still here.
     #[getter]
     fn num_tokens(&self) -> usize {
         self.outputs.num_tokens()

@@ -1,8 +1,8 @@
-//! The engine's `tracing` events as records of Python's `logging`.
+//! Forwards the engine's `tracing` events to Python's `logging`.
 //!
-//! A thread that has something to say may be the engine's, which must not wait for the interpreter. So an event goes
-//! into a bounded queue, and a thread that may wait hands it to `logging`. The thread starts with the first event, once
-//! more after a fork (threads are not inherited), and ends before the interpreter does.
+//! The engine's thread may emit events, and it must not wait for the interpreter. So an event goes into a bounded
+//! queue, and another thread passes it to `logging`. That thread starts with the first event, and again after a fork,
+//! which does not inherit threads. It ends before the interpreter.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::config::{LogLevel, log_level};
 use crate::diagnose::events::{Listener, event_text};
 
 const QUEUE_LENGTH: usize = 1024;
-/// The lock is held for as long as a thread takes to start, unless its holder was lost in a fork.
+/// The lock is held only while a thread starts, unless its holder was lost in a fork.
 const LOCK_LIMIT: Duration = Duration::from_millis(20);
-/// Handlers are other people's code, and may be slow.
+/// Handlers are foreign code, and may be slow.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 const THREAD_NAME: &str = "rocmforge-log";
 
@@ -28,7 +28,7 @@ enum Message {
         logger: String,
         text: String,
     },
-    /// Answered when all that was sent before is done.
+    /// Answered when everything sent before it is done.
     Flush(Sender<()>),
 }
 
@@ -38,25 +38,25 @@ enum State {
         process: u32,
         sender: Sender<Message>,
     },
-    /// The interpreter is going to end.
+    /// The interpreter is about to end.
     Closed,
 }
 
 static STATE: RwLock<State> = RwLock::new(State::Idle);
-/// Events for which the queue had no room, until that is said.
+/// Events that did not fit into the queue and are not reported yet.
 static LOST: AtomicU64 = AtomicU64::new(0);
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
-/// Sends events to `logging` from now on. When the interpreter ends it waits for events under way.
+/// Sends events to `logging` from now on. The interpreter's exit waits for queued events.
 pub(super) fn install(py: Python<'_>) -> PyResult<()> {
     let close = wrap_pyfunction!(close_log, py)?;
     py.import("atexit")?.call_method1("register", (close,))?;
-    // Somebody who embeds the crate may listen already, and goes on.
+    // A program that embeds the crate may have a subscriber, which then stays.
     let _ = tracing::subscriber::set_global_default(Listener(emit));
     Ok(())
 }
 
-/// Hands an event on; never waits for the interpreter.
+/// Queues an event; never waits for the interpreter.
 fn emit(event: &Event<'_>) {
     let metadata = event.metadata();
     let level = match *metadata.level() {
@@ -72,7 +72,7 @@ fn emit(event: &Event<'_>) {
     }
 }
 
-/// The number that `logging` has for a level; for `Off`, one above all.
+/// Returns the number of a level in `logging`; for `Off`, a number above all levels.
 fn number(level: LogLevel) -> u8 {
     match level {
         LogLevel::Debug => 10,
@@ -83,7 +83,7 @@ fn number(level: LogLevel) -> u8 {
     }
 }
 
-/// The queue of this process; `None` when there can be none.
+/// Returns the queue of this process; `None` if it cannot have one.
 fn running() -> Option<Sender<Message>> {
     if let Some(sender) = existing() {
         return Some(sender);
@@ -99,7 +99,7 @@ fn running() -> Option<Sender<Message>> {
     std::thread::Builder::new().name(THREAD_NAME.into()).spawn(move || forward(&receiver)).ok()?;
     let inherited =
         std::mem::replace(&mut *state, State::Running { process: std::process::id(), sender: sender.clone() });
-    // Locks inside a parent's channel may be held for ever.
+    // Locks inside the parent's channel may be held forever.
     std::mem::forget(inherited);
     Some(sender)
 }
@@ -115,7 +115,7 @@ fn forward(receiver: &Receiver<Message>) {
     for message in receiver {
         let handed_over = match message {
             Message::Flush(done) => {
-                // Whoever waited may have given up.
+                // The waiting thread may have given up.
                 let _ = done.send(());
                 continue;
             }
@@ -129,7 +129,7 @@ fn forward(receiver: &Receiver<Message>) {
                         &format!("{lost} messages were lost: they came too fast"),
                     ),
                 };
-                // A fault of a handler is reported by `logging` itself.
+                // `logging` reports errors of a handler itself.
                 if let Err(error) = logged.and_then(|()| log(py, level, &logger, &text)) {
                     error.write_unraisable(py, None);
                 }
@@ -145,9 +145,9 @@ fn log(py: Python<'_>, level: u8, logger: &str, text: &str) -> PyResult<()> {
     py.import("logging")?.call_method1("getLogger", (logger,))?.call_method1("log", (level, text)).map(drop)
 }
 
-/// Imports `logging` and sets it to what `ROCMFORGE_LOG` asks for, unless `set_log_level` was called. Must be called
-/// before anything that may log. Not on the thread that forwards: a process that forks while another thread imports a
-/// module can never import it in the child.
+/// Imports `logging` and sets the level in `ROCMFORGE_LOG`, unless `set_log_level` was called. Must be called before
+/// anything that may log. The forwarding thread must not import it: if a process forks while another thread imports a
+/// module, the child can never import it.
 pub(super) fn prepare(py: Python<'_>) -> PyResult<()> {
     if PREPARED.load(Ordering::Relaxed) {
         return Ok(());
@@ -172,14 +172,14 @@ pub(super) fn set_log_level(py: Python<'_>, level: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// The level that `ROCMFORGE_LOG` asks for; `None` where it is not set.
+/// Returns the level in `ROCMFORGE_LOG`; `None` if it is not set.
 #[pyfunction]
 #[pyo3(name = "log_level")]
 pub(super) fn py_log_level() -> PyResult<Option<&'static str>> {
     Ok(log_level()?.map(LogLevel::name))
 }
 
-/// Waits until `logging` has all that was said so far.
+/// Waits until `logging` has all events so far.
 pub(super) fn flush(py: Python<'_>) {
     // A handler that loads a model would wait for itself.
     if std::thread::current().name() == Some(THREAD_NAME) {
@@ -188,7 +188,7 @@ pub(super) fn flush(py: Python<'_>) {
     py.detach(|| {
         if let Some(sender) = existing() {
             let (done, answer) = bounded(1);
-            // Too slow a handler delays nobody for ever.
+            // A slow handler cannot delay the caller forever.
             let _ = sender.send_timeout(Message::Flush(done), FLUSH_LIMIT).map(|()| answer.recv_timeout(FLUSH_LIMIT));
         }
     });

@@ -1,6 +1,6 @@
-//! Outputs on their way to Python. The engine's output thread merges what is new into one entry per request; the
-//! consumer takes an entry when it gets round to it. However far a consumer lags, there is one entry per request, one
-//! wake-up under way per consumer, and the engine never waits.
+//! Outputs on their way to Python. The engine's output thread merges new outputs into one entry per request, and the
+//! consumer takes an entry when it is ready. A slow consumer thus costs one entry per request and one pending wake-up.
+//! The engine never waits for it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,33 +19,33 @@ pub(super) struct LoopWaker {
 }
 
 impl LoopWaker {
-    /// `false` when the loop is closed or the interpreter is gone.
+    /// Returns false if the loop is closed or the interpreter is gone.
     fn wake(&self) -> bool {
         Python::try_attach(|py| self.event_loop.call_method1(py, "call_soon_threadsafe", (&self.callback,)).is_ok())
             .unwrap_or(false)
     }
 
-    /// Whether the loop can still be woken. It is asked without a call: a loop that was stopped takes a call and may be
-    /// closed before it runs, so a wake-up under way proves nothing.
+    /// True if the loop can still be woken. Asks the loop directly: a stopped loop accepts calls, and may be closed
+    /// before it runs them. So a pending wake-up proves nothing.
     fn is_alive(&self) -> bool {
         let closed = |py: Python<'_>| self.event_loop.call_method0(py, "is_closed")?.is_truthy(py);
         Python::try_attach(|py| closed(py).is_ok_and(|closed| !closed)).unwrap_or(false)
     }
 }
 
-/// The step to take once a delivery is merged.
+/// The action to take after outputs are merged.
 enum Next {
     /// The consumer is gone.
     End,
     Wake,
-    /// The consumer is being told already, or there is nothing to tell it yet.
+    /// The consumer has a pending wake-up, or there is no news for it yet.
     Nothing,
 }
 
 #[derive(Default)]
 struct State {
     requests: HashMap<RequestId, Progress>,
-    /// Requests with news that their consumer has not been told of.
+    /// Requests with news that their consumer does not know of.
     ready: Vec<RequestId>,
     wake_under_way: bool,
     closed: bool,
@@ -55,7 +55,7 @@ struct State {
 pub(super) struct MergedOutputs {
     state: Mutex<State>,
     news: Condvar,
-    /// `None`: a thread waits on `news`.
+    /// `None` if a thread waits on `news`.
     waker: Option<LoopWaker>,
 }
 
@@ -64,20 +64,20 @@ impl MergedOutputs {
         Self { state: Mutex::default(), news: Condvar::new(), waker }
     }
 
-    /// Makes the entry of a request, before the first output of it can come: one without an entry is one that nobody
-    /// wants any more.
+    /// Adds the entry of a request. Must be called before its first output, because outputs without an entry are
+    /// dropped.
     pub(super) fn expect(&self, id: RequestId, progress: Progress) {
         self.state.lock().requests.insert(id, progress);
     }
 
-    /// Requests with news; each is named once until it is taken.
+    /// Returns the requests with news. Each is listed once until it is taken.
     pub(super) fn ready(&self) -> Vec<RequestId> {
         let mut state = self.state.lock();
         state.wake_under_way = false;
         std::mem::take(&mut state.ready)
     }
 
-    /// Returns what `ready` does, after waiting for news for at most `timeout`.
+    /// Returns the same as `ready`, after waiting for news for at most `timeout`.
     pub(super) fn wait(&self, timeout: Duration) -> Vec<RequestId> {
         let mut state = self.state.lock();
         if state.ready.is_empty() {
@@ -86,7 +86,7 @@ impl MergedOutputs {
         std::mem::take(&mut state.ready)
     }
 
-    /// Takes the news of a request; its entry goes with its last news.
+    /// Takes the news of a request. Its last news removes its entry.
     pub(super) fn take(&self, id: RequestId) -> Option<Update> {
         let mut state = self.state.lock();
         let update = state.requests.get_mut(&id)?.take()?;
@@ -96,12 +96,12 @@ impl MergedOutputs {
         Some(update)
     }
 
-    /// Drops a request's entry; `true` when it was still running.
+    /// Drops a request's entry; returns true if it was still running.
     pub(super) fn forget(&self, id: RequestId) -> bool {
         self.state.lock().requests.remove(&id).is_some_and(|progress| !progress.is_finished())
     }
 
-    /// Drops everything; returns what was still running.
+    /// Drops all entries; returns the requests that were still running.
     pub(super) fn close(&self) -> Vec<RequestId> {
         let mut state = self.state.lock();
         state.closed = true;
@@ -113,7 +113,7 @@ impl MergedOutputs {
         self.state.lock().requests.len()
     }
 
-    /// Generated tokens of the requests that are still here.
+    /// Returns the generated tokens of the requests that are still here.
     pub(super) fn num_tokens(&self) -> usize {
         self.state.lock().requests.values().map(Progress::num_tokens).sum()
     }
@@ -133,12 +133,12 @@ impl MergedOutputs {
         self.announce(state)
     }
 
-    /// Merges outputs and tells the consumer; `false` when that one is gone.
+    /// Merges outputs and notifies the consumer; returns false if the consumer is gone.
     pub(super) fn hand_over(&self, outputs: Vec<SequenceOutput>) -> bool {
         self.tell(self.merge(outputs))
     }
 
-    /// Ends every request that has not ended with an error, and tells the consumer.
+    /// Ends all unfinished requests with an error, and notifies the consumer.
     pub(super) fn fail(&self, error: &Error) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -149,11 +149,11 @@ impl MergedOutputs {
         }
         let next = self.announce(state);
         drop(guard);
-        // A consumer that is gone has nothing left to be told.
+        // A consumer that is gone needs no notification.
         self.tell(next);
     }
 
-    /// Never called with the lock held: a thread that is attached to the interpreter may be waiting for it.
+    /// Must not be called with the lock held, because a thread that holds the interpreter may be waiting for the lock.
     fn tell(&self, next: Next) -> bool {
         match (next, &self.waker) {
             (Next::End, _) => false,

@@ -1,7 +1,8 @@
-//! The Python bindings: the only place that names pyo3. Classes are frozen, methods are thin (extract, detach, call,
-//! wrap); what a user sees is built on top of them in `python/rocmforge`.
+//! The Python bindings, and the only place that names pyo3. Classes are frozen, and methods are thin: extract, detach,
+//! call, wrap. `python/rocmforge` builds the public interface on top of them.
 
 mod arrays;
+mod cancel;
 mod device_test;
 mod doctor;
 mod engine;
@@ -9,7 +10,9 @@ mod error;
 mod events;
 mod handle;
 mod host;
+mod image;
 mod inspect;
+mod interpreter;
 mod isolation;
 mod json;
 mod logging;
@@ -24,17 +27,24 @@ mod structured;
 mod tokenizer;
 mod update;
 
-/// `gil_used = false`: every class is frozen and what it shares sits behind locks or channels of its own.
+/// `gil_used = false`: every class is frozen, and its shared state is behind locks or channels.
 #[pyo3::pymodule(gil_used = false)]
 mod _rocmforge {
     #[pymodule_export]
-    use super::device_test::{device_bandwidth, device_cases, device_launches, device_matrix_library, device_repeats};
+    use super::cancel::PyCancelScope;
+    #[pymodule_export]
+    use super::device_test::{
+        device_bandwidth, device_cases, device_launches, device_matrix_library, device_repeated_graph, device_repeats,
+        device_tuning,
+    };
     #[pymodule_export]
     use super::doctor::{chosen_device, doctor, embedded_targets};
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
     use super::host::run_helper;
+    #[pymodule_export]
+    use super::image::PyImage;
     #[pymodule_export]
     use super::inspect::{check_gguf, device_support, inspect_gguf};
     #[pymodule_export]
@@ -59,6 +69,7 @@ mod _rocmforge {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::interpreter::refuse_sub_interpreters(module.py())?;
         super::logging::install(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

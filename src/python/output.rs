@@ -12,14 +12,14 @@ struct Sequence {
     ended: bool,
 }
 
-/// News of a request that have not been taken. Each token is handed over, and converted, once: a caller that wants all
-/// tokens so far puts the pieces together.
+/// The news of a request that have not been taken. Each token is delivered and converted once. A caller that needs all
+/// tokens so far joins the parts.
 pub(super) struct Progress {
-    /// Everything is kept for one delivery at the end.
+    /// True if everything is kept for one delivery at the end.
     final_only: bool,
     sequences: Vec<Sequence>,
     num_unfinished: usize,
-    /// The consumer was told, and has not taken yet.
+    /// True if the consumer was notified and has not taken the news yet.
     announced: bool,
     wants_logprobs: bool,
     metrics: RequestMetrics,
@@ -42,12 +42,12 @@ impl Progress {
         self.num_unfinished == 0
     }
 
-    /// Generated tokens that have not been taken.
+    /// Returns the number of generated tokens that have not been taken.
     pub(super) fn num_tokens(&self) -> usize {
         self.sequences.iter().flat_map(|sequence| &sequence.news).map(|news| news.token_ids.len()).sum()
     }
 
-    /// Adds what is new (outputs come in order of time); `true` when the consumer is to be told.
+    /// Adds new output, in order of time. Returns true if the consumer has to be notified.
     pub(super) fn merge(&mut self, output: SequenceOutput) -> bool {
         let Some(sequence) = self.sequences.get_mut(output.index) else { return false };
         if sequence.ended {
@@ -65,7 +65,7 @@ impl Progress {
         tell
     }
 
-    /// Ends the sequences that have not ended with an error; `true` when the consumer is to be told.
+    /// Ends the unfinished sequences with an error. Returns true if the consumer has to be notified.
     pub(super) fn fail(&mut self, request: RequestId, error: &Error) -> bool {
         let mut tell = false;
         for index in 0..self.sequences.len() {
@@ -87,7 +87,7 @@ impl Progress {
         tell
     }
 
-    /// `None` when nothing came since the last call.
+    /// Takes the news; `None` if there are none since the last call.
     pub(super) fn take(&mut self) -> Option<Update> {
         if !std::mem::take(&mut self.announced) {
             return None;
@@ -104,7 +104,7 @@ impl Progress {
     }
 }
 
-/// The news that a consumer takes at once; `update.rs` converts it to Python.
+/// The news that a consumer takes at once. `update.rs` converts it to Python.
 pub(super) struct Update {
     /// One output for each sequence with news.
     pub(super) sequences: Vec<SequenceOutput>,

@@ -1,4 +1,4 @@
-//! `SamplingParams` as Python sees them: checked when they are made, immutable after.
+//! `SamplingParams` in Python: checked when created, immutable afterwards.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
@@ -8,38 +8,38 @@ use super::structured::PyStructuredOutputs;
 use crate::Result;
 use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams, StructuredOutputs};
 
-/// Settings of how a request is sampled and when it ends. Immutable; checked when made.
+/// Sampling parameters and stop conditions of a request. Immutable; checked when created.
 ///
 /// Args:
 ///     n: Sequences to generate; they share the prompt's computation.
-///     max_tokens: Most tokens per sequence, 256 unless said; None goes on until the context is full.
-///     min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
-///     temperature: 0 takes the most likely token, always.
+///     max_tokens: Maximum tokens per sequence; 256 by default. None continues until the context is full.
+///     min_tokens: Minimum number of tokens before an end token or a stop string can end a sequence.
+///     temperature: 0 always takes the most likely token.
 ///     top_p: Keeps the most likely tokens whose probabilities sum up to this.
-///     top_k: Keeps so many of the most likely tokens; 0 and -1 keep all.
-///     min_p: Keeps tokens at least so likely, relative to the most likely one.
+///     top_k: Keeps this many of the most likely tokens; 0 and -1 keep all.
+///     min_p: Minimum probability of a token, relative to the most likely one.
 ///     repetition_penalty: Above 1 makes tokens of prompt and output less likely.
 ///     presence_penalty: Subtracted from the logit of every token of the output.
 ///     frequency_penalty: As presence_penalty, times the number of occurrences.
 ///     logit_bias: Added to logits, by token id.
 ///     stop: Text (or texts) that ends a sequence.
 ///     stop_token_ids: Tokens that end a sequence.
-///     ignore_eos: Goes on after the model's end token.
-///     seed: The same seed gives the same text, whatever the request is batched with; None and -1 stand for a new one.
+///     ignore_eos: Continues after the model's end token.
+///     seed: The same seed gives the same text, independent of the batch. None and -1 choose a new seed.
 ///     logprobs: Number of most likely tokens to report per generated token.
 ///     prompt_logprobs: The same for the prompt's tokens.
 ///     skip_special_tokens: Leaves control tokens out of the text.
 ///     include_stop_str_in_output: Leaves the stop text in.
 ///     output_kind: What each output of a stream holds: "cumulative" (all so far), "delta" (what is new) or
 ///         "final_only" (one output, at the end); also as a RequestOutputKind.
-///     structured_outputs: The form of the text, as StructuredOutputsParams; it ends where nothing can follow.
-///     thinking_end_token_id: The token that ends the thoughts with which the text begins.
-///     thinking_token_budget: After so many tokens of thoughts that token is chosen, if it has not come by then.
+///     structured_outputs: The required form of the text, as StructuredOutputsParams. It ends where nothing can follow.
+///     thinking_end_token_id: The token that ends the reasoning at the beginning of the text.
+///     thinking_token_budget: Maximum reasoning tokens. Then that token is chosen, if it has not come.
 #[pyclass(frozen, eq, name = "SamplingParams", module = "rocmforge")]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PySamplingParams(pub(super) SamplingParams);
 
-/// A count with a default: what is no `usize` is kept, for an error that names the field.
+/// A count with a default. A value that is no `usize` is kept for an error that names the field.
 #[derive(FromPyObject)]
 enum Count<'py> {
     Number(usize),
@@ -54,7 +54,7 @@ impl Count<'_> {
         }
     }
 
-    /// Returns what `get` does, with `none` for `None`.
+    /// Returns the same as `get`, or `none` for `None`.
     fn get_or(&self, what: &'static str, none: usize) -> PyResult<usize> {
         match self {
             Self::Other(value) if value.is_none() => Ok(none),
@@ -62,7 +62,7 @@ impl Count<'_> {
         }
     }
 
-    /// Returns what `get` does, with `value` for -1, which stands for it elsewhere.
+    /// Returns the same as `get`, or `value` for -1, which means the same in other engines.
     fn get_with_minus_one(&self, what: &'static str, value: usize) -> PyResult<usize> {
         match self {
             Self::Other(other) if is_minus_one(other) => Ok(value),
@@ -75,7 +75,7 @@ fn is_minus_one(value: &Bound<'_, PyAny>) -> bool {
     value.extract::<i64>().is_ok_and(|value| value == -1)
 }
 
-/// A number with a default, as `Count`.
+/// A number with a default, like `Count`.
 #[derive(FromPyObject)]
 enum Real<'py> {
     Number(f32),
@@ -91,13 +91,13 @@ impl Real<'_> {
     }
 }
 
-/// `max_tokens` of a request that ends with its context.
+/// `max_tokens` of a request that ends only with its context.
 const UNBOUNDED: usize = usize::MAX;
 
-/// Fields in the order of the constructor: `repr`, pickling and `replace` go through them.
+/// Fields in the order of the constructor. `repr`, pickling and `replace` iterate over them.
 const FIELDS: [&str; 23] = SamplingParams::FIELDS;
 
-/// Defaults of the signature below. A test compares its text, which repeats them in words, with these values.
+/// Defaults of the signature below. Its text repeats them, and a test compares both.
 const DEFAULT: SamplingParams = SamplingParams::DEFAULT;
 
 #[pymethods]
@@ -112,7 +112,7 @@ impl PySamplingParams {
         stop_token_ids=None, ignore_eos=DEFAULT.ignore_eos, seed=None, logprobs=None, prompt_logprobs=None,
         skip_special_tokens=DEFAULT.skip_special_tokens,
         include_stop_str_in_output=DEFAULT.include_stop_str_in_output, output_kind=None,
-        structured_outputs=None, thinking_end_token_id=None, thinking_token_budget=None),
+        structured_outputs=None, thinking_end_token_id=None, thinking_token_budget=None, **unknown),
         text_signature = "(n=1, max_tokens=256, min_tokens=0, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, \
         repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, stop=None, \
         stop_token_ids=None, ignore_eos=False, seed=None, logprobs=None, prompt_logprobs=None, \
@@ -143,7 +143,13 @@ impl PySamplingParams {
         structured_outputs: Option<&Bound<'_, PyAny>>,
         thinking_end_token_id: Option<&Bound<'_, PyAny>>,
         thinking_token_budget: Option<&Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        if let Some(unknown) = unknown {
+            // Raises the error, with a suggestion for the misspelled name.
+            let arguments = unknown.py().import("rocmforge.arguments")?;
+            arguments.call_method1("check_names", ("SamplingParams", unknown.keys(), FIELDS.to_vec()))?;
+        }
         let params = SamplingParams {
             n: n.get("n")?,
             max_tokens: max_tokens.get_or("max_tokens", UNBOUNDED)?,
@@ -293,7 +299,7 @@ impl PySamplingParams {
     }
 }
 
-/// The shortest decimal that is this float: 0.7 comes back as 0.7, not as 0.699999988079071.
+/// Returns the shortest decimal that rounds to this float: 0.7 stays 0.7, not 0.699999988079071.
 pub(super) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
@@ -316,7 +322,7 @@ fn form(value: &Bound<'_, PyAny>) -> PyResult<StructuredOutputs> {
     Ok(form.get().0.clone())
 }
 
-/// Sorted by token, so that equal biases are equal parameters.
+/// Sorts the biases by token, so that equal biases are equal parameters.
 fn biases(dict: &Bound<'_, PyDict>) -> PyResult<Vec<(u32, f32)>> {
     let pairs = dict.iter().map(|(id, bias)| Ok((integer("logit_bias", &id)?, real("logit_bias", &bias)? as f32)));
     let mut pairs = pairs.collect::<PyResult<Vec<(u32, f32)>>>()?;
@@ -324,7 +330,7 @@ fn biases(dict: &Bound<'_, PyDict>) -> PyResult<Vec<(u32, f32)>> {
     Ok(pairs)
 }
 
-/// A text, or a member of an enumeration that is called so: those of other engines number theirs.
+/// Reads a text, or a member of an enumeration by its name, because other engines number their members.
 fn kind_named(value: &Bound<'_, PyAny>) -> PyResult<OutputKind> {
     let name = match value.cast::<PyString>() {
         Ok(name) => text("output_kind", name)?,

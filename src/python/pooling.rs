@@ -1,4 +1,4 @@
-//! `PoolingParams` as Python sees them, and the parameters of either kind of request.
+//! `PoolingParams` in Python, and the parameters of both kinds of requests.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
@@ -7,7 +7,7 @@ use super::arrays::text;
 use super::params::PySamplingParams;
 use crate::config::{OutputKind, PoolingParams, RequestParams};
 
-/// Settings of a request for a vector. Immutable; checked when made.
+/// Settings of an embedding request. Immutable; checked when created.
 #[pyclass(frozen, name = "PoolingParams", module = "rocmforge._rocmforge")]
 pub(super) struct PyPoolingParams(PoolingParams);
 
@@ -35,7 +35,7 @@ impl PyPoolingParams {
     }
 }
 
-/// The parameters of a request for tokens, or of one for a vector.
+/// The parameters of a request for tokens, or of a request for an embedding.
 #[derive(FromPyObject)]
 pub(super) enum PyParams<'py> {
     Sampling(Bound<'py, PySamplingParams>),
@@ -51,7 +51,7 @@ impl PyParams<'_> {
     }
 }
 
-/// Whether all of a request's outputs are to come at once.
+/// True if all outputs of a request are delivered at once.
 pub(super) fn keeps_all(params: &RequestParams, final_only: bool) -> bool {
     let wanted = matches!(params, RequestParams::Sampling(params) if params.output_kind == OutputKind::FinalOnly);
     final_only || wanted

@@ -1,4 +1,4 @@
-//! `Inbox`: hands requests to the engine and their outputs to Python.
+//! `Inbox`: submits requests to the engine and returns their outputs to Python.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use pyo3::types::PyString;
 
 use super::arrays::{integer, real, seconds, text, token_ids_up_to};
 use super::handle::Handle;
+use super::image::{PyImage, pictures};
 use super::merged::{LoopWaker, MergedOutputs};
 use super::output::Progress;
 use super::pooling::{PyParams, keeps_all};
@@ -21,17 +22,17 @@ pub(super) struct PyInbox {
     outputs: Arc<MergedOutputs>,
 }
 
-/// A request that the engine has taken.
+/// A request that the engine has accepted.
 #[pyclass(frozen, get_all, name = "Accepted", module = "rocmforge._rocmforge")]
 pub(super) struct PyAccepted {
-    /// The number by which the inbox knows the request.
+    /// The key of the request in the inbox.
     key: u64,
-    /// The request's name: the one given, or one that the engine made up.
+    /// The request's name: the given one, or one that the engine generated.
     request_id: String,
     prompt_token_ids: Vec<u32>,
 }
 
-/// Text, or token ids. Of an iterable no more is read than a prompt may have.
+/// Reads text or token ids. An iterable is read at most up to the maximum length of a prompt.
 pub(super) fn prompt_argument(engine: &Engine, value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     match value.cast::<PyString>() {
         Ok(value) => Ok(Prompt::Text(text("prompt", value)?)),
@@ -44,6 +45,7 @@ pub(super) fn prompt_argument(engine: &Engine, value: &Bound<'_, PyAny>) -> PyRe
 
 /// The arguments of a request beside its prompt and its parameters.
 pub(super) struct Options<'a, 'py> {
+    pub(super) images: Vec<Bound<'py, PyImage>>,
     pub(super) request_id: Option<&'a Bound<'py, PyString>>,
     pub(super) priority: Option<&'a Bound<'py, PyAny>>,
     pub(super) timeout: Option<&'a Bound<'py, PyAny>>,
@@ -51,7 +53,7 @@ pub(super) struct Options<'a, 'py> {
     pub(super) client: Option<&'a Bound<'py, PyString>>,
 }
 
-/// A request of Python's arguments.
+/// Creates a request from Python's arguments.
 pub(super) fn new_request(
     engine: &Engine,
     sink: Arc<dyn OutputSink>,
@@ -59,10 +61,11 @@ pub(super) fn new_request(
     params: RequestParams,
     options: Options<'_, '_>,
 ) -> PyResult<NewRequest> {
-    let Options { request_id, priority, timeout, cache_salt, client } = options;
+    let Options { images, request_id, priority, timeout, cache_salt, client } = options;
     Ok(NewRequest {
         name: request_id.map(|name| text("request id", name)).transpose()?,
         prompt: prompt_argument(engine, prompt)?,
+        images: pictures(&images),
         params,
         priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
         timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
@@ -104,15 +107,16 @@ impl PyInbox {
 #[pymethods]
 impl PyInbox {
     /// Hands a request to the engine. `final_only` keeps everything for one delivery at the end.
-    #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=None, timeout=None,
-        cache_salt=None, client=None, final_only=false), text_signature = "($self, prompt, params, *, \
-        request_id=None, priority=0, timeout=None, cache_salt=None, client=None, final_only=False)")]
+    #[pyo3(name = "submit", signature = (prompt, params, *, images=Vec::new(), request_id=None, priority=None,
+        timeout=None, cache_salt=None, client=None, final_only=false), text_signature = "($self, prompt, params, *, \
+        images=(), request_id=None, priority=0, timeout=None, cache_salt=None, client=None, final_only=False)")]
     #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn py_submit(
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         params: PyParams<'_>,
+        images: Vec<Bound<'_, PyImage>>,
         request_id: Option<&Bound<'_, PyString>>,
         priority: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
@@ -123,24 +127,24 @@ impl PyInbox {
         let params = params.get();
         let final_only = keeps_all(&params, final_only);
         let engine = self.handle.engine()?;
-        let options = Options { request_id, priority, timeout, cache_salt, client };
+        let options = Options { images, request_id, priority, timeout, cache_salt, client };
         let request = new_request(engine, self.outputs.clone(), prompt, params, options)?;
         Ok(py.detach(|| self.submit(request, final_only))?)
     }
 
-    /// Ids of requests with news, at once.
+    /// Returns the keys of requests with new outputs, without waiting.
     fn ready(&self) -> Vec<u64> {
         self.outputs.ready().into_iter().map(|id| id.0).collect()
     }
 
-    /// Returns what `ready` does, after waiting for at most `timeout` seconds.
+    /// Returns the same as `ready`, after waiting for new outputs for at most `timeout` seconds.
     ///
     /// # Errors
-    /// `EngineDeadError` when requests wait here and the engine has ended: nothing will come any more.
+    /// `EngineDeadError` if requests wait here and the engine has ended: no more outputs can arrive.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<u64>> {
         let timeout = seconds("timeout", timeout)?;
         let engine = self.handle.engine()?;
-        // Asked before the wait: what was delivered until then is there after it.
+        // Checked before the wait, so that the wait returns everything that was delivered until then.
         let ended = engine.has_ended();
         let ready = py.detach(|| self.outputs.wait(timeout));
         py.check_signals()?;
@@ -150,11 +154,11 @@ impl PyInbox {
         Ok(ready.into_iter().map(|id| id.0).collect())
     }
 
-    /// Takes the news of a request; `None` when there are none.
+    /// Takes the new outputs of a request; `None` if there are none.
     ///
     /// # Errors
-    /// The error of a request that ended with one. Without `raise_errors` only `EngineDeadError`; any other error is
-    /// told of the sequences that it ended.
+    /// The error of a request that ended with one. Without `raise_errors`, only `EngineDeadError` is raised. All other
+    /// errors are then reported in the sequences that they ended.
     #[pyo3(signature = (key, *, raise_errors=true))]
     fn take(&self, py: Python<'_>, key: u64, raise_errors: bool) -> PyResult<Option<PyRequestUpdate>> {
         let Some(update) = self.outputs.take(RequestId(key)) else { return Ok(None) };
@@ -162,7 +166,7 @@ impl PyInbox {
         Ok(Some(update.into_python(py, tokenizer, raise_errors)?))
     }
 
-    /// Aborts the request unless it has finished; no more is heard of it.
+    /// Aborts a request, unless it has finished. It delivers no more outputs.
     fn forget(&self, py: Python<'_>, key: u64) -> PyResult<()> {
         let engine = self.handle.engine()?;
         let id = RequestId(key);
@@ -172,13 +176,13 @@ impl PyInbox {
         }
     }
 
-    /// Aborts all of its requests that have not finished.
+    /// Aborts all requests that have not finished.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let engine = self.handle.engine()?;
         Ok(py.detach(|| abort(engine, self.outputs.close()))?)
     }
 
-    /// Generated tokens of the requests that have not been taken to their end.
+    /// Generated tokens of the requests that are still here.
     #[getter]
     fn num_tokens(&self) -> usize {
         self.outputs.num_tokens()
@@ -189,10 +193,10 @@ impl PyInbox {
     }
 }
 
-/// Whoever lets an inbox go waits for nothing in it any more: an event loop that was closed, above all.
+/// A dropped inbox aborts its requests, since nobody waits for them. The usual cause is a closed event loop.
 impl Drop for PyInbox {
     fn drop(&mut self) {
-        // In a forked child the locks behind it may be held for ever, and the requests are the parent's.
+        // In a forked child the locks may be held forever, and the requests belong to the parent.
         if let Ok(engine) = self.handle.engine() {
             // Only a dead engine refuses, and it has ended its requests.
             let _ = abort(engine, self.outputs.close());
@@ -200,7 +204,7 @@ impl Drop for PyInbox {
     }
 }
 
-/// A dead engine has ended its requests already.
+/// Aborts requests. A dead engine has already ended them.
 pub(super) fn abort(engine: &Engine, ids: impl IntoIterator<Item = RequestId>) -> Result<()> {
     ids.into_iter().try_for_each(|id| match engine.abort_id(id) {
         Err(Error::EngineDead { .. }) => Ok(()),

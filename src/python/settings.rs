@@ -1,5 +1,5 @@
-//! Settings of an engine from Python and back: the `EngineSettings` of `rocmforge/settings.py`, by the names and with
-//! the defaults that `config` lists.
+//! Converts an engine's settings from Python and back: the `EngineSettings` of `rocmforge/settings.py`. Their names and
+//! defaults are those of `config`.
 
 use std::path::PathBuf;
 
@@ -15,10 +15,10 @@ use super::snapshots::speculation;
 use crate::backend::{self, OpenDevice};
 use crate::config::{ComputeDtype, EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting, SpeculativeConfig};
 
-/// Arguments for an engine in this interpreter; a setting that was not given has its default.
+/// Returns arguments for an engine in this interpreter, with defaults for absent settings.
 ///
 /// # Errors
-/// `TypeError` for a name that is none, or a value of a wrong type; `InvalidRequest` for a value out of its range.
+/// `TypeError` for an unknown name or a value of a wrong type; `InvalidRequest` for a value out of its range.
 pub(super) fn args_with(py: Python<'_>, model: PathBuf, given: Option<&Bound<'_, PyDict>>) -> PyResult<EngineArgs> {
     let mut args = engine_args(py, model)?;
     for (name, value) in given.into_iter().flatten() {
@@ -28,7 +28,7 @@ pub(super) fn args_with(py: Python<'_>, model: PathBuf, given: Option<&Bound<'_,
         };
         set(name, place(&mut args), &value)?;
     }
-    // Last, since it has to agree with the platform.
+    // Last, because it must agree with the platform.
     if let Some(device) = given.map_or(Ok(None), |given| given.get_item(DEVICE))? {
         args.choose_device(DEVICE, &name_of(DEVICE, &device)?)?;
     }
@@ -37,11 +37,11 @@ pub(super) fn args_with(py: Python<'_>, model: PathBuf, given: Option<&Bound<'_,
 
 const DEVICE: &str = "device";
 
-/// `what`: the setting's name, for errors.
+/// `what` is the setting's name, for errors.
 fn set(what: &'static str, setting: Setting<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
     let some = Some(value).filter(|value| !value.is_none());
     match setting {
-        // `args_with` chooses it after all others.
+        // `args_with` sets it after all others.
         Setting::Device(_) => {}
         Setting::Count(count) => *count = integer(what, value)?,
         Setting::OptionalCount(count) => *count = optional_integer(what, some)?,
@@ -73,10 +73,10 @@ fn file(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     value.extract::<PathBuf>().map_err(|_| wrong_type(what, value, "a path"))
 }
 
-/// Whether an engine with these settings would use a GPU. Opens the driver.
+/// True if an engine with these settings would use a GPU. Opens the driver.
 ///
 /// # Errors
-/// `DeviceError` where a GPU is asked for that is not usable.
+/// `DeviceError` if the settings request a GPU that is not usable.
 #[pyfunction]
 #[pyo3(signature = (**settings))]
 pub(super) fn uses_gpu(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<bool> {
@@ -87,7 +87,7 @@ pub(super) fn uses_gpu(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> 
     Ok(matches!(device?, OpenDevice::Gpu(_)))
 }
 
-/// Every setting with its default: what `LLM` shows as those of its arguments.
+/// Returns every setting with its default. `LLM` shows them as its arguments.
 #[pyfunction]
 pub(super) fn default_settings(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let mut args = EngineArgs::new("");

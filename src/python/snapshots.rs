@@ -1,6 +1,6 @@
-//! Statistics of an engine and records of finished requests, as instances of the public dataclasses of
-//! `rocmforge.stats` and `rocmforge.outputs`. A struct here names the fields of one of them, and the class refuses
-//! names that it does not have.
+//! Statistics of an engine and records of finished requests, as instances of the public dataclasses in
+//! `rocmforge.stats` and `rocmforge.outputs`. Each struct here has the fields of one dataclass, whose constructor
+//! refuses unknown names.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -14,7 +14,7 @@ use crate::kv_cache::{Histogram, MissedTokens, PrefixMiss};
 
 type Class = PyOnceLock<Py<PyType>>;
 
-/// An instance of the class `module.name`, by the names of its fields.
+/// Returns an instance of the class `module.name` with these fields.
 fn instance<'py>(
     py: Python<'py>,
     class: &'static Class,
@@ -42,7 +42,7 @@ fn histogram<'py>(py: Python<'py>, durations: &Histogram) -> PyResult<Bound<'py,
     instance(py, &CLASS, ("rocmforge.stats", "Histogram"), fields)
 }
 
-/// Requests by how they ended.
+/// Requests by finish reason.
 #[derive(IntoPyObject)]
 struct FinishedFields {
     stop: u64,
@@ -52,7 +52,7 @@ struct FinishedFields {
     error: u64,
 }
 
-/// Prompt tokens that the prefix cache did not have, by the reason.
+/// Prompt tokens that were not in the prefix cache, by reason.
 #[derive(IntoPyObject)]
 struct MissedFields {
     last_block: u64,
@@ -103,12 +103,16 @@ struct StatsFields<'py> {
     spec_decode_num_accepted_tokens: u64,
     spec_decode_num_accepted_tokens_per_pos: Bound<'py, PyTuple>,
     spec_decode_num_drafter_tokens: u64,
+    mm_cache_queries: u64,
+    mm_cache_hits: u64,
+    image_tokens: u64,
+    image_encoder_seconds: f64,
 }
 
-/// A `rocmforge.Stats`.
+/// Returns a `rocmforge.Stats`.
 pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Class = PyOnceLock::new();
-    let (cache, residency, guessed) = (&stats.kv_cache, &stats.kv_cache.residency, &stats.speculation);
+    let (cache, residency, drafted) = (&stats.kv_cache, &stats.kv_cache.residency, &stats.speculation);
     let fields = StatsFields {
         num_waiting: stats.num_waiting,
         num_running: stats.num_running,
@@ -143,12 +147,16 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         logits_rows_fetched: stats.logits_rows_fetched,
         device_allocations: stats.device_allocations,
         finished_records: stats.finished_records,
-        spec_decode_num_proposed_tokens: guessed.num_proposed_tokens,
-        spec_decode_num_drafts: guessed.num_drafts,
-        spec_decode_num_draft_tokens: guessed.num_draft_tokens,
-        spec_decode_num_accepted_tokens: guessed.num_accepted_tokens,
-        spec_decode_num_accepted_tokens_per_pos: PyTuple::new(py, &guessed.num_accepted_tokens_per_pos)?,
-        spec_decode_num_drafter_tokens: guessed.num_drafter_tokens,
+        spec_decode_num_proposed_tokens: drafted.num_proposed_tokens,
+        spec_decode_num_drafts: drafted.num_drafts,
+        spec_decode_num_draft_tokens: drafted.num_draft_tokens,
+        spec_decode_num_accepted_tokens: drafted.num_accepted_tokens,
+        spec_decode_num_accepted_tokens_per_pos: PyTuple::new(py, &drafted.num_accepted_tokens_per_pos)?,
+        spec_decode_num_drafter_tokens: drafted.num_drafter_tokens,
+        mm_cache_queries: stats.images.num_queries,
+        mm_cache_hits: stats.images.num_hits,
+        image_tokens: stats.images.num_tokens,
+        image_encoder_seconds: stats.images.busy_micros as f64 / 1e6,
     };
     instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
 }
@@ -164,7 +172,7 @@ struct MetricsFields {
     num_preemptions: usize,
 }
 
-/// A `rocmforge.RequestMetrics`.
+/// Returns a `rocmforge.RequestMetrics`.
 pub(super) fn request_metrics<'py>(py: Python<'py>, metrics: &RequestMetrics) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Class = PyOnceLock::new();
     let fields = MetricsFields {
@@ -189,7 +197,7 @@ struct RecordFields<'a, 'py> {
     metrics: Bound<'py, PyAny>,
 }
 
-/// A `rocmforge.RequestRecord`.
+/// Returns a `rocmforge.RequestRecord`.
 pub(super) fn request_record<'py>(py: Python<'py>, record: &RequestRecord) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Class = PyOnceLock::new();
     let fields = RecordFields {
@@ -209,9 +217,10 @@ struct MemoryFields {
     kv_cache: u64,
     scratch: u64,
     other: u64,
+    host_weights: u64,
 }
 
-/// A `rocmforge.MemoryUsage`.
+/// Returns a `rocmforge.MemoryUsage`.
 pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Class = PyOnceLock::new();
     let fields = MemoryFields {
@@ -219,6 +228,7 @@ pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyRes
         kv_cache: memory.kv_cache,
         scratch: memory.scratch,
         other: memory.other,
+        host_weights: memory.host_weights,
     };
     instance(py, &CLASS, ("rocmforge.stats", "MemoryUsage"), fields)
 }
@@ -265,7 +275,7 @@ pub(super) fn speculation(config: &SpeculativeConfig) -> SpeculationFields {
         SpeculativeMethod::Mtp => SpeculationFields::Block(BlockFields { method: name, num_speculative_tokens }),
         SpeculativeMethod::DraftModel => SpeculationFields::DraftModel(DraftModelFields {
             method: name,
-            // It came as JSON, which holds text alone.
+            // The path came as JSON, which only holds text.
             model: model.as_ref().map(|path| path.to_string_lossy().into_owned()),
             num_speculative_tokens,
         }),
@@ -306,7 +316,7 @@ impl From<&EngineConfig> for ConfigFields {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             block_size: config.block_size,
-            // Blocks of all groups together, as in the statistics.
+            // The blocks of all groups together, like in the statistics.
             num_blocks: config.kv_groups.iter().map(|group| group.num_blocks).sum(),
             num_state_slots: config.states.map_or(0, |states| states.num_slots),
             state_snapshot_interval: config.states.map(|states| states.snapshot_interval),

@@ -1,4 +1,4 @@
-//! `StructuredOutputsParams` as Python sees them: checked when they are made, immutable after.
+//! `StructuredOutputsParams` in Python: checked when created, immutable afterwards.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
@@ -9,25 +9,24 @@ use crate::Error;
 use crate::config::{Form, StructuredFields, StructuredOutputs};
 use crate::grammar::in_lark;
 
-/// The form that a generated text is to have. Exactly one of the first five is given. Immutable; checked when made.
+/// The required form of a generated text. Give exactly one of the first five. Immutable; checked when created.
 ///
 /// Args:
-///     json: A JSON value that this schema allows: a dictionary, or JSON text.
+///     json: A JSON value that this schema allows: a dictionary, JSON text, or a Pydantic class.
 ///     regex: A text that this regular expression matches as a whole, in the syntax of Rust's crate regex.
 ///     choice: One of these texts.
-///     grammar: A text of the language that this grammar describes, in the syntax of Lark (its first rule is
-///         `start`) or of GBNF (`root`).
+///     grammar: A text that this grammar allows, in the syntax of Lark (the first rule is `start`) or of GBNF (`root`).
 ///     json_object: Any JSON object.
 ///     disable_any_whitespace: No white space between the parts of JSON.
-///     whitespace_pattern: A regular expression of the white space between the parts of JSON; any unless given.
-///     begin_token_id: The form begins behind the first such token, and what comes before it is free. So a model thinks
+///     whitespace_pattern: A regular expression for white space between the parts of JSON. By default any is allowed.
+///     begin_token_id: The form begins after the first such token; text before it is free. So a model can reason
 ///         before it answers.
-///     optional: Whether the text may end without that token; otherwise it does not end before it.
+///     optional: True if the text may end without that token; otherwise it cannot end before it.
 #[pyclass(frozen, eq, name = "StructuredOutputsParams", module = "rocmforge")]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PyStructuredOutputs(pub(super) StructuredOutputs);
 
-/// Fields in the order of the constructor: `repr` and pickling go through them.
+/// Fields in the order of the constructor. `repr` and pickling iterate over them.
 const FIELDS: [&str; 9] = [
     "json",
     "regex",
@@ -121,10 +120,10 @@ impl PyStructuredOutputs {
     }
 }
 
-/// Returns a grammar in the syntax of Lark as it is, and one in the syntax of GBNF in that of Lark.
+/// Returns a grammar in the syntax of Lark: Lark unchanged, GBNF translated.
 ///
 /// Raises:
-///     InvalidRequestError: A grammar in the syntax of GBNF that is wrong.
+///     InvalidRequestError: A GBNF grammar is invalid.
 #[pyfunction]
 pub(super) fn grammar_in_lark(grammar: &str) -> PyResult<String> {
     let expected = "a grammar in the syntax of Lark or of GBNF";
@@ -140,13 +139,16 @@ fn string(what: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Opti
     value.map(string).transpose()
 }
 
-/// Text stays as it is; a dictionary becomes text.
+/// Returns a schema as text. Text is kept unchanged, and a Pydantic class is asked for its schema.
 fn schema(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(value) = value.cast::<PyString>() {
         return Ok(text("json", value)?);
     }
+    if value.is_instance_of::<PyType>() && value.hasattr("model_json_schema")? {
+        return Ok(to_json("json", &value.call_method0("model_json_schema")?)?.to_string());
+    }
     if !value.is_instance_of::<PyDict>() {
-        return Err(wrong_type("json", value, "a JSON schema as a dictionary or as JSON text"));
+        return Err(wrong_type("json", value, "a JSON schema as a dictionary, as JSON text or as a Pydantic class"));
     }
     Ok(to_json("json", value)?.to_string())
 }

@@ -1,4 +1,4 @@
-//! The file's tokenizer and chat template, with or without an engine around them.
+//! The file's tokenizer and chat template, with or without an engine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::{Error, Result};
 #[pyclass(frozen, name = "Tokenizer", module = "rocmforge")]
 pub(super) struct PyTokenizer {
     tokenizer: Arc<Tokenizer>,
-    /// The error says how to give a template to a file that has none.
+    /// The error explains how to supply a template for a file without one.
     template: Result<Arc<ChatTemplate>>,
-    /// The file, from anywhere: pickling goes by it.
+    /// The file's absolute path, by which the tokenizer is pickled.
     model: PathBuf,
 }
 
@@ -53,12 +53,12 @@ impl PyTokenizer {
     }
 }
 
-/// A path that holds in other folders too; as it is where the current folder cannot be told.
+/// Returns a path that is valid in other folders too. Returns it unchanged if the current folder is unknown.
 pub(super) fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// A conversation as a prompt.
+/// A conversation as a prompt. Immutable.
 #[pyclass(frozen, get_all, eq, name = "ChatPrompt", module = "rocmforge")]
 #[derive(PartialEq, Eq)]
 pub(super) struct PyChatPrompt {
@@ -73,7 +73,7 @@ impl PyChatPrompt {
         Self { text, token_ids }
     }
 
-    /// Copies and pickles are made of these.
+    /// Returns the arguments for copying and pickling.
     fn __getnewargs__(&self) -> (String, Vec<u32>) {
         (self.text.clone(), self.token_ids.clone())
     }
@@ -110,7 +110,7 @@ impl Default for ChatOptions {
 
 impl ChatOptions {
     /// # Errors
-    /// `TypeError` for a name that is none of an option, or a value of a wrong type.
+    /// `TypeError` for an unknown option, or a value of a wrong type.
     fn new(given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         const FORMAT: &str = "chat_template_content_format";
         let mut options = Self::default();
@@ -143,7 +143,7 @@ impl ChatOptions {
     }
 }
 
-/// Further variables of the template; those that have arguments of their own are refused.
+/// Reads additional variables of the template. Variables with separate arguments are refused.
 fn template_kwargs(value: &Bound<'_, PyAny>) -> PyResult<Map<String, Value>> {
     const KWARGS: &str = "chat_template_kwargs";
     let dict = value.cast::<PyDict>().map_err(|_| wrong_type(KWARGS, value, "a dictionary"))?;
@@ -157,8 +157,8 @@ fn template_kwargs(value: &Bound<'_, PyAny>) -> PyResult<Map<String, Value>> {
     Ok(vars)
 }
 
-/// A list of messages that name their roles. Checked here because a template's own complaint about anything else
-/// would be about its operators.
+/// Reads a list of messages with roles. Checked here because a template's error on anything else would only name an
+/// operator.
 fn messages(messages: &Bound<'_, PyAny>) -> PyResult<Value> {
     const MESSAGES: &str = "a list of messages such as {\"role\": \"user\", \"content\": \"...\"}";
     let value = to_json("messages", messages)?;
@@ -184,8 +184,8 @@ impl PyTokenizer {
         Ok(opened?)
     }
 
-    /// Token ids of a text. `add_special` adds the tokens that the file wants at the beginning and the end;
-    /// `parse_special` turns text that spells a control token into it: never do so with what users write.
+    /// Returns the token ids of a text. `add_special` adds the file's tokens at the beginning and the end.
+    /// `parse_special` turns text that spells a control token into it: never use it with users' text.
     #[pyo3(signature = (text, *, add_special=true, parse_special=false))]
     fn encode(
         &self,
@@ -198,7 +198,7 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.encode(text, add_special, parse_special))?)
     }
 
-    /// Token ids of a pair of texts, as models that rank were trained with it; no text becomes a control token.
+    /// Returns the token ids of a pair of texts, in the format of ranking models. No text becomes a control token.
     fn encode_pair(
         &self,
         py: Python<'_>,
@@ -209,14 +209,14 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.encode_pair(first, second))?)
     }
 
-    /// The text of token ids; what is no UTF-8 becomes U+FFFD.
+    /// Returns the text of token ids; invalid UTF-8 becomes U+FFFD.
     #[pyo3(signature = (ids, *, skip_special=false))]
     fn decode(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, skip_special: bool) -> PyResult<String> {
         let ids = token_ids("ids", ids)?;
         Ok(py.detach(|| self.tokenizer.decode(&ids, skip_special))?)
     }
 
-    /// The bytes of token ids.
+    /// Returns the bytes of token ids.
     #[pyo3(signature = (ids, *, skip_special=false))]
     fn decode_bytes<'py>(
         &self,
@@ -228,7 +228,7 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.decode_bytes(&ids, skip_special))?.into())
     }
 
-    /// The text of a conversation by the file's chat template, or by the one that the options give.
+    /// Renders a conversation with the file's chat template or with the one in the options.
     #[pyo3(signature = (messages, **options))]
     fn apply_chat_template(
         &self,
@@ -241,7 +241,7 @@ impl PyTokenizer {
         Ok(messages.py().detach(render)?.text)
     }
 
-    /// The conversation as text and as token ids; only the template's own text can become control tokens.
+    /// Returns a conversation as text and token ids. Only the template's text can become control tokens.
     #[pyo3(signature = (messages, **options))]
     fn encode_chat(&self, messages: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<PyChatPrompt> {
         let options = ChatOptions::new(options)?;
@@ -252,6 +252,11 @@ impl PyTokenizer {
         let render = || render_chat(&self.tokenizer, &*self.template(options.chat_template)?, &conversation);
         let prompt = messages.py().detach(render)?;
         Ok(PyChatPrompt { text: prompt.text, token_ids: prompt.token_ids })
+    }
+
+    /// Returns the maximum length in bytes of the text of this many tokens; `None` if the length is not limited.
+    fn max_text_bytes(&self, num_tokens: usize) -> Option<usize> {
+        self.tokenizer.max_text_bytes(num_tokens)
     }
 
     #[getter]
@@ -270,24 +275,30 @@ impl PyTokenizer {
         self.tokenizer.bos_token_id()
     }
 
-    /// Whether the file has a chat template.
+    /// True if the file has a chat template.
     #[getter]
     fn has_chat_template(&self) -> bool {
         self.template.is_ok()
     }
 
-    /// The text of the file's chat template, even of one that is not understood.
+    /// The text of the file's chat template, even if the engine cannot run it.
     #[getter]
     fn chat_template(&self) -> Option<&str> {
         self.template.as_ref().ok().map(|template| template.source())
     }
 
-    /// Whether a token is a control token.
+    /// The text of the template for conversations with tools: the file's `tool_use` template, or its only one.
+    #[getter]
+    fn tool_use_template(&self) -> Option<&str> {
+        self.template.as_ref().ok().map(|template| template.for_tools(&Value::Array(Vec::new())).source())
+    }
+
+    /// True if a token is a control token.
     fn is_special(&self, token_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.tokenizer.is_special(integer("token_id", token_id)?))
     }
 
-    /// Pickles the tokenizer by its file: whoever unpickles it reads the file again.
+    /// Pickles the tokenizer by its path. Unpickling reads the file again.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, (PathBuf,)) {
         (slf.get_type(), (slf.get().model.clone(),))
     }

@@ -1,4 +1,4 @@
-//! News of a request, as Python sees them.
+//! The new output of a request, in its Python form.
 
 use numpy::PyArray1;
 use pyo3::intern;
@@ -12,30 +12,30 @@ use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, To
 use crate::kv_cache::PrefixMiss;
 use crate::tokenizer::Tokenizer;
 
-/// News of a request since the last update.
+/// The new output of a request since the last update.
 #[pyclass(frozen, get_all, name = "RequestUpdate", module = "rocmforge._rocmforge")]
 pub(super) struct PyRequestUpdate {
-    /// A `CompletionUpdate` for each sequence with news.
+    /// One update for each sequence with new output.
     completions: Py<PyList>,
-    /// Whether nothing will follow.
+    /// True if nothing will follow.
     finished: bool,
-    /// Log-probabilities of the prompt, which come once: a dictionary per position, `None` at the first.
+    /// Log-probabilities of the prompt by position, delivered once; `None` at the first position.
     prompt_logprobs: Option<Py<PyList>>,
-    /// The vector of a request for one.
+    /// The vector of an embedding request, delivered at its end.
     embedding: Option<Py<PyArray1<f32>>>,
     metrics: Py<PyUpdateMetrics>,
 }
 
-/// News of one of a request's sequences.
+/// The new output of one sequence of a request.
 #[pyclass(frozen, get_all, name = "CompletionUpdate", module = "rocmforge._rocmforge")]
 pub(super) struct PyCompletionUpdate {
     index: usize,
     text: Py<PyString>,
     token_ids: Py<PyList>,
     finish_reason: Option<&'static str>,
-    /// A token id or a text.
+    /// The stop token or the stop text.
     stop_reason: Option<Py<PyAny>>,
-    /// A dictionary from ids to `rocmforge.Logprob` per new token; `None` where none are wanted.
+    /// One dictionary from token ids to `rocmforge.Logprob` for each new token; `None` without log-probabilities.
     logprobs: Option<Py<PyList>>,
     cumulative_logprob: Option<f64>,
     error: Option<String>,
@@ -69,8 +69,7 @@ impl From<&RequestMetrics> for PyUpdateMetrics {
 
 impl Update {
     /// # Errors
-    /// The error of the request, when it ended with one: always with `raise_errors`, else only where the engine is
-    /// dead.
+    /// The error that ended the request, with `raise_errors`. Without it, only the error of a dead engine.
     pub(super) fn into_python(
         self,
         py: Python<'_>,
@@ -119,7 +118,7 @@ fn completion(
     })
 }
 
-/// The finish reason's name in Python's public classes.
+/// Returns the finish reason's name in Python's public classes.
 pub(super) fn reason_name(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -130,9 +129,9 @@ pub(super) fn reason_name(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Lists what `CompletionOutput.logprobs` has of each position, a dictionary from ids to `rocmforge.Logprob`, with
-/// `None` where there is nothing (the first prompt token). A step of many sequences brings hundreds of entries, so each
-/// is made once, and by `tuple` itself, past the constructor of its class, which is a function of Python.
+/// Returns the entries of `CompletionOutput.logprobs`: per position a dictionary from ids to `rocmforge.Logprob`, or
+/// `None` at the first prompt token. A step of many sequences has hundreds of entries. So each is created once, and
+/// directly by `tuple`, without the Python constructor of its class.
 fn positions(
     py: Python<'_>,
     positions: impl Iterator<Item = Option<TokenLogprobs>>,

@@ -1,8 +1,8 @@
-//! Sampling from what a device selected of a row: always the token that the whole row would give.
+//! Samples from the part of a row that a device selected. The result is always the token that the whole row would give.
 //!
-//! The best few tokens decide where no others are in play, since what follows is computed from the same numbers in the
-//! same order as from a row: the draw among them is the same to the last bit. Where more are in play the device draws,
-//! and `drawn` makes sure of it. Where neither can tell, the row has to be read.
+//! The best few tokens are enough if no others are in play. Every later number has the same inputs and order as for a
+//! whole row, so the draw is identical to the last bit. If more tokens are in play, the device draws, and `drawn`
+//! verifies the result. If neither is certain, the row has to be read.
 
 use std::slice::from_ref;
 
@@ -10,43 +10,48 @@ use super::math::per_logit;
 use super::select::{key, key_id};
 use super::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs, failed, impossible};
 use crate::config::MAX_LOGPROBS;
-use crate::selection::{BestTokens, Draw, MAX_TOP, NO_TOKEN, Ranked, Selected, TokenMask, Wanted, Wish};
+use crate::selection::{BestTokens, Draw, MAX_TOP, NO_TOKEN, Ranked, SamplingRequest, Selected, TokenMask, Wanted};
 use crate::{Error, Result};
 
-// Log-probabilities never need more than a device brings.
+// A device always returns enough tokens for the log-probabilities.
 const _: () = assert!(MAX_LOGPROBS <= MAX_TOP);
 
 /// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picked {
     pub token: u32,
-    /// Log-probabilities, if the settings ask for them.
+    /// Log-probabilities, if they are requested.
     pub logprobs: Option<TokenLogprobs>,
 }
 
 impl SequenceSampler {
-    /// The part of its row of logits that a token needs, `ahead` tokens behind the next one, where the tokens of the
-    /// mask may come, or all.
-    pub fn wish<'a>(&'a self, vocab_size: usize, ahead: usize, mask: Option<&'a TokenMask>) -> Wish<'a> {
+    /// Returns what the sampling of a token needs of its row of logits, `ahead` tokens after the next one. With a mask,
+    /// only its tokens are allowed.
+    pub fn sampling_request<'a>(
+        &'a self,
+        vocab_size: usize,
+        ahead: usize,
+        mask: Option<&'a TokenMask>,
+    ) -> SamplingRequest<'a> {
         let own = !self.alters_logits() && mask.is_none();
         let wanted = self.wanted(vocab_size, ahead, own);
         let unaltered = match (self.params().logprobs, wanted) {
             (None, _) => 0,
             (Some(_), Wanted::Argmax) if own => 0,
             (Some(_), Wanted::Top { .. }) if own => 0,
-            // The host chooses, and the best tokens of the model's own row name the chosen one nearly always.
+            // The host picks the token, which is nearly always among the best tokens of the model's own row.
             (Some(_), Wanted::Top { .. }) => MAX_TOP,
-            // The device says the chosen token's place; the logarithm of the sum comes with the best tokens.
+            // The device returns the picked token's rank; the logarithm of the sum comes with the best tokens.
             (Some(top), _) => top.max(1),
         };
         let unaltered = unaltered.min(MAX_TOP).min(vocab_size) as u32;
-        Wish { wanted, alteration: self.alteration(), mask, unaltered }
+        SamplingRequest { wanted, alteration: self.alteration(), mask, unaltered }
     }
 
-    /// `own`: the token is chosen of the row as the model left it.
+    /// `own`: true if the token is picked from the row as the model left it.
     fn wanted(&self, vocab_size: usize, ahead: usize, own: bool) -> Wanted {
         let p = self.params();
-        // They are taken of the row as the model left it.
+        // The log-probabilities are computed from the row as the model left it.
         let logprobs = if own { p.logprobs.unwrap_or(0) } else { 0 };
         let candidates = match (p.temperature == 0.0, p.top_k) {
             (true, _) if logprobs == 0 => return Wanted::Argmax,
@@ -57,7 +62,7 @@ impl SequenceSampler {
         Wanted::Top { k: candidates.max(logprobs).min(vocab_size) as u32 }
     }
 
-    /// How a token is drawn on a device, `ahead` tokens behind the next one.
+    /// Returns how a device should draw the token that comes `ahead` tokens after the next one.
     pub(super) fn draw(&self, ahead: usize) -> Draw {
         let p = self.params();
         Draw {
@@ -71,8 +76,8 @@ impl SequenceSampler {
 }
 
 impl Sampler {
-    /// The next token of a sequence, and its log-probabilities, from what came back of its row of logits, and of the
-    /// row as the model left it (`Selection::unaltered`); `None` when only the whole row can tell.
+    /// Picks the next token of a sequence, with its log-probabilities. Uses the selected part of its row of logits, and
+    /// of the row as the model left it (`Selection::unaltered`). Returns `None` if the whole row is needed.
     ///
     /// # Errors
     /// The errors of `pick_from_row`.
@@ -94,7 +99,7 @@ impl Sampler {
                 return self.with_logprobs(token, unaltered, sequence);
             }
             Selected::Argmax { token: NO_TOKEN, .. } => return Err(not_a_number()),
-            // The largest of all is the token, however large: the row itself is not needed.
+            // The largest logit decides, however large it is, so the row itself is not needed.
             Selected::Argmax { token, logit, .. }
                 if *logit == f32::INFINITY && mask.is_none() && sequence.params().logprobs.is_none() =>
             {
@@ -105,7 +110,7 @@ impl Sampler {
             }
             &Selected::Top { ids, logits, log_sum_exp } => BestTokens { ids, logits, log_sum_exp, chosen: None },
         };
-        // Where the alteration leaves none of the allowed tokens, the mask goes first.
+        // If the alteration leaves none of the allowed tokens, the mask takes precedence.
         if mask.is_some() && best.logits.first() == Some(&f32::NEG_INFINITY) && !best.log_sum_exp.is_nan() {
             return Ok(None);
         }
@@ -118,11 +123,11 @@ impl Sampler {
         self.with_logprobs(token, own, sequence)
     }
 
-    /// The next token of a sequence, and its log-probabilities, from its row of logits, where the tokens of the mask
-    /// may come, or all. Log-probabilities are the model's own.
+    /// Picks the next token of a sequence, with its log-probabilities, from its row of logits. With a mask, only its
+    /// tokens are allowed. Log-probabilities are the model's own.
     ///
     /// # Errors
-    /// `StepFailed` when the row has the wrong length, holds a NaN, or leaves no token possible.
+    /// `StepFailed` if the row has the wrong length, holds a NaN, or leaves no token possible.
     pub fn pick_from_row(
         &mut self,
         row: &[f32],
@@ -134,8 +139,8 @@ impl Sampler {
         Ok(Picked { token, logprobs })
     }
 
-    /// Adds the log-probabilities that the settings ask for to a token, where it is known. `own` are the best tokens of
-    /// the row as the model left it.
+    /// Adds the requested log-probabilities to a token, if it is known. `own` are the best tokens of the row as the
+    /// model left it.
     fn with_logprobs(
         &self,
         token: Option<u32>,
@@ -158,8 +163,8 @@ impl Sampler {
         Ok(Some(Picked { token, logprobs }))
     }
 
-    /// Checks candidates. Returns whether they can tell their row's token: infinite logits are equals that a sum does
-    /// not tell apart.
+    /// Checks candidates. Returns true if they are enough to determine their row's token. Infinite logits are not,
+    /// since a sum cannot tell them apart.
     fn check_best(&self, best: BestTokens<'_>) -> Result<bool> {
         let BestTokens { ids, logits, log_sum_exp, .. } = best;
         if log_sum_exp.is_nan() {
@@ -181,7 +186,7 @@ impl Sampler {
         Ok(log_sum_exp.is_finite())
     }
 
-    /// Draws one of the candidates; `None` where others are in play.
+    /// Draws one of the candidates; `None` if other tokens are in play.
     fn draw_from(&mut self, best: BestTokens<'_>, sequence: &SequenceSampler) -> Result<Option<u32>> {
         let params = sequence.params();
         let in_play = if params.top_k == 0 { self.vocab_size } else { params.top_k.min(self.vocab_size) };
@@ -191,19 +196,20 @@ impl Sampler {
         self.keys.clear();
         let candidates = best.ids.iter().zip(best.logits).take(in_play);
         self.keys.extend(candidates.map(|(&id, &logit)| key(logit, id)));
-        // The order that they have when they come from a row.
+        // Sorted in the order that they have when they come from a row.
         self.keys.sort_unstable_by_key(|&key| key_id(key));
         self.weigh_keys(best.logits[0], params.temperature);
         self.choose(&[], sequence).map(Some)
     }
 
-    /// `None` when the candidates are fewer than the `top` tokens asked for, or the chosen one's place is not known.
+    /// Returns `None` if there are fewer candidates than the `top` requested tokens, or if the picked token's rank is
+    /// unknown.
     fn logprobs_of(&self, best: BestTokens<'_>, token: u32, top: usize) -> Option<TokenLogprobs> {
         if best.ids.len() < top.min(self.vocab_size) {
             return None;
         }
         let entry = |token_id: u32, Ranked { logit, rank }| {
-            // Rounding must not make a certain token more than certain.
+            // Rounding must not make the probability of a certain token exceed 1.
             let logprob = f64::from(logit) - f64::from(best.log_sum_exp);
             TokenLogprob { token_id, logprob: logprob.min(0.0) as f32, rank }
         };

@@ -1,8 +1,8 @@
-//! Finds the cut: the token at which the sum of the weights, best token first, reaches a given mass, without sorting
-//! all tokens.
+//! Finds the cut: the token at which the sum of the weights, best token first, reaches a given mass. It does so without
+//! sorting all tokens.
 //!
-//! The weights are summed up by bucket, an interval of logits. Only the bucket in which the running sum reaches the
-//! mass can hold the cut, so its tokens alone are divided into finer buckets, until they are few enough to be sorted.
+//! The weights are summed by bucket, an interval of logits. Only the bucket in which the running sum reaches the mass
+//! can hold the cut. So only its tokens are divided into finer buckets, until they are few enough to be sorted.
 
 use std::cmp::Reverse;
 
@@ -11,15 +11,15 @@ use super::math::{row_min, sum};
 use super::select::{key, key_logit};
 use crate::selection::MAX_TOP;
 
-/// Tokens that are sorted at once. A device brings back at most so many candidates, so that a cut among candidates sums
-/// up in the same order as one among a row's tokens.
+/// The number of tokens that are sorted at once. A device returns at most this many candidates. So a cut among
+/// candidates sums up in the same order as one among a row's tokens.
 const FEW: usize = MAX_TOP;
 /// The number of values of a byte, which holds a token's bucket.
 const BUCKETS: usize = 256;
-/// Sums of each bucket, taken in turn: an addition need not wait for the one before, even if all tokens share a bucket.
+/// The number of sums per bucket, used in turn. An addition need not wait for the previous one, even within one bucket.
 const LANES: usize = 8;
 
-/// Intervals of logits, all of one width but the last, in which is everything below.
+/// Intervals of logits of equal width. The last one also holds everything below.
 #[derive(Clone, Copy)]
 struct Buckets {
     largest: f32,
@@ -27,22 +27,23 @@ struct Buckets {
 }
 
 impl Buckets {
-    /// `range` below the `largest` logit is divided.
+    /// Divides `range` below the `largest` logit.
     fn new(largest: f32, range: f32) -> Self {
-        // Finite and not zero: the largest logit is in the first bucket, whatever is far enough below it in another.
+        // The factor is finite and not zero. So the largest logit is in the first bucket, and any sufficiently lower
+        // one is in another.
         let per_logit = BUCKETS as f32 / range.clamp(f32::MIN_POSITIVE, f32::MAX);
         Self { largest, per_logit: per_logit.min(f32::MAX) }
     }
 
-    /// A better token is never in a later bucket: every operation is monotonic, with its rounding.
+    /// A better token is never in a later bucket, since every operation is monotonic including its rounding.
     #[inline]
     fn place(self, logit: f32) -> u8 {
         const LAST: f32 = (BUCKETS - 1) as f32;
-        // Added to a small number, 2^23 rounds it and leaves it in the low mantissa bits. Unlike a conversion, that
-        // vectorises.
+        // Adding 2^23 rounds a small number and leaves it in the low mantissa bits. Unlike a conversion, this
+        // vectorizes.
         const ROUND: f32 = 8_388_608.0;
         let place = (self.largest - logit) * self.per_logit;
-        // All tokens are in the last bucket when the largest logit is infinite.
+        // All tokens are in the last bucket if the largest logit is infinite.
         let place = if place < LAST { place } else { LAST };
         (place + ROUND).to_bits() as u8
     }
@@ -51,15 +52,15 @@ impl Buckets {
 /// Reusable memory.
 #[derive(Debug, Default)]
 pub(super) struct CutScratch {
-    /// The bucket of every token.
+    /// The bucket of each token.
     places: Vec<u8>,
-    /// Tokens among which the cut is, by ascending id.
+    /// The tokens that may be the cut, by ascending id.
     tokens: Vec<(u64, f32)>,
 }
 
 impl CutScratch {
-    /// Key of the token at which the weights of a row, best token first, add up to `share` of their total. `range`,
-    /// from the `largest` logit down, is where the cut is looked for most closely.
+    /// Returns the key of the token at which the weights of a row, best token first, add up to `share` of their total.
+    /// The buckets are finest within `range` below the `largest` logit.
     pub(super) fn cut_row(
         &mut self,
         logits: &[f32],
@@ -88,7 +89,7 @@ impl CutScratch {
         self.cut(mass)
     }
 
-    /// Does the same as `cut_row` for the tokens named by `keys`.
+    /// Does the same as `cut_row` for the tokens in `keys`.
     pub(super) fn cut_keys(&mut self, keys: &[u64], weights: &[f32], share: f64) -> Option<u64> {
         self.tokens.clear();
         let tokens = keys.iter().copied().zip(weights.iter().copied());
@@ -96,7 +97,8 @@ impl CutScratch {
         self.cut(mass(share, sum(weights)))
     }
 
-    /// Key of the one of `tokens` at which they reach `mass`; of the last if rounding leaves them below it.
+    /// Returns the key of the token at which `tokens` reach `mass`, or of the last one if rounding leaves them below
+    /// it.
     fn cut(&mut self, mut mass: f64) -> Option<u64> {
         while self.tokens.len() > FEW {
             let before = self.tokens.len();
@@ -110,7 +112,7 @@ impl CutScratch {
             let mut places = self.places.iter();
             self.tokens.retain(|_| places.next() == Some(&place));
             if self.tokens.len() == before {
-                // Equal logits: sorted by their ids already.
+                // The logits are equal, so the tokens are already sorted by id.
                 break;
             }
         }
@@ -122,7 +124,7 @@ impl CutScratch {
         reached.or(self.tokens.last()).map(|&(key, _)| key)
     }
 
-    /// Sums of the weights in each bucket.
+    /// Returns the sum of the weights in each bucket.
     fn sum_up(&self, weights: impl Iterator<Item = f32>) -> [f64; BUCKETS] {
         let mut lanes = [[0.0; LANES]; BUCKETS];
         for (i, (&place, weight)) in self.places.iter().zip(weights).enumerate() {
@@ -132,13 +134,13 @@ impl CutScratch {
     }
 }
 
-/// The mass at which `share` of the total is reached.
+/// Returns the mass at which `share` of the total is reached.
 fn mass(share: f64, total: f64) -> f64 {
     total - (1.0 - share) * total
 }
 
-/// The bucket in which the running sum reaches `mass` (the last with any weight if none does), and what of the mass is
-/// left for it.
+/// Returns the bucket in which the running sum reaches `mass`, and the rest of the mass there. If none reaches it,
+/// returns the last bucket with any weight.
 fn reach(sums: &[f64; BUCKETS], mass: f64) -> Option<(u8, f64)> {
     let mut left = mass;
     let mut reached = None;

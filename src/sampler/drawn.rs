@@ -1,28 +1,28 @@
-//! Tokens that a device drew, made sure of. A device sums weights as whole numbers, and the sampler in double
-//! precision, so either knows the other's sums within bounds. The weights themselves have the same bits. Where the
-//! token is the same however the sums are rounded, so it is in the row; where it might not be, the row has to be read.
+//! Verifies tokens that a device drew. A device sums weights in integers, and the sampler in double precision, so each
+//! knows the other's sums only within bounds. The weights themselves have the same bits. If the token is the same for
+//! every rounding of the sums, it is the row's token. Otherwise the row has to be read.
 
 use super::candidates::not_a_number;
 use super::{Sampler, SequenceSampler, impossible};
 use crate::Result;
 use crate::selection::{Cut, Draw, Drawn, FRACTION_BITS, NO_TOKEN};
 
-/// More than the rounding of sums of a million weights in double precision, in relation to all of them.
+/// A bound on the relative rounding error of a sum of a million weights in double precision.
 const SUM_ERROR: f64 = 1e-11;
 
 /// Bounds of the sums of a row's weights.
 struct Sums {
     largest: f32,
     draw: Draw,
-    /// Error at most of each sum.
+    /// The largest error of each sum.
     error: f64,
 }
 
 impl Sampler {
-    /// The token that a device drew; `None` when only the whole row can tell.
+    /// Returns the token that a device drew; `None` if the whole row is needed.
     ///
     /// # Errors
-    /// `StepFailed` when the row holds a NaN, or leaves no token possible.
+    /// `StepFailed` if the row holds a NaN, or leaves no token possible.
     pub(super) fn drawn(&self, drawn: &Drawn, sequence: &SequenceSampler) -> Result<Option<u32>> {
         let largest = drawn.largest;
         if largest.is_nan() {
@@ -31,7 +31,7 @@ impl Sampler {
         if largest == f32::NEG_INFINITY {
             return Err(impossible());
         }
-        // Infinite logits are equals that weights do not tell apart.
+        // Weights cannot tell infinite logits apart.
         if largest == f32::INFINITY {
             return Ok(None);
         }
@@ -45,7 +45,8 @@ impl Sampler {
 }
 
 impl Sums {
-    /// The sum of the weights with that of the cut's token, if `share` of the total is certainly reached there.
+    /// Returns the sum of the weights up to and including the cut's token, if `share` of the total is certainly reached
+    /// there.
     fn at(&self, cut: &Cut, share: f64, total: f64) -> Option<f64> {
         if cut.token == NO_TOKEN {
             return None;
@@ -53,7 +54,7 @@ impl Sums {
         let before = sum_of(cut.before);
         let with = before + f64::from(self.draw.weight(cut.logit, self.largest));
         let mass = total - (1.0 - share) * total;
-        // The mass is off by as much as the total at most.
+        // The error of the mass is at most that of the total.
         (before + 2.0 * self.error < mass && mass + 2.0 * self.error < with).then_some(with)
     }
 }

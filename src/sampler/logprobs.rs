@@ -11,19 +11,19 @@ use crate::{Error, Result};
 pub struct TokenLogprob {
     pub token_id: u32,
     pub logprob: f32,
-    /// 1 = the most likely token.
+    /// The rank; 1 is the most likely token.
     pub rank: u32,
 }
 
-/// Log-probabilities of one position: the chosen (or prompt) token first, then the top ones, best first (which may
-/// name the chosen token again).
+/// Log-probabilities of one position: first the picked (or prompt) token, then the most likely ones, best first. The
+/// picked token may appear twice.
 pub type TokenLogprobs = Vec<TokenLogprob>;
 
 impl Sampler {
-    /// Log-probability and rank of `token` in a row of logits, and of the `top` most likely tokens.
+    /// Returns the log-probability and rank of `token` in a row of logits, and of the `top` most likely tokens.
     ///
     /// # Errors
-    /// `StepFailed` when the row holds a NaN; `Internal` for a token outside the vocabulary.
+    /// `StepFailed` if the row holds a NaN; `Internal` for a token outside the vocabulary.
     pub fn logprobs(&mut self, row: &[f32], token: u32, top: usize) -> Result<TokenLogprobs> {
         let max = self.check(row)?;
         let Some(&chosen) = row.get(token as usize) else {

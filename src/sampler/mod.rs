@@ -1,14 +1,20 @@
-//! Logits to tokens: one `Sampler` (scratch memory) per engine, one `SequenceSampler` (settings, counts, random
-//! stream) per sequence.
+//! Turns logits into tokens, with one `Sampler` (scratch memory) per engine and one `SequenceSampler` (settings,
+//! counts, random stream) per sequence.
 //!
-//! The order is vLLM's: the mask of a grammar, logit bias, end tokens masked until `min_tokens`, penalties (repetition
-//! over prompt and output, then frequency and presence over the output), temperature, min-p, top-k, top-p, draw.
-//! Log-probabilities are those of the model itself, before all of that.
+//! The order of operations is vLLM's:
 //!
-//! Every filter is a cut in ONE total order of the tokens, (logit descending, id ascending), and so is the draw: the
-//! token at which the running sum of the probabilities, best token first, reaches a random share. Nothing is ever
-//! sorted in full: a step over 150,000 tokens is a few linear passes. And the best few tokens decide, or a device finds
-//! the token, so it need not send its row (`candidates`, `drawn`). Nothing here depends on the batch.
+//! - the mask of a grammar, logit bias, and end tokens masked until `min_tokens`;
+//! - penalties: repetition over prompt and output, then frequency and presence over the output;
+//! - temperature, min-p, top-k, top-p, draw.
+//!
+//! Log-probabilities are those of the model itself, before all of these.
+//!
+//! Every filter is a cut in one total order of the tokens: logit descending, then id ascending. The draw is a cut as
+//! well: the token at which the running sum of the probabilities, best token first, reaches a random share. Nothing is
+//! ever sorted in full, so a step over 150,000 tokens takes a few linear passes.
+//!
+//! Often the best few tokens are enough, or the device finds the token, so that it need not send the row (`candidates`,
+//! `drawn`). Nothing here depends on the batch.
 
 mod candidates;
 mod cut;
@@ -30,7 +36,7 @@ use cut::CutScratch;
 use math::{exp_weights, row_max};
 use select::{key, key_id, key_logit, top_k};
 
-/// Tokens passed over together when few of a row are kept.
+/// The number of tokens that are skipped together if few of a row are kept.
 const CHUNK: usize = 64;
 
 /// Reusable memory for one row at a time; allocates only until it has seen the largest case.
@@ -39,16 +45,16 @@ pub struct Sampler {
     vocab_size: usize,
     /// The row after bias, masks and penalties.
     logits: Vec<f32>,
-    /// Keys of the tokens still in play, by ascending id; empty while `all` is set.
+    /// Keys of the tokens in play, by ascending id; empty while `all` is set.
     keys: Vec<u64>,
     all: bool,
     /// The largest logit in play.
     max: f32,
-    /// Unnormalised probabilities of the tokens in play; the likeliest has 1.
+    /// Unnormalized probabilities of the tokens in play; the likeliest has 1.
     weights: Vec<f32>,
-    /// The best tokens of a row, in any order.
+    /// The best tokens of a row, unordered.
     best: Vec<u64>,
-    /// Logits of the tokens named by `keys`.
+    /// Logits of the tokens in `keys`.
     key_logits: Vec<f32>,
     cut: CutScratch,
 }
@@ -68,16 +74,16 @@ impl Sampler {
         }
     }
 
-    /// The next token of a sequence from its row of logits, `[vocab_size]`. Does not change the sequence's state:
-    /// `SequenceSampler::accept` does.
+    /// Samples the next token of a sequence from its row of logits, `[vocab_size]`. Does not change the sequence's
+    /// state; `SequenceSampler::accept` does.
     ///
     /// # Errors
-    /// `StepFailed` when the row has the wrong length, holds a NaN, or leaves no token possible.
+    /// `StepFailed` if the row has the wrong length, holds a NaN, or leaves no token possible.
     pub fn sample(&mut self, row: &[f32], sequence: &SequenceSampler) -> Result<u32> {
         self.sample_under(row, sequence, None)
     }
 
-    /// Does what `sample` does, with the tokens that the mask allows.
+    /// Does the same as `sample`, with only the tokens that the mask allows.
     fn sample_under(&mut self, row: &[f32], sequence: &SequenceSampler, mask: Option<&TokenMask>) -> Result<u32> {
         let mut max = self.check(row)?;
         let mut altered = std::mem::take(&mut self.logits);
@@ -91,7 +97,7 @@ impl Sampler {
             masked(&mut altered);
             alteration.iter().for_each(|alteration| alteration.apply(&mut altered));
             max = row_max(&altered).0;
-            // A text has to end where its grammar allows nothing else, `min_tokens` or not.
+            // A text must end where its grammar allows nothing else, regardless of `min_tokens`.
             if mask.is_some() && max == f32::NEG_INFINITY {
                 masked(&mut altered);
                 max = row_max(&altered).0;
@@ -111,7 +117,7 @@ impl Sampler {
         token
     }
 
-    /// Checks a row; returns its largest value.
+    /// Checks a row and returns its largest value.
     fn check(&self, row: &[f32]) -> Result<f32> {
         if row.len() != self.vocab_size {
             return Err(failed(format!("{} logits where the vocabulary has {}", row.len(), self.vocab_size)));
@@ -133,7 +139,7 @@ impl Sampler {
         self.choose(logits, sequence)
     }
 
-    /// Chooses one of the tokens in play. `logits` are the row's, read only while `all` tokens are in play.
+    /// Picks one of the tokens in play. `logits` is the row; it is read only while `all` tokens are in play.
     fn choose(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
         let params = sequence.params();
         if params.min_p > 0.0 {
@@ -143,8 +149,8 @@ impl Sampler {
             && let Some(cut) = self.cut(logits, f64::from(params.top_p), params.temperature)
         {
             if self.all {
-                // Takes out nearly all behind the cut, and nothing else: a better token weighs less by rounding at
-                // most.
+                // Removes nearly all tokens after the cut and none before it: a better token weighs less only by
+                // rounding.
                 self.keep_weights(logits, self.weights[key_id(cut) as usize] * (1.0 - 1e-6));
             }
             self.retain(|key, _| key >= cut);
@@ -152,7 +158,7 @@ impl Sampler {
         self.draw_one(logits, sequence)
     }
 
-    /// Brings the `k` best tokens (0 = all) into play with their weights `exp((logit - max) / temperature)`.
+    /// Brings the `k` best tokens (0 = all) into play with weights `exp((logit - max) / temperature)`.
     fn weigh(&mut self, logits: &[f32], max: f32, temperature: f32, k: usize) {
         self.keys.clear();
         self.max = max;
@@ -168,7 +174,7 @@ impl Sampler {
         self.weigh_keys(max, temperature);
     }
 
-    /// Weights of the tokens named by `keys`.
+    /// Computes the weights of the tokens in `keys`.
     fn weigh_keys(&mut self, max: f32, temperature: f32) {
         self.all = false;
         self.max = max;
@@ -178,7 +184,7 @@ impl Sampler {
         exp_weights(&self.key_logits, max, temperature, &mut self.weights);
     }
 
-    /// Takes tokens whose weight is below `least` out of play.
+    /// Removes tokens whose weight is below `least` from play.
     fn keep_weights(&mut self, logits: &[f32], least: f32) {
         if !self.all {
             return self.retain(|_, weight| weight >= least);
@@ -220,13 +226,13 @@ impl Sampler {
         cut.map(key_id).ok_or_else(impossible)
     }
 
-    /// Key of the token at which the weights, added up best token first, reach `share` of the total.
+    /// Returns the key of the token at which the weights, best token first, reach `share` of the total.
     fn cut(&mut self, logits: &[f32], share: f64, temperature: f32) -> Option<u64> {
         if !self.all {
             return self.cut.cut_keys(&self.keys, &self.weights, share);
         }
-        // The total is 1 at least, so tokens that weigh less than this cannot add up to what is left behind the cut:
-        // the cut is above them.
+        // The total is at least 1. So tokens below this weight cannot add up to the mass after the cut, and the cut is
+        // above them.
         let negligible = (1.0 - share) / logits.len() as f64;
         let range = temperature * -negligible.ln() as f32;
         self.cut.cut_row(logits, &self.weights, share, self.max, range)

@@ -1,10 +1,10 @@
-//! Partial selection in the total order of tokens: (logit descending, id ascending).
+//! Partial selection in the total order of tokens: logit descending, then id ascending.
 
 use super::CHUNK;
 
-/// A token's place in the order: the larger key is the better token, and no two are equal.
+/// Returns a token's key in the order: the larger key is the better token, and no two are equal.
 pub(super) fn key(logit: f32, id: u32) -> u64 {
-    // Adding zero makes -0.0 and 0.0 the same. Then IEEE order is integer order, once negatives are mirrored.
+    // Adding zero makes -0.0 and 0.0 equal. Then IEEE order is integer order, once negatives are mirrored.
     let bits = (logit + 0.0).to_bits();
     let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(ordered) << 32 | u64::from(!id)
@@ -19,10 +19,10 @@ pub(super) fn key_logit(key: u64) -> f32 {
     f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
 }
 
-/// Leaves the keys of the `k` best tokens in `keys`, in no particular order.
+/// Leaves the keys of the `k` best tokens in `keys`, unordered.
 ///
-/// One pass with a floor: once `k` candidates are known, only what beats the worst of them is looked at, a chunk at a
-/// time; the candidates are thinned whenever their buffer is full.
+/// It takes one pass with a floor. Once `k` candidates are known, only logits above the worst of them count, checked a
+/// chunk at a time. The candidates are thinned out whenever their buffer is full.
 pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) {
     keys.clear();
     if k == 0 {
@@ -47,7 +47,7 @@ pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) {
     thin(keys, k);
 }
 
-/// Keeps the `k` largest keys and gives the logit of the smallest of them; `None` when there were no more than `k`.
+/// Keeps the `k` largest keys and returns the logit of the smallest of them; `None` if there were at most `k`.
 fn thin(keys: &mut Vec<u64>, k: usize) -> Option<f32> {
     if keys.len() <= k {
         return None;

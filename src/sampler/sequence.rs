@@ -1,4 +1,4 @@
-//! The sampling state of one sequence: settings, the tokens whose logits change, and its random stream.
+//! The sampling state of one sequence: settings, tokens whose logits change, and random stream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +9,23 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::config::SamplingParams;
 use crate::selection::{Alteration, AlteredToken, Penalties};
 
-/// Sampling state of one sequence. Its random numbers depend on (seed, index, number of tokens generated) alone, so
-/// the same seed gives the same tokens whatever the batch, and a preempted sequence goes on as if nothing had been.
+/// The sampling state of one sequence. Its random numbers depend only on the seed, the index and the number of
+/// generated tokens. So the same seed gives the same tokens in any batch, and a preempted sequence continues unchanged.
 #[derive(Debug, Clone)]
 pub struct SequenceSampler {
     params: Arc<SamplingParams>,
     seed: u64,
     index: u32,
     generated: usize,
-    /// Whether the text must not end yet, because its form has not begun.
+    /// True if the text must not end yet, because its structured output has not begun.
     held: bool,
-    /// Tokens that must not come before `min_tokens`.
+    /// Tokens that must not occur before `min_tokens`.
     end_tokens: Arc<[u32]>,
     altered: AlteredTokens,
 }
 
-/// The tokens that bias, mask or penalties name, each once: kept as a list, since a device is sent it in every step.
+/// The tokens with a bias, mask or penalty, each once. They are kept as a list, which is sent to a device in every
+/// step.
 #[derive(Debug, Clone, Default)]
 struct AlteredTokens {
     list: Vec<AlteredToken>,
@@ -43,7 +44,7 @@ impl AlteredTokens {
 }
 
 impl SequenceSampler {
-    /// `index` of the sequence among the `n` of its request; `end_tokens` are those that would end it.
+    /// `index`: the sequence's index among the `n` of its request. `end_tokens`: the tokens that would end it.
     pub fn new(params: Arc<SamplingParams>, seed: u64, index: u32, prompt: &[u32], end_tokens: Arc<[u32]>) -> Self {
         let mut altered = AlteredTokens::default();
         for &(token, bias) in &params.logit_bias {
@@ -59,7 +60,7 @@ impl SequenceSampler {
         Self { params, seed, index, generated: 0, held, end_tokens, altered }
     }
 
-    /// A copy with a random stream of its own, for another sequence of the same request.
+    /// Returns a copy with its own random stream, for another sequence of the same request.
     #[must_use]
     pub fn sibling(&self, index: u32) -> Self {
         Self { index, ..self.clone() }
@@ -69,7 +70,7 @@ impl SequenceSampler {
         &self.params
     }
 
-    /// Tokens generated so far.
+    /// Returns the number of tokens generated so far.
     pub fn generated(&self) -> usize {
         self.generated
     }
@@ -86,18 +87,18 @@ impl SequenceSampler {
         }
     }
 
-    /// Records that the form of the text has begun, so that the form says where it may end.
+    /// Records that the structured output has begun, so that its grammar decides where the text may end.
     pub fn begin_form(&mut self) {
         self.held = false;
         self.allow_end();
     }
 
-    /// Whether no end token may come next.
+    /// True if no end token may come next.
     fn must_go_on(&self) -> bool {
         self.held || self.generated < self.params.min_tokens
     }
 
-    /// The end tokens are as likely from here on as the model and the request's bias make them, if they may come.
+    /// Restores the end tokens' logits to those of the model and the request's bias, if the text may end.
     fn allow_end(&mut self) {
         if self.must_go_on() {
             return;
@@ -108,8 +109,8 @@ impl SequenceSampler {
         }
     }
 
-    /// A number in `[0, 1)` for a token, `ahead` tokens behind the next one: a counter-based generator, read at the
-    /// token's place.
+    /// Returns a number in `[0, 1)` for the token that comes `ahead` tokens after the next one. It is read from a
+    /// counter-based generator at the token's position.
     pub(super) fn uniform(&self, ahead: usize) -> f64 {
         let mut key = [0u8; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());
@@ -125,12 +126,12 @@ impl SequenceSampler {
         p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
     }
 
-    /// Whether its row of logits changes before a token is sampled.
+    /// True if its row of logits changes before a token is sampled.
     pub fn alters_logits(&self) -> bool {
         self.penalises() || !self.params.logit_bias.is_empty() || self.must_go_on()
     }
 
-    /// The change that the sequence's row of logits needs; `None` where it needs none.
+    /// Returns the change that the sequence's row of logits needs; `None` if it needs none.
     pub(super) fn alteration(&self) -> Option<Alteration<'_>> {
         let p = &self.params;
         self.alters_logits().then_some(Alteration {

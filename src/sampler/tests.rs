@@ -20,7 +20,7 @@ use crate::config::SamplingParams;
 /// The largest vocabulary in use (Qwen).
 const LARGE_VOCAB: usize = 151_936;
 
-/// Logits with the shape of a language model's: bell-shaped, with a few that stand out.
+/// Returns logits distributed like a language model's: bell-shaped, with a few outliers.
 fn logits(vocab_size: usize, seed: u64) -> Vec<f32> {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
     let mut uniform = move || (generator.next_u32() >> 8) as f32 / (1 << 24) as f32;

@@ -1,16 +1,17 @@
-//! Checks of what the scheduler may take in: functions of its limits alone. Whoever adds a sequence calls them first;
-//! the engine does so on the thread of a request's caller, before the request has a place in the queue.
+//! Checks a sequence against the scheduler's limits. The engine calls these checks on the thread of the request's
+//! caller, before the request has a place in the queue.
 
 use super::SchedulerConfig;
+use crate::images::SeqImages;
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
 
 impl SchedulerConfig {
-    /// The most tokens that a sequence can come to.
+    /// Returns the largest number of tokens that a sequence can reach.
     ///
     /// # Errors
-    /// `InvalidRequest` for an empty prompt, one that leaves no room for a token to generate where any are wanted, one
-    /// that does not fit into the step that it has to be computed in, or a sequence that the whole KV pool cannot hold.
+    /// `InvalidRequest` for an empty prompt, and for one that leaves no room for a requested token. Also for a prompt
+    /// that must fit in one step and does not, and for a sequence that the whole KV pool cannot hold.
     pub fn check_length(&self, prompt_len: usize, max_tokens: usize, kv: &KvCache) -> Result<usize> {
         if prompt_len == 0 {
             return Err(Error::invalid("prompt", "no tokens", "at least one token"));
@@ -36,7 +37,7 @@ impl SchedulerConfig {
             return Err(Error::invalid("prompt length in tokens", prompt_len, expected));
         }
         let max_len = prompt_len.saturating_add(max_tokens).min(max_model_len);
-        // The last token is sampled and never computed.
+        // The last token is sampled but never computed.
         let max_computed = prompt_len.max(max_len.saturating_sub(1));
         if !kv.can_ever_hold(max_computed, max_num_batched_tokens) {
             let tokens = kv.longest_sequence(max_num_batched_tokens);
@@ -47,7 +48,26 @@ impl SchedulerConfig {
         Ok(max_len)
     }
 
-    /// Whether there is a place behind `waiting` others.
+    /// Checks that a step has room for each image that it may not cut.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an image with too many tokens.
+    pub fn check_images(&self, images: &SeqImages) -> Result<()> {
+        // The others that run may take a token each.
+        let room = self.max_num_batched_tokens - (self.max_num_seqs - 1);
+        let room = room.min(self.max_prefill_beside_newcomers);
+        let largest = images.spans.iter().map(|span| span.num_tokens() as usize).max().unwrap_or(0);
+        if images.bidirectional && largest > room {
+            let expected = format!(
+                "at most {room}, since its tokens attend to each other and are computed in one step; load with a larger \
+                 max_num_batched_tokens or a smaller max_num_seqs"
+            );
+            return Err(Error::invalid("tokens of an image", largest, expected));
+        }
+        Ok(())
+    }
+
+    /// Checks that there is a place in the queue after `waiting` others.
     ///
     /// # Errors
     /// `QueueFull`.

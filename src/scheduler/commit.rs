@@ -1,37 +1,36 @@
-//! Ends of a step: it is completed before it runs, committed after it, or given up.
+//! The ends of a step: it is completed before it runs, and afterwards committed, withdrawn or discarded.
 
 use super::sequence::State;
 use super::{Scheduler, SeqId, Step};
 use crate::kv_cache::{KvCache, SeqBlocks};
 use crate::{Error, Result};
 
-/// The tokens that a step gave to one of the sequences that it samples.
+/// The tokens that a step produced for one of its sampling sequences.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted<'a> {
-    /// The sequence's new tokens: those drafts that the step found to be right, then the one that it sampled after
-    /// them. Without drafts exactly one.
+    /// The sequence's new tokens: the accepted drafts, then the token sampled after them. Without drafts exactly one.
     pub tokens: &'a [u32],
-    /// Guesses of the tokens after these, which the sequence's next step computes as well, as far as there is room.
-    /// Placeholders of guesses that are made only for that step are replaced in its batch (`note_drafts`).
+    /// Draft tokens to follow. The sequence's next step also computes them, as far as there is room. Placeholders of
+    /// drafts that are computed only for that step are replaced in its batch (`note_drafts`).
     pub drafts: &'a [u32],
 }
 
-/// A step that was given out and not yet committed.
+/// A step that was issued and not yet committed.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) id: u64,
-    /// Blocks of sequences that ended meanwhile: the step may still write them, so they go back with its commit.
+    /// Blocks of sequences that ended meanwhile. The step may still write to them, so its commit frees them.
     pub(super) held: Vec<SeqBlocks>,
 }
 
 impl Scheduler {
-    /// Completes a step that was scheduled while others were in flight, now that those are committed: puts in the
-    /// tokens that they sampled, and takes out the sequences that ended. Empty if none is left, and then no longer in
-    /// flight.
+    /// Completes a step that was scheduled while others were in flight, once those are committed. Fills in the tokens
+    /// that they sampled, and removes the sequences that ended. The step is empty if none is left, and is then no
+    /// longer in flight.
     ///
     /// # Errors
-    /// `Internal` for a step that is not the oldest in flight (nothing is changed), and for one that waits for a token
-    /// which the steps before did not bring.
+    /// `Internal` for a step that is not the oldest in flight (nothing is changed). Also for a step that needs a token
+    /// which the earlier steps did not produce.
     pub fn complete(&mut self, mut step: Step, now: u64) -> Result<Step> {
         if step.seqs.is_empty() {
             return Ok(step);
@@ -39,7 +38,7 @@ impl Scheduler {
         let Some(oldest) = self.in_flight.front_mut().filter(|oldest| oldest.id == step.id) else {
             return Err(Error::internal(format!("step {} is not the oldest step in flight", step.id)));
         };
-        // No step that could write them has been launched.
+        // No step that could write to them has been launched.
         if !std::mem::take(&mut oldest.held).is_empty() {
             self.kv_cache.write().tick(now);
         }
@@ -59,8 +58,8 @@ impl Scheduler {
         Ok(step)
     }
 
-    /// Takes the tokens that were put in the place of drafts of a step that is about to be launched: whoever commits it
-    /// accepts these.
+    /// Takes the tokens that replaced the placeholders of drafts in a step about to be launched. Its commit accepts
+    /// these.
     pub fn note_drafts(&mut self, step: &Step) {
         for scheduled in step.seqs.iter().filter(|scheduled| scheduled.num_drafts() > 0) {
             if let Some(slot) = self.slot_in_step(scheduled.id, step.id) {
@@ -71,9 +70,9 @@ impl Scheduler {
         }
     }
 
-    /// Takes back a step that was never launched, or that stopped half-way and writes no more: its sequences compute
-    /// its tokens later, into the same blocks. Newer steps are withdrawn first. The oldest step in flight is taken for
-    /// one that stopped half-way.
+    /// Withdraws a step that was never launched, or that was interrupted and writes no more. Its sequences compute its
+    /// tokens later, into the same blocks. Newer steps must be withdrawn first. The oldest step in flight is assumed to
+    /// have been interrupted.
     ///
     /// # Errors
     /// `Internal` for a step that is not the newest in flight (nothing is changed).
@@ -84,7 +83,7 @@ impl Scheduler {
         self.take_newest(step)?;
         let kv = std::sync::Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
-        // A step with one slot for each sequence has written over the states that it began with.
+        // With one slot per sequence, the step has overwritten the states that it began with.
         let lost_states =
             self.in_flight.is_empty() && kv.config().states.is_some_and(|states| states.slots_per_seq == 1);
         for scheduled in &step.seqs {
@@ -93,8 +92,8 @@ impl Scheduler {
             seq.unschedule(scheduled);
             kv.take_back_step(&mut seq.blocks, scheduled.start)?;
             self.flows.refund(seq.flow, scheduled.num_tokens - scheduled.num_drafts());
-            // Copies into its blocks may have been part of the step, which no older one has a part in then: the next
-            // step would not make them again.
+            // The step may have included copies into this sequence's blocks, if no older step holds the sequence. The
+            // next step would not repeat them.
             if lost_states || (seq.in_flight == 0 && !step.batch.block_copies.is_empty()) {
                 self.send_back(slot, &mut kv);
             }
@@ -102,13 +101,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The step has run: its tokens are computed, and each sampling sequence is given those that it accepts. The blocks
-    /// of drafts that it does not accept go back. Sequences finished meanwhile are passed over. Steps are committed in
-    /// the order in which they were scheduled.
+    /// Commits a step that has run: its tokens are computed, and each sampling sequence gets its accepted tokens. The
+    /// blocks of rejected drafts are freed. Sequences that finished meanwhile are skipped. Steps are committed in the
+    /// order in which they were scheduled.
     ///
     /// # Errors
-    /// `Internal` for a step that was committed or discarded before or is not the oldest (nothing is changed), and for
-    /// tokens of a sequence that has no use for them (the others are given theirs).
+    /// `Internal` for a step that was committed or discarded before or is not the oldest (nothing is changed). Also for
+    /// tokens of a sequence that cannot take them; then the others still get theirs.
     pub fn commit<'a>(
         &mut self,
         step: &Step,
@@ -151,8 +150,37 @@ impl Scheduler {
         all_accepted
     }
 
-    /// The step failed or was given up: all its sequences end, since what the device wrote for them is unknown. The
-    /// device must no longer write for it. Newer steps are discarded first.
+    /// True if a committed step gave a sequence no token and the sequence can take one now. It must have computed all
+    /// of its tokens, and no step in flight may hold it.
+    pub fn can_take(&self, id: SeqId) -> bool {
+        let seq = self.slots.get(&id).map(|slot| &self.sequences[*slot]);
+        seq.is_some_and(|seq| seq.state == State::Running && seq.in_flight == 0 && seq.num_computed == seq.tokens.len())
+    }
+
+    /// Gives a sequence the tokens that a committed step did not give it, once it `can_take` them. The drafts of that
+    /// step were dropped, so all tokens but the last are computed again.
+    ///
+    /// # Errors
+    /// `Internal` for a sequence that cannot take them.
+    pub fn take_late(&mut self, id: SeqId, accepted: Accepted<'_>) -> Result<()> {
+        let kv = std::sync::Arc::clone(&self.kv_cache);
+        let mut kv = kv.write();
+        let Some((last, before)) = accepted.tokens.split_last() else { return Ok(()) };
+        if !before.is_empty() {
+            let Some(slot) = self.slots.get(&id).filter(|_| self.can_take(id)) else {
+                return Err(Error::internal(format!("{id:?} was given tokens that it did not wait for")));
+            };
+            let seq = &mut self.sequences[*slot];
+            seq.drafts.clear();
+            before.iter().for_each(|token| seq.tokens.push(*token));
+            seq.tokens.push(*last);
+            return Ok(());
+        }
+        self.accept(id, self.last_step + 1, accepted, &mut kv)
+    }
+
+    /// Discards a failed step: all its sequences end, since the content that the device wrote for them is unknown. The
+    /// device must no longer write for this step. Newer steps must be discarded first.
     ///
     /// # Errors
     /// `Internal` for a step that is not the newest in flight (nothing is changed).
@@ -171,12 +199,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes the newest step out of the steps in flight.
+    /// Removes the newest step from the steps in flight.
     fn take_newest(&mut self, step: &Step) -> Result<()> {
         if self.in_flight.back().is_none_or(|newest| newest.id != step.id) {
             return Err(Error::internal(format!("step {} is not the newest step in flight", step.id)));
         }
-        // Older steps may write these still.
+        // Older steps may still write to these.
         let held = self.in_flight.pop_back().map(|newest| newest.held);
         if let (Some(held), Some(newest)) = (held, self.in_flight.back_mut()) {
             newest.held.extend(held);
@@ -184,20 +212,20 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The sequence of this id, unless it is younger than the step.
+    /// Returns the slot of the sequence with this id, unless it was added after the step.
     #[inline]
     pub(super) fn slot_in_step(&self, id: SeqId, step: u64) -> Option<usize> {
         self.slots.get(&id).copied().filter(|slot| self.sequences[*slot].born_after < step)
     }
 
-    /// Gives a sequence the tokens of a step, whose own tokens but for drafts count as computed already.
+    /// Gives a sequence the tokens of a step. The step's own tokens, except drafts, already count as computed.
     fn accept(&mut self, id: SeqId, step: u64, accepted: Accepted<'_>, kv: &mut KvCache) -> Result<()> {
         let Some(slot) = self.slot_in_step(id, step) else { return Ok(()) };
         let seq = &mut self.sequences[slot];
         if seq.state != State::Running || seq.num_computed != seq.tokens.len() {
             return Err(Error::internal(format!("{id:?} was given a token that it did not wait for")));
         }
-        // Drafts of a sequence that steps in flight hold follow a token which one of those samples.
+        // If steps in flight hold the sequence, its drafts follow a token that one of those steps samples.
         let num_drafts = if seq.in_flight == 0 { seq.num_in_flight() } else { 0 };
         let (right, drafts) = (accepted.tokens.len().saturating_sub(1), &seq.drafts[..num_drafts]);
         if accepted.tokens.is_empty() || (right > 0 && !drafts.starts_with(&accepted.tokens[..right])) {
@@ -218,7 +246,7 @@ impl Scheduler {
         }
         seq.drafts.clear();
         if !accepted.drafts.is_empty() {
-            // The last token of all is never computed, so no draft stands there.
+            // The very last token is never computed, so it cannot be a draft.
             let most = seq.max_len.saturating_sub(seq.tokens.len() + 1);
             seq.drafts.extend_from_slice(&accepted.drafts[..accepted.drafts.len().min(most)]);
         }

@@ -1,9 +1,12 @@
-//! The tokens that a model which guesses has yet to compute.
+//! Tracks the tokens that a drafting model has yet to compute.
 //!
-//! A draft model is computed when there is something to guess, and by no step of the model: so it may lack tokens that
-//! the model has computed. Which it has is a number of each sequence (`num_draft_computed`), and a mark of each full
-//! block for those who hit it. Before it guesses it computes what it lacks: a few tokens together with the one that its
-//! first guess follows, or many, ahead of several steps that guess nothing for the sequence.
+//! A draft model is computed only when there is something to draft, and not by the model's steps. So it may lack tokens
+//! that the model has computed. Each sequence counts the tokens that it has (`num_draft_computed`). Each full block has
+//! a mark, for sequences that hit the block.
+//!
+//! Before it drafts, the draft model computes what it lacks. If it lacks a few tokens, it computes them together with
+//! the token before its first draft. If it lacks many, it computes them during several steps that draft nothing for the
+//! sequence.
 
 use std::cmp::Reverse;
 
@@ -11,26 +14,27 @@ use super::sequence::Sequence;
 use super::step::{append_sequence, empty_batch};
 use super::{ScheduledSeq, Scheduler, SeqId, Step};
 use crate::Result;
-use crate::batch::{Batch, TO_GUESS};
+use crate::batch::{Batch, TO_DRAFT};
+use crate::images::BatchImages;
 use crate::kv_cache::KvCache;
 
 impl Sequence {
-    /// Tokens that the model has computed and the draft model has not.
+    /// Returns the number of tokens that the model has computed and the draft model has not.
     pub(super) fn draft_lag(&self) -> usize {
         self.num_computed - self.num_draft_computed
     }
 
-    /// Tokens up to which the draft model will have computed the sequence once a step of it is committed that leaves
-    /// `num_computed` tokens computed.
+    /// Returns the number of tokens of the sequence that the draft model will have computed after the commit of a step.
+    /// That commit leaves `num_computed` tokens computed.
     fn draft_computed_after(&self, scheduled: &ScheduledSeq, num_computed: usize) -> usize {
-        // Behind a wrong guess stands what was computed of another text.
+        // Positions after a wrong draft token were computed for another text.
         self.num_draft_computed.max(scheduled.drafted.end.min(num_computed))
     }
 }
 
 impl Scheduler {
-    /// Tokens that the draft model will lack of a sequence once the step that holds it is committed with `num_tokens`
-    /// new ones for it.
+    /// Returns the number of tokens that the draft model will lack of a sequence after the commit of a step. That step
+    /// adds `num_tokens` new tokens to it.
     pub fn draft_lag_after(&self, step: &Step, scheduled: &ScheduledSeq, num_tokens: usize) -> usize {
         let seq = self.slot_in_step(scheduled.id, step.id).filter(|_| self.config.draft_lags);
         let Some(seq) = seq.map(|slot| &self.sequences[slot]) else { return 0 };
@@ -38,16 +42,16 @@ impl Scheduler {
         num_computed - seq.draft_computed_after(scheduled, num_computed)
     }
 
-    /// Lists what is to be computed before a step that is about to be launched, so that those of its tokens can be
-    /// guessed that still are to be (`TO_GUESS`): for each sequence with such what it lacks, and the token that the
-    /// first of them follows, whose logits are wanted; the sequence with the most guesses comes first. Behind these,
-    /// where no sequence of the step has prompt tokens, come up to `most` tokens that the sequences `catching_up` lack.
+    /// Returns what has to be computed before a step is launched, so that its `TO_DRAFT` tokens can be drafted. For
+    /// each sequence with such tokens it lists the lacking tokens and the token before the first draft, whose logits
+    /// are needed. The sequence with the most draft tokens comes first. If no sequence of the step has prompt tokens,
+    /// up to `most` tokens follow that the sequences in `catching_up` lack.
     pub fn plan_drafts(&self, step: &mut Step, catching_up: &[SeqId], most: usize) -> Batch {
-        let is_guessed = |scheduled: &ScheduledSeq| step.drafts(scheduled).first() == Some(&TO_GUESS);
-        let mut guessed: Vec<usize> = (0..step.seqs.len()).filter(|&place| is_guessed(&step.seqs[place])).collect();
-        guessed.sort_by_key(|&place| Reverse(step.seqs[place].num_drafts()));
+        let is_drafted = |scheduled: &ScheduledSeq| step.drafts(scheduled).first() == Some(&TO_DRAFT);
+        let mut drafted: Vec<usize> = (0..step.seqs.len()).filter(|&place| is_drafted(&step.seqs[place])).collect();
+        drafted.sort_by_key(|&place| Reverse(step.seqs[place].num_drafts()));
         let is_decode = step.seqs.iter().all(ScheduledSeq::is_decode);
-        if guessed.is_empty() && (catching_up.is_empty() || !is_decode) {
+        if drafted.is_empty() && (catching_up.is_empty() || !is_decode) {
             return Batch::default();
         }
         let kv = self.kv_cache.read();
@@ -59,7 +63,7 @@ impl Scheduler {
             let part = ScheduledSeq { id: seq.id, num_tokens, start, logits, samples, drafted: 0..0 };
             append_sequence(batch, seq, part, kv.config());
         };
-        for place in guessed {
+        for place in drafted {
             let scheduled = &mut step.seqs[place];
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
             let (seq, position) = (&self.sequences[slot], scheduled.start);
@@ -81,13 +85,13 @@ impl Scheduler {
                 left -= num_tokens;
             }
         }
-        // It leaves no states, and needs nothing but tokens.
+        // The batch writes no states and needs only tokens.
         batch.states.clear_writes();
-        batch.extras.clear();
+        batch.images = BatchImages::default();
         batch
     }
 
-    /// Takes what the draft model has computed of the sequences of a step that is committed.
+    /// Records the tokens that the draft model has computed for the sequences of a committed step.
     pub(super) fn note_drafted(&mut self, step: &Step, kv: &mut KvCache) -> Result<()> {
         for scheduled in &step.seqs {
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };

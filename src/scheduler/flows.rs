@@ -1,13 +1,13 @@
 //! Shares the steps among clients. The sequences of one client at one priority are a *flow*.
 //!
-//! A flow counts the tokens that were computed for it, and among those of one priority the flow that was served least
-//! is the next to get prompt tokens or to be let in. So clients that always have prompts waiting get equally many
-//! tokens, however many requests each has sent, and however long they are. Within a flow the order is by arrival.
+//! A flow counts the tokens that were computed for it. Among the flows of one priority, the one that was served least
+//! gets prompt tokens, or is admitted, next. So clients that always have prompts waiting get equal numbers of tokens,
+//! however many requests they have sent, and however long these are. Within a flow the order is by arrival.
 //!
-//! Nobody saves up much: a flow that had nothing waiting begins at most `credit` tokens behind what the flow that is
-//! next has had (`Level::time`, the virtual time of fair queueing). So who comes now and then goes first, and steps
-//! with its prompts are not filled up with what others have waiting. Nobody escapes by pausing either: a flow that has
-//! used some of that is remembered without sequences until the others have caught up. It is bounded how many are.
+//! Credit is limited: a flow that had nothing waiting begins at most `credit` tokens behind the next flow's service
+//! (`Level::time`, the virtual time of fair queueing). So an occasional client goes first, and steps with its prompts
+//! are not filled up with the waiting work of others. Pausing gains nothing either: a flow that has used some of its
+//! credit is remembered without sequences until the others have caught up. The number of remembered flows is limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use slab::Slab;
 
 use super::sequence::Key;
 
-/// Flows without sequences that are remembered of each priority.
+/// The most flows without sequences that are remembered per priority.
 const MAX_IDLE_FLOWS: usize = 1024;
 
 /// The sequences of one client at one priority.
@@ -25,22 +25,22 @@ const MAX_IDLE_FLOWS: usize = 1024;
 pub(super) struct Flow {
     pub(super) priority: i32,
     pub(super) client: Option<Arc<str>>,
-    /// Tokens that were computed for it, from where it began.
+    /// Tokens that were computed for it, plus the value at which it began.
     pub(super) served: u64,
-    /// Its waiting sequences' slots.
+    /// The slots of its waiting sequences.
     pub(super) waiting: BTreeMap<Key, usize>,
-    /// Its sequences that wait or run.
+    /// The number of its sequences that wait or run.
     num_live: usize,
 }
 
 /// The flows of one priority.
 #[derive(Debug)]
 struct Level {
-    /// Tokens that the flow that was next had been served, where it had used its credit.
+    /// The service of the flow that was next, if that flow had used its credit.
     time: u64,
-    /// Flows with sequences.
+    /// The number of flows with sequences.
     num_live: usize,
-    /// Flows without sequences, by what they were served.
+    /// Flows without sequences, by their service.
     idle: BTreeSet<(u64, usize)>,
 }
 
@@ -52,7 +52,7 @@ impl Flow {
 
 #[derive(Debug)]
 pub(super) struct Flows {
-    /// Tokens by which a flow may be behind when it begins.
+    /// The most tokens by which a flow may be behind when it begins.
     credit: u64,
     flows: Slab<Flow>,
     ids: HashMap<(i32, Option<Arc<str>>), usize>,
@@ -70,13 +70,13 @@ impl Flows {
         self.levels.entry(priority).or_insert_with(new)
     }
 
-    /// The tokens that a flow which begins now counts as served.
+    /// Returns the service that a flow begins with now.
     fn beginning(&mut self, priority: i32) -> u64 {
         let credit = self.credit;
         self.level(priority).time.saturating_sub(credit)
     }
 
-    /// Whether a flow was served less than others that have used their credit.
+    /// True if a flow was served less than others that have used their credit.
     pub(super) fn is_in_credit(&self, id: usize) -> bool {
         self.has_credit(&self.flows[id])
     }
@@ -85,7 +85,7 @@ impl Flows {
         self.levels.get(&flow.priority).is_some_and(|level| flow.served < level.time)
     }
 
-    /// Whether of the flows with sequences some have credit, and others have none.
+    /// True if some of the flows with sequences have credit and others have none.
     pub(super) fn differ(&self) -> bool {
         let num_live: usize = self.levels.values().map(|level| level.num_live).sum();
         let mut live = self.flows.iter().map(|(_, flow)| flow).filter(|flow| flow.num_live > 0);
@@ -93,7 +93,7 @@ impl Flows {
             && live.next().is_some_and(|first| live.any(|flow| self.has_credit(flow) != self.has_credit(first)))
     }
 
-    /// The flow of a client at a priority, with one sequence more.
+    /// Returns the flow of a client at a priority, with one more sequence.
     pub(super) fn join(&mut self, priority: i32, client: Option<Arc<str>>) -> usize {
         let served = self.beginning(priority);
         let id = *self.ids.entry((priority, client.clone())).or_insert_with(|| {
@@ -104,7 +104,7 @@ impl Flows {
         id
     }
 
-    /// One sequence more for a flow that there is.
+    /// Adds one sequence to an existing flow.
     pub(super) fn join_again(&mut self, id: usize) {
         let flow = &mut self.flows[id];
         flow.num_live += 1;
@@ -116,7 +116,7 @@ impl Flows {
         }
     }
 
-    /// A sequence of the flow has ended.
+    /// Removes a sequence of the flow that has ended.
     pub(super) fn leave(&mut self, id: usize) {
         let flow = &mut self.flows[id];
         flow.num_live -= 1;
@@ -128,7 +128,7 @@ impl Flows {
         level.num_live -= 1;
         level.idle.insert((served, id));
         if level.num_live == 0 {
-            // Nobody has to catch up with anybody.
+            // No flow has to catch up with another.
             level.time = u64::MAX;
         } else if level.idle.len() > MAX_IDLE_FLOWS {
             level.time = level.time.max(level.idle.first().map_or(0, |(served, _)| served.saturating_add(credit)));
@@ -136,7 +136,7 @@ impl Flows {
         self.forget_idle(priority);
     }
 
-    /// The flow that was served least of those of `priority` had been served this much.
+    /// Notes that the least served flow of `priority` had a service of `served`.
     pub(super) fn advance(&mut self, priority: i32, served: u64) {
         let level = self.level(priority);
         if level.time < served {
@@ -145,7 +145,7 @@ impl Flows {
         }
     }
 
-    /// Forgets flows without sequences that would begin anew where they stand.
+    /// Forgets flows without sequences that would begin again at their present service.
     fn forget_idle(&mut self, priority: i32) {
         let Some(level) = self.levels.get_mut(&priority) else { return };
         let is_due = |(served, _): &(u64, usize)| served.saturating_add(self.credit) <= level.time;
@@ -177,7 +177,7 @@ impl Flows {
         self.flows[id].served += num_tokens as u64;
     }
 
-    /// Tokens that were charged are not computed after all. A flow that had used its credit has not won some by that.
+    /// Refunds charged tokens that were not computed after all. A flow that had used its credit gains none by that.
     pub(super) fn refund(&mut self, id: usize, num_tokens: usize) {
         let had_credit = self.is_in_credit(id);
         let flow = &mut self.flows[id];
@@ -188,7 +188,7 @@ impl Flows {
         }
     }
 
-    /// The flows that have used their credit.
+    /// Returns the flows that have used their credit.
     pub(super) fn without_credit(&self) -> impl Iterator<Item = &Flow> {
         self.flows.iter().map(|(_, flow)| flow).filter(|flow| !self.has_credit(flow))
     }
@@ -201,14 +201,14 @@ impl Flows {
         self.num_waiting
     }
 
-    /// Flows with waiting sequences, in no order that means anything.
+    /// Returns the flows with waiting sequences, in arbitrary order.
     pub(super) fn with_waiting(&self) -> impl Iterator<Item = (usize, &Flow)> {
         let flows = if self.num_waiting > 0 { Some(self.flows.iter()) } else { None };
         flows.into_iter().flatten().filter(|(_, flow)| !flow.waiting.is_empty())
     }
 
     /// # Errors
-    /// The invariant that is broken; `live` counts a flow's sequences, of which `waiting` wait.
+    /// The broken invariant. `live` counts the sequences of each flow, of which `waiting` wait in all.
     pub(super) fn check(&self, live: &HashMap<usize, usize>, waiting: usize) -> Result<(), String> {
         let queued: usize = self.flows.iter().map(|(_, flow)| flow.waiting.len()).sum();
         if waiting != queued || waiting != self.num_waiting {

@@ -1,22 +1,22 @@
-//! Several sequences of one: they share what was computed, and from there on are sequences like any other.
+//! Forks: several sequences share the computed tokens of one, and are then scheduled like any others.
 
 use super::sequence::{Key, Sequence, State};
 use super::{Scheduler, SeqId};
 use crate::{Error, Result};
 
 impl Scheduler {
-    /// Makes `child` a copy of `parent` that ends in `token` where the parent's first sampled token stands; called
-    /// right after the commit of the parent's first sampled token, before the parent is finished.
+    /// Makes `child` a copy of `parent` with `token` in place of the parent's first sampled token. Must be called right
+    /// after the commit of the parent's first sampled token, before the parent is finished.
     ///
-    /// A child that finds a place among `max_num_seqs` shares all the parent's blocks, and begins with the parent's
-    /// recurrent state. One that finds none waits in its parent's place in the order, as a sequence that was preempted
-    /// does, and begins with what the prefix cache holds.
+    /// If there is a slot within `max_num_seqs`, the child shares all the parent's blocks and begins with the parent's
+    /// recurrent state. Otherwise it waits at its parent's position in the order, like a preempted sequence, and begins
+    /// with what the prefix cache holds.
     ///
     /// # Errors
-    /// `Internal` when the parent does not stand right there, or the child's id is in use.
+    /// `Internal` if the parent is not at that point, or the child's id is in use.
     pub fn fork(&mut self, parent: SeqId, child: SeqId, token: u32, now: u64) -> Result<()> {
         let slot = self.slots.get(&parent).copied();
-        let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which there is not")))?;
+        let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which does not exist")))?;
         let serial = self.take_serial();
         let seq = &mut self.sequences[slot];
         let prompt_len = seq.tokens.prompt_len();

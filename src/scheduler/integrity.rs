@@ -1,4 +1,4 @@
-//! Checks of the invariants that hold between two calls.
+//! Checks the invariants that hold between two calls.
 
 use hashbrown::HashMap;
 
@@ -44,7 +44,7 @@ impl Scheduler {
             let is_waiting = self.flows.get(seq.flow).waiting.get(&seq.key) == Some(&slot);
             *live.entry(seq.flow).or_default() += 1;
             if is_running != (seq.state == State::Running) || is_waiting != (seq.state == State::Waiting) {
-                return Err(format!("{:?} is {:?} but stands in another queue", seq.id, seq.state));
+                return Err(format!("{:?} is {:?} but is in another queue", seq.id, seq.state));
             }
             if self.slots.get(&seq.id) != Some(&slot) {
                 return Err(format!("{:?} is not found by its id", seq.id));
@@ -81,7 +81,7 @@ fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The draft model has computed no more than the model, and no block is marked for more than that.
+/// Checks that the draft model has not computed more than the model, and that no block is marked beyond that.
 fn check_draft_model(seq: &Sequence, block_size: usize) -> std::result::Result<(), String> {
     let computed = [seq.blocks.num_drafted() * block_size, seq.num_draft_computed, seq.num_computed];
     match computed.is_sorted() {
@@ -90,7 +90,7 @@ fn check_draft_model(seq: &Sequence, block_size: usize) -> std::result::Result<(
     }
 }
 
-/// The state that each step begins with is there, and none is kept before a draft that no step computes.
+/// Checks that each step's first state exists, and that no state is kept for a draft that no step computes.
 fn check_states(seq: &Sequence) -> std::result::Result<(), String> {
     let (drafts, kept) = (if seq.in_flight > 0 { seq.drafts.len() } else { 0 }, seq.blocks.num_kept_states());
     if kept > drafts {

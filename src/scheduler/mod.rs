@@ -1,11 +1,17 @@
-//! Decides which tokens run in the next step, with integers only. Time is a `u64` of microseconds that the caller
-//! supplies, so that millions of steps run under a virtual clock.
+//! Decides which tokens run in the next step, with integers only. The caller supplies the time as a `u64` of
+//! microseconds, so that millions of steps can run under a virtual clock.
 //!
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
-//! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `flows` whose turn it is
-//! among clients, `yields` which steps newcomers need not wait for, `places` who makes place, `step` builds the batch,
-//! `commit` takes the results, `fork` makes several sequences of one, `snapshots` says which recurrent states are kept,
-//! `draft_model` which tokens a model that guesses has yet to compute.
+//! sequence waits (without blocks) or runs (with blocks).
+//!
+//! - `pick` and `prompts` choose the sequences that run.
+//! - `flows` decides whose turn it is among clients.
+//! - `yields` decides which steps new requests need not wait for.
+//! - `places` decides which sequence gives up its slot.
+//! - `step` builds the batch and `commit` takes the results.
+//! - `fork` makes several sequences of one.
+//! - `snapshots` decides which recurrent states are saved.
+//! - `draft_model` tracks the tokens that a drafting model has yet to compute.
 
 mod admission;
 mod commit;
@@ -46,7 +52,7 @@ use crate::batch::SeqExtras;
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
 
-/// Steps whose tokens a client may have ahead of others that always have requests, when it comes now and then.
+/// The number of steps whose tokens an occasional client may get ahead of clients that always have requests.
 const CREDIT_STEPS: u64 = 2;
 
 /// Identifies one sequence (a request with `n > 1` has several); unique over the life of an engine.
@@ -56,46 +62,45 @@ pub struct SeqId(pub u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerConfig {
     pub max_num_seqs: usize,
-    /// At least `max_num_seqs`, so that every running sequence gets on in every step.
+    /// At least `max_num_seqs`, so that every running sequence advances in every step.
     pub max_num_batched_tokens: usize,
-    /// Rows of logits of a step for prompt tokens whose logits are wanted, and for drafts; every sequence has one
-    /// besides.
-    pub max_prompt_logits: usize,
+    /// The most drafts of a step. Each needs a row of logits besides the one of its sequence.
+    pub max_drafts: usize,
     pub max_model_len: usize,
-    /// The length that the model was made for, which `max_model_len` could be raised to.
+    /// The length that the model was made for, up to which `max_model_len` could be raised.
     pub context_length: usize,
-    /// Sequences that may wait; preempted ones and forks do not count.
+    /// The most waiting sequences; preempted ones and forks do not count.
     pub max_queue_size: usize,
-    /// Prompts that a step may leave half-way, those whose logits are wanted not counted.
+    /// The most prompts that a step may leave partially computed.
     pub max_num_partial_prefills: usize,
-    /// Long prompts that a step may leave half-way; they count among `max_num_partial_prefills`.
+    /// The most long prompts among the `max_num_partial_prefills`.
     pub max_long_partial_prefills: usize,
-    /// A prompt is long while more tokens than this are to be computed of it.
+    /// A prompt is long while it has more than this number of tokens to compute.
     pub long_prefill_token_threshold: usize,
-    /// Prompt tokens of a step of those without credit while clients come now and then (`yields`).
+    /// The most prompt tokens per step of clients without credit, while occasional clients arrive (`yields`).
     pub max_prefill_beside_newcomers: usize,
-    /// Whether tokens are guessed by a draft model that the steps do not compute, so that it may lack tokens.
+    /// True if a draft model proposes the draft tokens. The steps do not compute it, so it may lack tokens.
     pub draft_lags: bool,
 }
 
-/// A sequence as it is handed in.
+/// A sequence to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSequence {
     pub id: SeqId,
     pub prompt: Arc<[u32]>,
-    /// Tokens that it may generate; the model's length bounds it as well.
+    /// The most tokens that it may generate; the model's length is a limit as well.
     pub max_tokens: usize,
     /// Sequences with lower values run earlier.
     pub priority: i32,
-    /// Sequences of one priority share the steps by client; those without one are a client's of their own.
+    /// Clients of one priority share the steps. Sequences without a client form one client of their own.
     pub client: Option<Arc<str>>,
-    /// Logits of every prompt position are wanted (`prompt_logprobs`); such a sequence takes no prefix-cache hits.
+    /// True if logits of every prompt position are needed (`prompt_logprobs`). Such a sequence takes no prefix-cache
+    /// hits.
     pub all_logits: bool,
-    /// Keeps this sequence's blocks from being shared with those of another salt.
+    /// Sequences share blocks only with those of the same salt.
     pub cache_salt: Option<String>,
-    /// It will be forked with its first token, so no token after that one is scheduled ahead.
+    /// True if it will fork with its first token, so that no later token is scheduled ahead.
     pub will_fork: bool,
-    /// Handed on to every batch that it is part of.
     pub extras: SeqExtras,
 }
 
@@ -106,19 +111,19 @@ pub struct Scheduler {
     kv_cache: Arc<RwLock<KvCache>>,
     sequences: Slab<Sequence>,
     slots: HashMap<SeqId, usize>,
-    /// Keys and slots of the running sequences, in the order in which they are served.
+    /// Keys and slots of the running sequences, in scheduling order.
     running: Vec<(Key, usize)>,
-    /// Who waits, by client, and what each client was served.
+    /// The waiting sequences by client, and the service of each client.
     flows: Flows,
     in_flight: VecDeque<InFlight>,
     num_preemptions: u64,
-    /// Blocks of each group left free when a sequence is admitted beside others.
+    /// Blocks of each group that must stay free when a sequence is admitted next to others.
     watermark: Vec<usize>,
-    /// The last admission that found too few blocks.
+    /// The last admission that failed for lack of blocks.
     refused: Option<Refusal>,
-    /// The thing that the first waiting sequence lacked in the last step.
+    /// The reason why the first waiting sequence was not admitted in the last step.
     held_back: WaitingReason,
-    /// The time until which another newcomer is expected.
+    /// The time until which another occasional client is expected.
     newcomers_until: u64,
     next_serial: u64,
     last_step: u64,
@@ -130,7 +135,7 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, kv_cache: Arc<RwLock<KvCache>>) -> Result<Self> {
         for (name, value) in [
             ("max_num_seqs", config.max_num_seqs),
-            ("max_prompt_logits", config.max_prompt_logits),
+            ("max_drafts", config.max_drafts),
             ("max_model_len", config.max_model_len),
             ("max_queue_size", config.max_queue_size),
             ("max_num_partial_prefills", config.max_num_partial_prefills),
@@ -148,10 +153,6 @@ impl Scheduler {
         }
         if u32::try_from(config.max_model_len).is_err() {
             return Err(Error::invalid("max_model_len", config.max_model_len, "less than 2^32"));
-        }
-        if kv_cache.read().config().is_bidirectional() && config.max_prompt_logits < config.max_num_batched_tokens {
-            let expected = format!("at least max_num_batched_tokens, which is {}", config.max_num_batched_tokens);
-            return Err(Error::invalid("max_prompt_logits", config.max_prompt_logits, expected));
         }
         let watermark = kv_cache.read().config().groups.iter().map(|group| group.num_blocks.div_ceil(100)).collect();
         let credit = CREDIT_STEPS.saturating_mul(config.max_num_batched_tokens as u64);
@@ -173,11 +174,11 @@ impl Scheduler {
         })
     }
 
-    /// Takes in a sequence that `SchedulerConfig::check_length` has let pass. The queue is counted by whoever adds, who
-    /// asks `check_queue`.
+    /// Adds a sequence that has passed `SchedulerConfig::check_length`. The caller counts the queue and calls
+    /// `check_queue`.
     ///
     /// # Errors
-    /// `Internal` for a length that would never run, or an id in use.
+    /// `Internal` for a length that could never run, or an id in use.
     pub fn add(&mut self, seq: NewSequence, now: u64) -> Result<()> {
         if self.slots.contains_key(&seq.id) {
             return Err(Error::internal(format!("{:?} is added a second time", seq.id)));
@@ -185,7 +186,7 @@ impl Scheduler {
         let unchecked = |error: Error| Error::internal(format!("{:?} was not checked: {error}", seq.id));
         let kv = self.kv_cache.read();
         let max_len = self.config.check_length(seq.prompt.len(), seq.max_tokens, &kv).map_err(unchecked)?;
-        let cached = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref(), seq.extras.adapter));
+        let cached = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref(), seq.extras.clone()));
         drop(kv);
         let serial = self.take_serial();
         let key = Key { priority: seq.priority, arrival: serial, serial };
@@ -198,16 +199,17 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Picks the next step's tokens and gives them blocks (preempting where none is left). Empty when nothing can run.
+    /// Picks the next step's tokens and gives them blocks, preempting sequences if no block is left. The step is empty
+    /// if nothing can run.
     ///
-    /// Every step that is not empty is given back by `commit`, `discard` or `withdraw`: until then no block that it
-    /// writes is reused, not even those of sequences that end meanwhile.
+    /// Every non-empty step must be returned to `commit`, `discard` or `withdraw`. Until then no block that it writes
+    /// is reused, not even those of sequences that end meanwhile.
     ///
-    /// While other steps are in flight, sequences go on with the tokens that those will sample: such a step must be
-    /// `complete`d before it runs. It is empty where a sequence might have to be preempted for it.
+    /// While other steps are in flight, sequences continue with the tokens that those will sample. Such a step must be
+    /// `complete`d before it runs. It is empty if a sequence might have to be preempted for it.
     ///
     /// # Errors
-    /// `Internal` when an invariant is broken.
+    /// `Internal` if an invariant is broken.
     pub fn schedule(&mut self, now: u64) -> Result<Step> {
         let kv = Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
@@ -226,8 +228,8 @@ impl Scheduler {
         self.build_step(self.last_step, picks, &mut kv)
     }
 
-    /// Ends a sequence in whatever state it is and frees its blocks; `false` when there is none of that id. Blocks that
-    /// a step in flight may still write go back when that step is committed or discarded.
+    /// Ends a sequence in any state and frees its blocks; `false` if the id is unknown. Blocks that a step in flight
+    /// may still write to are freed when that step is committed or discarded.
     pub fn finish(&mut self, id: SeqId, now: u64) -> bool {
         let Some(slot) = self.slots.remove(&id) else { return false };
         let seq = self.sequences.remove(slot);
@@ -256,23 +258,23 @@ impl Scheduler {
         self.num_preemptions
     }
 
-    /// The oldest step that was given out and not given back.
+    /// Returns the oldest step in flight.
     pub fn oldest_step(&self) -> Option<u64> {
         self.in_flight.front().map(|step| step.id)
     }
 
-    /// The newest step that was given out and not given back. Blocks of sequences that end are free, at the latest,
-    /// when this step has been given back.
+    /// Returns the newest step in flight. The blocks of sequences that end now are free at the latest when this step
+    /// has ended.
     pub fn newest_step(&self) -> Option<u64> {
         self.in_flight.back().map(|step| step.id)
     }
 
-    /// Whether any sequence waits or runs.
+    /// True if any sequence waits or runs.
     pub fn has_work(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// Lifetime data of a sequence that waits or runs.
+    /// Returns lifetime data of a sequence that waits or runs.
     pub fn info(&self, id: SeqId) -> Option<SeqInfo> {
         self.slots.get(&id).map(|slot| self.sequences[*slot].info())
     }
@@ -295,7 +297,7 @@ impl Scheduler {
 }
 
 impl Drop for Scheduler {
-    /// Returns all blocks to the cache, also after a panic: whoever still reads the cache sees that nothing is owned.
+    /// Returns all blocks to the cache, even after a panic, so that readers of the cache see no owned blocks.
     fn drop(&mut self) {
         self.sequences.clear();
         self.in_flight.clear();

@@ -1,43 +1,43 @@
-//! Picks the sequences that run in the next step, and their numbers of tokens.
+//! Picks the sequences that run in the next step, and how many tokens each computes.
 //!
-//! First comes every sequence that has one token to compute (a decode), then prompts (`prompts`), and drafts if room is
-//! left then. Where prompts of clients with credit are in a step (`prompts`), the decodes of some others wait.
+//! Every sequence with one token to compute (a decode) comes first. Then come prompts (`prompts`), then drafts if there
+//! is room left. If a step has prompts of clients with credit (`prompts`), the decodes of some other clients wait.
 //!
-//! A sequence for which no block is left makes the last one in the order give up its blocks (possibly itself); so the
-//! first in the order always gets on, and everything ends.
+//! If there is no free block for a sequence, the last sequence in the order gives up its blocks, possibly the same one.
+//! So the first in the order always advances, and every sequence ends.
 
 use std::ops::Range;
 
 use super::Scheduler;
-use super::sequence::{Key, Sequence, State};
+use super::sequence::{Key, State};
 use crate::Result;
-use crate::batch::{BlockCopy, TO_GUESS};
+use crate::batch::{BlockCopy, TO_DRAFT};
 use crate::kv_cache::{Demand, KvCache, KvCacheConfig, PrefixHit};
 
-/// Waiting sequences with long prompts that a step looks up in the prefix cache without starting them: a long prompt of
-/// which most is cached is a short one, but a look costs as much as the prompt is long.
+/// The most waiting sequences with long prompts that a step looks up in the prefix cache without starting them. A long
+/// prompt that is mostly cached counts as short, but a lookup costs as much as the prompt is long.
 const MAX_LOOKS: usize = 16;
 
-/// The sequences picked so far, and what is left for more.
+/// The sequences picked so far, and the remaining capacity of the step.
 #[derive(Debug)]
 pub(super) struct Picks {
     pub(super) entries: Vec<Pick>,
-    /// Copies to make, and for whom (slot).
+    /// Block copies to make, each with the slot of its sequence.
     pub(super) copies: Vec<(usize, BlockCopy)>,
-    /// Tokens that still fit into the step.
+    /// Tokens that still fit in the step.
     pub(super) budget: usize,
-    /// Rows of logits, of prompt tokens or of drafts, that still fit into the step.
-    prompt_logits: usize,
-    /// Tokens that a model may still compute to guess the drafts of the step.
+    /// Drafts that still fit in the step.
+    drafts: usize,
+    /// Tokens that a model may still compute in order to draft for the step.
     draft_budget: usize,
-    /// Blocks of each group left free when a sequence is admitted beside others.
+    /// Blocks of each group that must stay free when a sequence is admitted next to others.
     pub(super) keep_free: Vec<usize>,
-    /// A running sequence found no block left.
+    /// True if no block was free for a running sequence.
     pub(super) lacks_blocks: bool,
-    /// Prompts that the step leaves half-way, and how many of them are long.
+    /// The number of prompts that the step leaves partially computed, and of the long ones among them.
     pub(super) num_partial: usize,
     pub(super) num_long_partial: usize,
-    /// Prompts that were picked, those among them that lost their blocks again.
+    /// The number of prompts that were picked, including those that lost their blocks again.
     pub(super) num_prompts: usize,
     pub(super) looks_left: usize,
     /// Slots of sequences with prompt tokens in this step or in one in flight.
@@ -50,30 +50,14 @@ pub(super) struct Pick {
     pub(super) num_tokens: usize,
 }
 
-/// The result of trying to run a sequence on.
+/// The result of trying to advance a running sequence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Grown {
     Scheduled,
     /// It lost its own blocks and waits again.
     Preempted,
-    /// Blocks come back only with a step in flight.
+    /// No block can be freed before a step in flight ends.
     Stalled,
-}
-
-impl Picks {
-    /// Tokens that `seq` may compute in what is left of the step.
-    pub(super) fn room_for(&self, seq: &Sequence) -> usize {
-        if seq.wants_prompt_logits() { self.budget.min(self.prompt_logits) } else { self.budget }
-    }
-
-    pub(super) fn spend(&mut self, seq: &Sequence, num_tokens: usize) {
-        self.budget -= num_tokens;
-        if seq.wants_prompt_logits() {
-            // Each sequence has a row of its own, so a decode that wants prompt logits may find none left in the
-            // prompts' share.
-            self.prompt_logits = self.prompt_logits.saturating_sub(num_tokens);
-        }
-    }
 }
 
 impl Scheduler {
@@ -83,7 +67,7 @@ impl Scheduler {
             entries: Vec::with_capacity(self.running.len() + 1),
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
-            prompt_logits: self.config.max_prompt_logits,
+            drafts: self.config.max_drafts,
             draft_budget: self.config.max_num_batched_tokens,
             keep_free: self.watermark.clone(),
             lacks_blocks: false,
@@ -99,8 +83,8 @@ impl Scheduler {
         }
         self.pick_decodes(kv, &mut picks, now, None)?;
         if !self.in_flight.is_empty() {
-            // A step scheduled ahead preempts nothing: newcomers may not take blocks that prompts under way may still
-            // need.
+            // A step scheduled ahead preempts nothing, so new sequences must not take blocks that running prompts may
+            // still need.
             self.keep_for_running(kv, &mut picks, 2);
         }
         let kept = self.kept_from_prompts(&picks, now);
@@ -111,52 +95,53 @@ impl Scheduler {
         Ok(picks)
     }
 
-    /// Picks prompts of clients with credit, and what does not wait for these (`prompts`). Where none could be picked
-    /// it is a step like any other: false.
+    /// Picks prompts of clients with credit, and other work that need not wait for them (`prompts`). Returns false if
+    /// no such prompt could be picked; then the step is an ordinary one.
     fn pick_favoured(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<bool> {
         let Some((priority, lines)) = self.favoured(picks) else { return Ok(false) };
         self.pick_decodes(kv, picks, now, Some(priority))?;
-        // Decodes that wait run again in the next step, and are not to be preempted for newcomers.
+        // Waiting decodes run again in the next step, and must not be preempted for new sequences.
         self.keep_for_running(kv, picks, 1);
         self.pick_of(lines, kv, picks, now)?;
         picks.keep_free.clone_from(&self.watermark);
         Ok(picks.num_prompts > 0 && !picks.entries.is_empty())
     }
 
-    /// Keeps the blocks free that running sequences with `least` or more tokens to compute can need in the next step.
+    /// Reserves the blocks that running sequences with at least `least` tokens to compute may need in the next step.
     fn keep_for_running(&self, kv: &KvCache, picks: &mut Picks, least: usize) {
         let needed = self.most_blocks(kv.config(), least);
         picks.keep_free.iter_mut().zip(needed).for_each(|(kept, needed)| *kept = needed.max(*kept));
     }
 
-    /// Gives the tokens, rows of logits, blocks and slots of states that nobody else took to drafts, in the order of
-    /// the step: nobody waits for a guess, and nobody is preempted for one.
+    /// Gives the remaining tokens, blocks and state slots to drafts, in the order of the step. No sequence waits or is
+    /// preempted for a draft token.
     fn pick_drafts(&mut self, kv: &mut KvCache, picks: &mut Picks) -> Result<()> {
         let kept_free = self.kept_for_sequences(kv);
         for i in 0..picks.entries.len() {
             let slot = picks.entries[i].slot;
             let seq = &self.sequences[slot];
-            // Each has a row of logits besides that of the sequence, and the state before it is kept.
+            // Each draft needs a row of logits besides that of the sequence, and the state before it is saved.
             let num_slots = kv.slots_available().saturating_sub(kept_free);
-            let num_drafts = seq.drafts.len().min(picks.budget).min(picks.prompt_logits).min(num_slots);
-            // Drafts follow the last token, which has to be part of the step.
+            let num_drafts = seq.drafts.len().min(picks.budget).min(picks.drafts).min(num_slots);
+            // Drafts follow the last token, which must be part of the step.
             let follow = num_drafts > 0 && seq.num_pending() == 0;
-            // Whoever is to guess them computes what it lacks first.
-            let to_compute = if seq.drafts.first() == Some(&TO_GUESS) { seq.draft_lag() + 1 } else { 0 };
+            // The drafting model first computes the tokens that it lacks.
+            let to_compute = if seq.drafts.first() == Some(&TO_DRAFT) { seq.draft_lag() + 1 } else { 0 };
             let is_known = to_compute <= picks.draft_budget;
             let keep_states = seq.num_scheduled..seq.num_scheduled + num_drafts;
             if follow && is_known && self.allocate(slot, num_drafts, keep_states, kv, picks)? {
                 self.sequences[slot].num_scheduled += num_drafts;
                 picks.draft_budget -= to_compute;
                 picks.budget -= num_drafts;
-                picks.prompt_logits -= num_drafts;
+                picks.drafts -= num_drafts;
                 picks.entries[i].num_tokens += num_drafts;
             }
         }
         Ok(())
     }
 
-    /// With `favoured`, those of clients without credit wait, where they are of that priority or a later one.
+    /// Picks decodes. With `favoured`, decodes of clients without credit wait if their priority is that one or a later
+    /// one.
     fn pick_decodes(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64, favoured: Option<i32>) -> Result<()> {
         let mut i = 0;
         while let Some(&(_, slot)) = self.running.get(i) {
@@ -173,7 +158,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Gives a running sequence blocks for `num_tokens` more tokens and picks it, preempting where no block is left.
+    /// Gives a running sequence blocks for `num_tokens` more tokens and picks it, preempting others if no block is
+    /// left.
     pub(super) fn grow(
         &mut self,
         slot: usize,
@@ -194,8 +180,8 @@ impl Scheduler {
         Ok(Grown::Scheduled)
     }
 
-    /// Gives a running sequence blocks for `num_tokens` more tokens, and slots to keep these states in; `false`, and
-    /// nothing done, where there are too few.
+    /// Gives a running sequence blocks for `num_tokens` more tokens, and slots for these states. Returns `false` and
+    /// does nothing if there are too few.
     pub(super) fn allocate(
         &mut self,
         slot: usize,
@@ -212,7 +198,7 @@ impl Scheduler {
         let mut copies = Vec::new();
         kv.commit(plan, &mut seq.blocks, &mut copies)?;
         if self.config.draft_lags && !copies.is_empty() {
-            // The step copies the model's layers alone: the draft model computes its part of the block again.
+            // The step copies only the model's layers, so the draft model recomputes its part of the block.
             let block_size = kv.config().block_size;
             seq.num_draft_computed = seq.num_draft_computed.min(write_start / block_size * block_size);
         }
@@ -220,8 +206,8 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// The most blocks of each group that the running sequences with `least` or more tokens to compute can need in the
-    /// next step: those for their tokens, and one each for a copy.
+    /// Returns the most blocks of each group that running sequences may need in the next step: those for their tokens,
+    /// and one each for a copy. Only sequences with at least `least` tokens to compute count.
     pub(super) fn most_blocks(&self, kv: &KvCacheConfig, least: usize) -> Vec<usize> {
         let budget = self.config.max_num_batched_tokens;
         let mut most = vec![0; kv.groups.len()];
@@ -235,22 +221,19 @@ impl Scheduler {
         most
     }
 
-    /// The last running sequence in the order, from `key` on, whose blocks no step in flight writes.
+    /// Returns the last running sequence in the order, from `key` on, to whose blocks no step in flight writes.
     fn victim(&self, key: Key) -> Option<usize> {
         let candidates = self.running.iter().rev().take_while(|(candidate, _)| *candidate >= key);
         candidates.map(|&(_, slot)| slot).find(|slot| self.sequences[*slot].in_flight == 0)
     }
 
-    /// Takes a running sequence's blocks away. It keeps its tokens and its place in the order, and computes again
-    /// later.
+    /// Preempts a running sequence: it loses its blocks, keeps its tokens and its position in the order, and is
+    /// recomputed later.
     pub(super) fn preempt(&mut self, slot: usize, kv: &mut KvCache, picks: &mut Picks) {
         if let Some(i) = picks.entries.iter().position(|pick| pick.slot == slot) {
             let num_tokens = picks.entries.remove(i).num_tokens;
             picks.budget += num_tokens;
             self.flows.refund(self.sequences[slot].flow, num_tokens);
-            if self.sequences[slot].wants_prompt_logits() {
-                picks.prompt_logits += num_tokens;
-            }
             picks.copies.retain(|(owner, _)| *owner != slot);
         }
         self.send_back(slot, kv);
@@ -258,7 +241,7 @@ impl Scheduler {
         self.sequences[slot].num_preemptions += 1;
     }
 
-    /// Lets a running sequence wait again, without blocks.
+    /// Makes a running sequence wait again, without blocks.
     pub(super) fn send_back(&mut self, slot: usize, kv: &mut KvCache) {
         let seq = &mut self.sequences[slot];
         kv.release(&mut seq.blocks);
@@ -275,7 +258,7 @@ impl Scheduler {
 
     pub(super) fn take(&mut self, slot: usize, num_tokens: usize, picks: &mut Picks, now: u64) {
         let seq = &mut self.sequences[slot];
-        picks.spend(seq, num_tokens);
+        picks.budget -= num_tokens;
         self.flows.charge(seq.flow, num_tokens);
         seq.num_scheduled += num_tokens;
         seq.touch(now);
@@ -283,7 +266,7 @@ impl Scheduler {
             picks.computing.push(slot);
         }
         let left = seq.num_pending();
-        if left > 0 && !seq.wants_prompt_logits() {
+        if left > 0 {
             picks.num_partial += 1;
             picks.num_long_partial += usize::from(num_tokens + left > self.config.long_prefill_token_threshold);
         }

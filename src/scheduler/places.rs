@@ -1,17 +1,19 @@
-//! Says who makes place where one client has taken all of `max_num_seqs`, and why a sequence waits.
+//! Decides which sequence gives up its slot when one client uses all of `max_num_seqs`, and why a sequence waits.
 //!
-//! A client none of whose sequences of a priority runs may take the place of the newest sequence of the client that has
-//! most running at that priority, if those are two or more. It does so when all else that it needs is there, so the
-//! place is used at once. The client that loses the place keeps another and so may take none: between two arrivals or
-//! ends each client takes one place at most, and nothing goes to and fro. The oldest sequence of a client never loses
-//! its place this way, so it gets on. Blocks are not taken: who lacks them waits until some are free.
+//! A client may have no running sequence of a priority. Then it may take the slot of another client's newest sequence,
+//! if that client has the most running at that priority, and at least two. It does so only if everything else that it
+//! needs is available, so the slot is used at once.
+//!
+//! The client that loses a slot still has one, so it may not take one back. So between two arrivals or ends each client
+//! takes at most one slot, and slots do not move back and forth. The oldest sequence of a client never loses its slot
+//! this way, so it advances. Blocks are not taken: a sequence that lacks them waits until some are free.
 
 use super::reason::WaitingReason;
 use super::sequence::Key;
 use super::{Scheduler, SeqId};
 
 impl Scheduler {
-    /// The waiting sequences, in the order of their turns as far as that is known, and why each waits.
+    /// Returns the waiting sequences and why each waits, in the order of their turns as far as known.
     pub fn waiting(&self) -> Vec<(SeqId, WaitingReason)> {
         let mut flows: Vec<_> = self.flows.with_waiting().collect();
         flows.sort_by_key(|(_, flow)| (flow.priority, flow.served, flow.waiting.keys().next().copied()));
@@ -32,7 +34,7 @@ impl Scheduler {
         waiting
     }
 
-    /// The running sequence whose place the first waiting sequence of a flow may take.
+    /// Returns the running sequence whose slot the first waiting sequence of a flow may take.
     pub(super) fn place_for(&self, flow: usize) -> Option<usize> {
         if self.flows.get(flow).num_running() > 0 {
             return None;
@@ -40,13 +42,13 @@ impl Scheduler {
         let priority = self.flows.get(flow).priority;
         let newest = |(key, slot): &(Key, usize)| (key.priority == priority).then_some(*slot);
         let candidates = self.running.iter().rev().filter_map(newest);
-        // The first that is found is the newest, also of flows with equally many.
+        // The first match is the newest sequence, even if several flows have equally many.
         let most = candidates.clone().map(|slot| self.flows.get(self.sequences[slot].flow).num_running()).max()?;
         let mut candidates = candidates.filter(|slot| self.flows.get(self.sequences[*slot].flow).num_running() == most);
         candidates.next().filter(|slot| most > 1 && self.sequences[*slot].in_flight == 0)
     }
 
-    /// Whether a waiting sequence could take a place, were no step in flight.
+    /// True if a waiting sequence could take a slot, were no step in flight.
     pub(super) fn wants_place(&self) -> bool {
         if self.running.len() < self.config.max_num_seqs {
             return false;

@@ -1,23 +1,25 @@
-//! Decides which prompts get on in a step, and which waiting sequences are let in.
+//! Decides which prompts advance in a step, and which waiting sequences are admitted.
 //!
-//! Prompts under way and those that wait stand in one order: by priority, then by what their client was served
-//! (`flows`), then by arrival. Each in turn gets what is left of the step's tokens, and is charged for them before the
-//! next is looked for, with these exceptions:
-//! - A *long* prompt (more than `long_prefill_token_threshold` tokens to compute) leaves short ones behind it, of its
-//!   own priority, up to half of that. So short prompts do not wait for long ones, and the long prompt that is first in
-//!   the order still gets at least half of every step's prompt tokens.
-//! - A step leaves at most `max_num_partial_prefills` prompts half-way, of them `max_long_partial_prefills` long ones.
-//!   Others that it could not compute to their end let those behind them pass.
-//! - A step with prompt tokens of clients that have credit (`flows`) has none, of prompts or of answers, of clients of
-//!   their priority or of later ones that have no credit: it is as short as their own prompts make it.
-//! - A waiting sequence whose prompt is being computed right now by another lets those behind it pass, and finds it in
-//!   the prefix cache a step later. It does so only while that spares it at least half of what it would compute itself:
-//!   a step's delay for a small part of a prompt is no gain.
-//! - A prompt of a model that attends in both directions is computed as a whole. One that does not fit into what is
-//!   left of a step lets those behind it pass; it is the first of its client in a later one, which has room for any.
+//! Running and waiting prompts share one order: by priority, then by the service of their client (`flows`), then by
+//! arrival. Each in turn gets the rest of the step's tokens, and is charged for them before the next one is chosen,
+//! with these exceptions:
+//! - A *long* prompt (more than `long_prefill_token_threshold` tokens to compute) leaves up to half of them to later
+//!   short prompts of its own priority. So short prompts do not wait for long ones. The first long prompt in the order
+//!   still gets at least half of every step's prompt tokens.
+//! - A step leaves at most `max_num_partial_prefills` prompts partially computed, of which at most
+//!   `max_long_partial_prefills` are long. Prompts that it could not finish let later ones pass.
+//! - A step with prompt tokens of clients with credit (`flows`) excludes those without credit at the same or a later
+//!   priority. That holds for their prompts and their decodes. So the step takes only as long as the favoured prompts
+//!   need.
+//! - A waiting sequence lets later ones pass if another sequence is computing its prompt right now. It finds the prompt
+//!   in the prefix cache one step later. It does so only if that saves at least half of what it would compute itself.
+//!   Delaying a step for a small part of a prompt would gain nothing.
+//! - A step ends before an image whose tokens attend to each other, if it has no room for the whole image.
+//! - A prompt of a bidirectional model is computed as a whole. One that does not fit in the rest of a step lets later
+//!   ones pass. In a later step it is the first of its client, and that step has room for any prompt.
 //!
-//! Whoever lacks a place among `max_num_seqs`, or blocks, lets nobody pass: what comes free is for the first in the
-//! order.
+//! A sequence that lacks a slot within `max_num_seqs`, or blocks, lets no other pass: free resources go to the first in
+//! the order.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -30,8 +32,8 @@ use super::sequence::{Key, Sequence, State};
 use crate::Result;
 use crate::kv_cache::{Demand, KvCache, PrefixHit, PrefixMiss};
 
-/// An admission that found too few blocks. No use trying it again before the cache has gained some, or content to
-/// share, or the step has room for fewer tokens.
+/// An admission that failed for lack of blocks. It is not tried again unless the cache has freed blocks or gained
+/// content to share, or the step has room for fewer tokens.
 #[derive(Debug)]
 pub(super) struct Refusal {
     key: Key,
@@ -45,13 +47,13 @@ impl Refusal {
     }
 }
 
-/// The result of trying to let a waiting sequence in.
+/// The result of trying to admit a waiting sequence.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
     Started,
-    /// It waits on, and those behind it may be let in.
+    /// It keeps waiting, and later sequences may be admitted.
     Passed,
-    /// It waits on, and so do all behind it.
+    /// It keeps waiting, and so do all later sequences.
     Closed,
 }
 
@@ -59,13 +61,13 @@ enum Admission {
 #[derive(Debug)]
 pub(super) struct Line {
     flow: usize,
-    /// Prompts under way that had no turn yet.
+    /// Running prompts that had no turn yet.
     under_way: VecDeque<(Key, usize)>,
     /// The last waiting sequence that had a turn.
     last_seen: Option<Key>,
 }
 
-/// The next sequence of a line. Turns are ordered as the sequences are served.
+/// The next sequence of a line. Turns are sorted in scheduling order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     priority: i32,
@@ -75,9 +77,20 @@ struct Turn {
     slot: usize,
 }
 
+/// The part of a prompt that no step holds yet.
+#[derive(Debug, Clone, Copy)]
+struct Unscheduled {
+    key: Key,
+    slot: usize,
+    /// Its first position.
+    start: usize,
+    /// Its tokens.
+    pending: usize,
+}
+
 impl Scheduler {
-    /// The lines of clients that have credit, where they are the first in the order and others have none; with their
-    /// priority.
+    /// Returns the lines of clients with credit, and their priority, if they come first in the order and other clients
+    /// have no credit.
     pub(super) fn favoured(&self, picks: &Picks) -> Option<(i32, Vec<Line>)> {
         if !self.flows.differ() {
             return None;
@@ -99,12 +112,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Whether waiting sequences may be let in.
+    /// True if waiting sequences may be admitted.
     fn is_open(&self, picks: &Picks) -> bool {
         !picks.lacks_blocks && (self.running.len() < self.config.max_num_seqs || self.wants_place())
     }
 
-    /// Picks prompts of these lines; returns whether more sequences could be let in.
+    /// Picks prompts of these lines; returns true if more sequences could be admitted.
     pub(super) fn pick_of(
         &mut self,
         mut lines: Vec<Line>,
@@ -117,7 +130,7 @@ impl Scheduler {
         let mut turns: BinaryHeap<Reverse<Turn>> = turns.collect();
         while picks.budget > 0 {
             let Some(Reverse(turn)) = turns.pop() else { break };
-            // Blocks that running sequences lack, or got by preemption, are not for newcomers.
+            // Blocks that running sequences lack, or got by preemption, are not for new sequences.
             is_open &= !picks.lacks_blocks;
             let current = self.turn(turn.line, &mut lines[turn.line], is_open);
             if current.as_ref() != Some(&turn) {
@@ -125,11 +138,12 @@ impl Scheduler {
                 continue;
             }
             let Turn { priority, served, key, line, slot } = turn;
-            // The flow's account does not tell: a preemption for this prompt may have given back as much.
+            // The flow's service does not tell: a preemption for this prompt may have refunded as much.
             let is_picked = if self.sequences[slot].state == State::Running {
                 lines[line].under_way.pop_front();
-                let pending = self.sequences[slot].num_pending();
-                let num_tokens = self.share(key, slot, pending, kv, picks, is_open);
+                let seq = &self.sequences[slot];
+                let prompt = Unscheduled { key, slot, start: seq.num_scheduled, pending: seq.num_pending() };
+                let num_tokens = self.share(prompt, kv, picks, is_open);
                 num_tokens > 0 && self.grow(slot, num_tokens, kv, picks, now)? == Grown::Scheduled
             } else {
                 lines[line].last_seen = Some(key);
@@ -147,7 +161,7 @@ impl Scheduler {
         Ok(is_open)
     }
 
-    /// The flows with prompts under way and, if any may be let in, those with waiting sequences.
+    /// Returns the flows with running prompts and, if any may be admitted, those with waiting sequences.
     fn lines(&self, is_open: bool) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for &(key, slot) in &self.running {
@@ -172,10 +186,10 @@ impl Scheduler {
         lines
     }
 
-    /// The next sequence of a line.
+    /// Returns the next sequence of a line.
     fn turn(&self, index: usize, line: &mut Line, is_open: bool) -> Option<Turn> {
         while line.under_way.front().is_some_and(|(_, slot)| self.sequences[*slot].state == State::Waiting) {
-            // It was preempted in this step.
+            // The sequence was preempted in this step.
             line.under_way.pop_front();
         }
         let flow = self.flows.get(line.flow);
@@ -186,28 +200,25 @@ impl Scheduler {
         Some(Turn { priority: flow.priority, served: flow.served, key, line: index, slot })
     }
 
-    /// The number of a prompt's `pending` tokens that go into this step; 0 if it has to wait.
-    fn share(
-        &mut self,
-        key: Key,
-        slot: usize,
-        pending: usize,
-        kv: &KvCache,
-        picks: &mut Picks,
-        is_open: bool,
-    ) -> usize {
+    /// Returns how many of a prompt's tokens go into this step; 0 if it has to wait.
+    fn share(&mut self, prompt: Unscheduled, kv: &KvCache, picks: &mut Picks, is_open: bool) -> usize {
+        let Unscheduled { key, slot, start, pending } = prompt;
         let is_long = pending > self.config.long_prefill_token_threshold;
-        let mut num_tokens = pending.min(picks.room_for(&self.sequences[slot]));
+        let mut num_tokens = self.sequences[slot].uncut(start, pending.min(picks.budget));
         if kv.config().is_bidirectional() {
             return if num_tokens < pending { 0 } else { num_tokens };
         }
-        // A prompt whose logits are wanted is held back by these, and leaves most of a step to others.
-        let may_be_partial = self.sequences[slot].wants_prompt_logits() || self.has_room_for_partial(is_long, picks);
+        let may_be_partial = self.has_room_for_partial(is_long, picks);
         if num_tokens < pending && !may_be_partial {
             return 0;
         }
         if is_long && num_tokens > picks.budget.div_ceil(2) {
-            num_tokens = num_tokens.min(picks.budget - self.kept_for_short(key, slot, kv, picks, is_open));
+            let left = picks.budget - self.kept_for_short(key, slot, kv, picks, is_open);
+            // Short prompts do not hold up an image that needs more of the step.
+            match self.sequences[slot].uncut(start, num_tokens.min(left)) {
+                0 => {}
+                some => num_tokens = some,
+            }
         }
         if num_tokens < pending && !may_be_partial { 0 } else { num_tokens }
     }
@@ -217,8 +228,8 @@ impl Scheduler {
             && (!is_long || picks.num_long_partial < self.config.max_long_partial_prefills)
     }
 
-    /// Tokens that a long prompt leaves to short ones of its priority behind it: what these could use, up to half of
-    /// the step's. An estimate, what is not used after all comes back with `top_up`.
+    /// Returns the tokens that a long prompt leaves to later short ones of its priority: what these could use, up to
+    /// half of the step's. It is an estimate; `top_up` returns what is not used.
     fn kept_for_short(&mut self, key: Key, slot: usize, kv: &KvCache, picks: &mut Picks, is_open: bool) -> usize {
         let (half, threshold) = (picks.budget / 2, self.config.long_prefill_token_threshold);
         let mut wanted = 0;
@@ -236,7 +247,7 @@ impl Scheduler {
         if !is_open || picks.lacks_blocks {
             places = 0;
         }
-        // Its own flow's come after those of others, which were served more and yet have nothing in this step.
+        // Sequences of other flows come first: they were served more and have nothing in this step yet.
         let behind = self.flows.get(flow).waiting.range((Bound::Excluded(key), Bound::Unbounded));
         let others = self.flows.with_waiting().filter(|(id, other)| *id != flow && other.priority == key.priority);
         for (_, slot) in others.flat_map(|(_, other)| &other.waiting).chain(behind) {
@@ -256,23 +267,23 @@ impl Scheduler {
         wanted.min(half)
     }
 
-    /// Gives tokens that nobody took to the prompts of the step, in their order.
+    /// Gives the remaining tokens to the prompts of the step, in order.
     fn top_up(&mut self, kv: &mut KvCache, picks: &mut Picks) -> Result<()> {
         for i in 0..picks.entries.len() {
             let slot = picks.entries[i].slot;
             let seq = &self.sequences[slot];
-            let num_tokens = seq.num_pending().min(picks.room_for(seq));
+            let num_tokens = seq.uncut(seq.num_scheduled, seq.num_pending().min(picks.budget));
             if num_tokens > 0 && self.allocate(slot, num_tokens, 0..0, kv, picks)? {
                 let seq = &mut self.sequences[slot];
                 seq.num_scheduled += num_tokens;
-                picks.spend(seq, num_tokens);
+                picks.budget -= num_tokens;
                 picks.entries[i].num_tokens += num_tokens;
             }
         }
         Ok(())
     }
 
-    /// Starts a waiting sequence if there are a place, room in the step, and blocks for all its tokens.
+    /// Starts a waiting sequence if there are a slot, room in the step, and blocks for all its tokens.
     fn admit(&mut self, key: Key, slot: usize, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<Admission> {
         let is_full = self.running.len() >= self.config.max_num_seqs;
         let gives_way = if is_full { self.place_for(self.sequences[slot].flow) } else { None };
@@ -287,7 +298,7 @@ impl Scheduler {
         let has_room_for_long = self.has_room_for_partial(true, picks);
         let seq = &mut self.sequences[slot];
         let wants_all = seq.wants_prompt_logits();
-        if !wants_all && seq.uncached > threshold && !has_room_for_long && picks.looks_left == 0 {
+        if seq.uncached > threshold && !has_room_for_long && picks.looks_left == 0 {
             seq.passed = Some((self.last_step + 1, WaitingReason::PartialPrefills));
             return Ok(Admission::Passed);
         }
@@ -297,7 +308,8 @@ impl Scheduler {
         let seq = &mut self.sequences[slot];
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
         let (start, held, drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
-        let num_tokens = if is_computed { 0 } else { self.share(key, slot, len - start, kv, picks, true) };
+        let prompt = Unscheduled { key, slot, start, pending: len - start };
+        let num_tokens = if is_computed { 0 } else { self.share(prompt, kv, picks, true) };
         if num_tokens == 0 {
             picks.looks_left -= usize::from(len > threshold && picks.looks_left > 0);
             let reason = match (is_computed, kv.config().is_bidirectional()) {
@@ -308,12 +320,12 @@ impl Scheduler {
             self.sequences[slot].passed = Some((self.last_step + 1, reason));
             return Ok(Admission::Passed);
         }
-        // Running sequences need blocks soon: without some to spare the newcomer would be preempted at once.
+        // Running sequences need blocks soon. Without a reserve the new sequence would be preempted at once.
         let keep_free = if self.running.is_empty() { &[][..] } else { &picks.keep_free };
         let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free, keep_states: 0..0 };
         let seq = &mut self.sequences[slot];
         let Some(plan) = kv.plan(&seq.blocks, hit, &demand) else {
-            // A failure counts only where no more blocks are kept free than an admission needs.
+            // A failure is only remembered if no more blocks are reserved than an admission needs.
             if picks.keep_free == self.watermark {
                 self.refused = Some(attempt);
             }
@@ -331,7 +343,7 @@ impl Scheduler {
         Ok(Admission::Started)
     }
 
-    /// Whether the steps at work compute at least half of what a waiting sequence could compute in this one.
+    /// True if the current steps compute at least half of what a waiting sequence could compute in this one.
     fn is_computed_by_others(&self, slot: usize, kv: &KvCache, picks: &Picks) -> bool {
         let seq = &self.sequences[slot];
         picks.computing.iter().map(|slot| &self.sequences[*slot]).any(|other| {
@@ -344,8 +356,8 @@ impl Scheduler {
         })
     }
 
-    /// A waiting sequence with blocks begins to run. Of its tokens `num_cached` were found in the prefix cache, and the
-    /// keys and values of `num_held` were there, and of the first ones `num_drafted` those of the draft model.
+    /// Starts a waiting sequence that has blocks. The prefix cache had `num_cached` of its tokens, the keys and values
+    /// of `num_held` tokens, and those of the draft model for the first `num_drafted`.
     fn start(&mut self, key: Key, slot: usize, found: (usize, usize, usize), kv: &mut KvCache) {
         let (num_cached, num_held, num_drafted) = found;
         let seq = &mut self.sequences[slot];
@@ -369,7 +381,7 @@ impl Scheduler {
     }
 }
 
-/// Looks for the beginning of a waiting sequence in the prefix cache.
+/// Looks up the beginning of a waiting sequence in the prefix cache.
 fn look_up(seq: &mut Sequence, kv: &KvCache) -> PrefixHit {
     kv.extend_chain(&mut seq.chain, &seq.tokens);
     let hit = kv.find_prefix(&seq.chain, seq.tokens.len());

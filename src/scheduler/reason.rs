@@ -1,6 +1,6 @@
-//! The reasons for which sequences wait.
+//! The reasons why sequences wait.
 
-/// The thing that a waiting sequence waits for.
+/// The reason why a sequence waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WaitingReason {
     /// Sequences of a higher priority wait, too.
@@ -14,10 +14,13 @@ pub enum WaitingReason {
     /// Others took the tokens of the step (`max_num_batched_tokens`).
     #[default]
     StepTokens,
-    /// The prompts that are half-way are as many as may be (`max_num_partial_prefills`, `max_long_partial_prefills`).
+    /// The largest allowed number of prompts is partially computed (`max_num_partial_prefills`,
+    /// `max_long_partial_prefills`).
     PartialPrefills,
-    /// Another sequence computes the beginning of its prompt; it will find that in the prefix cache.
+    /// Another sequence computes the beginning of its prompt, which will then be in the prefix cache.
     SharedPrefix,
+    /// The rows of its images are being computed. The engine says so; the scheduler does not know such sequences.
+    ImageEncoder,
 }
 
 impl WaitingReason {
@@ -30,6 +33,7 @@ impl WaitingReason {
             Self::StepTokens => "step_tokens",
             Self::PartialPrefills => "partial_prefills",
             Self::SharedPrefix => "shared_prefix",
+            Self::ImageEncoder => "image_encoder",
         }
     }
 }

@@ -5,20 +5,20 @@ use super::{NewSequence, SeqId};
 use crate::batch::SeqExtras;
 use crate::kv_cache::{HashChain, PrefixMiss, SeqBlocks, Tokens};
 
-/// Order in which the sequences of one client are served; the last of all is the first to be preempted.
+/// The order in which the sequences of one client are served. The last one is the first to be preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// Sequences with lower values are served earlier.
     pub(super) priority: i32,
-    /// Number of the request, in the order of arrival; its forks share it.
+    /// The number of the request, in order of arrival; its forks share it.
     pub(super) arrival: u64,
-    /// Number of the sequence: makes the key unique.
+    /// The number of the sequence, which makes the key unique.
     pub(super) serial: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has no blocks and stands in the waiting queue.
+    /// It has no blocks and is in the waiting queue.
     Waiting,
     Running,
 }
@@ -27,38 +27,38 @@ pub(super) enum State {
 pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) key: Key,
-    /// The flow that it is part of.
+    /// The flow that it belongs to.
     pub(super) flow: usize,
     pub(super) state: State,
-    /// Prompt and generated tokens; kept over a preemption and then computed again.
+    /// The prompt and the generated tokens. They are kept during a preemption and then recomputed.
     pub(super) tokens: Tokens,
-    /// Guesses of the tokens that follow. The next step computes them with the last token, and its commit says how many
-    /// are right. They replace each other with each commit of tokens.
+    /// The draft tokens to follow. The next step computes them with the last token, and its commit says how many are
+    /// right. Each commit of tokens replaces them.
     pub(super) drafts: Vec<u32>,
-    /// Most tokens that it may ever have.
+    /// The most tokens that it may ever have.
     pub(super) max_len: usize,
     pub(super) all_logits: bool,
-    /// Prompt positions whose logits were handed out (`all_logits` only).
+    /// Prompt positions whose logits were delivered (`all_logits` only).
     pub(super) logits_done: usize,
     pub(super) will_fork: bool,
     pub(super) extras: SeqExtras,
-    /// Tokens that the prefix cache did not hold when it was last looked for there.
+    /// Tokens that the prefix cache did not hold at the last lookup.
     pub(super) uncached: usize,
     pub(super) blocks: SeqBlocks,
     pub(super) chain: HashChain,
-    /// Tokens whose K and V exist: steps that were committed.
+    /// Tokens whose keys and values exist, from committed steps.
     pub(super) num_computed: usize,
-    /// Tokens, of those, up to which the draft model's keys and values exist; all of them where none lags.
+    /// The number of those tokens whose draft model's keys and values exist; all of them if no draft model lags.
     pub(super) num_draft_computed: usize,
-    /// `num_computed` with the tokens of the steps in flight and the drafts that these compute.
+    /// `num_computed` plus the tokens of the steps in flight, including drafts.
     pub(super) num_scheduled: usize,
-    /// Steps that hold it and were not committed yet.
+    /// The number of uncommitted steps that hold it.
     pub(super) in_flight: usize,
-    /// Tokens that those steps sample and that it is to compute after them: known to be there, not yet known which.
+    /// Tokens that those steps sample and that must be computed next: their number is known, their values are not.
     pub(super) num_expected: usize,
-    /// The last step given out before it was added: older ones cannot speak of it.
+    /// The last step issued before it was added: older steps cannot refer to it.
     pub(super) born_after: u64,
-    /// The last step that let those behind it pass, and why.
+    /// The last step in which it let later sequences pass, and why.
     pub(super) passed: Option<(u64, WaitingReason)>,
     pub(super) created_at: u64,
     pub(super) last_access: u64,
@@ -67,9 +67,9 @@ pub(super) struct Sequence {
     pub(super) num_cached_tokens: usize,
     pub(super) prefix_miss: Option<PrefixMiss>,
     pub(super) num_preemptions: usize,
-    /// The end of the last block before the last token that it began to run with.
+    /// The end of the last whole block before its last token, as of its start.
     pub(super) last_end: usize,
-    /// Tokens whose keys and values were in the prefix cache when it began to run.
+    /// Tokens whose keys and values were in the prefix cache at its start.
     pub(super) shared_end: usize,
 }
 
@@ -117,8 +117,9 @@ impl Sequence {
         }
     }
 
-    /// Tokens that could be computed now, or once the steps in flight have sampled them. A sequence with drafts waits
-    /// for its steps in flight: how many drafts are right, or which tokens they follow, is known only then.
+    /// Returns the tokens that could be computed now, or once the steps in flight have sampled them. A sequence with
+    /// drafts waits for its steps in flight: only then is it known which tokens the drafts follow, and how many are
+    /// right.
     pub(super) fn num_pending(&self) -> usize {
         if self.in_flight > 0 && !self.drafts.is_empty() {
             return 0;
@@ -126,19 +127,26 @@ impl Sequence {
         self.tokens.len() + self.num_expected - self.num_scheduled
     }
 
-    /// Tokens that steps in flight compute.
+    /// Returns how many of `num_tokens` tokens from position `start` on a step may compute without cutting an image
+    /// that may not be cut.
+    pub(super) fn uncut(&self, start: usize, num_tokens: usize) -> usize {
+        let images = self.extras.images.as_ref();
+        images.map_or(num_tokens, |images| images.uncut_end(start, start + num_tokens) - start)
+    }
+
+    /// Returns the tokens that steps in flight compute.
     pub(super) fn num_in_flight(&self) -> usize {
         self.num_scheduled - self.num_computed
     }
 
-    /// Counts a step that computes its tokens up to `end`, drafts included; answers how many rows of logits that step
-    /// samples for it: that of its last token, and one for each draft.
+    /// Counts a step that computes its tokens up to `end`, including drafts. Returns the number of logits rows that the
+    /// step samples for it: that of its last token, and one per draft.
     pub(super) fn schedule_up_to(&mut self, end: usize) -> usize {
         let len = self.tokens.len() + self.num_expected;
         self.in_flight += 1;
-        // Drafts for which there was no room are given up.
+        // Drafts without room in the step are dropped.
         self.drafts.truncate(end.saturating_sub(len));
-        // A sequence that is to be forked waits for its first token, and the last token of all is never computed.
+        // A sequence about to fork waits for its first token, and the very last token is never computed.
         let forks_here = self.will_fork && len == self.tokens.prompt_len();
         if end == len && !forks_here && len + 1 < self.max_len {
             self.num_expected += 1;
@@ -146,7 +154,7 @@ impl Sequence {
         (end + 1).saturating_sub(len)
     }
 
-    /// Whether its prompt's logits are still wanted, which a prefix-cache hit would not give.
+    /// True if logits of its prompt are still needed, which a prefix-cache hit would not give.
     pub(super) fn wants_prompt_logits(&self) -> bool {
         self.all_logits && self.logits_done < self.tokens.prompt_len()
     }
@@ -172,21 +180,21 @@ impl Sequence {
     }
 }
 
-/// Lifetime data of one sequence; times in microseconds of the caller's clock.
+/// Lifetime data of one sequence. Times are in microseconds of the caller's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeqInfo {
     pub created_at: u64,
-    /// The time at which it was last part of a step, in microseconds.
+    /// The time of its last step, in microseconds.
     pub last_access: u64,
-    /// Steps that it was part of.
+    /// The number of steps that it was part of.
     pub access_count: u64,
     /// Prompt tokens that came from the prefix cache when it first ran.
     pub num_cached_tokens: usize,
-    /// The reason why not more of them did; `None` while it has never run.
+    /// The reason why no more of them did; `None` if it has never run.
     pub prefix_miss: Option<PrefixMiss>,
     pub num_preemptions: usize,
     pub num_tokens: usize,
     pub num_computed_tokens: usize,
-    /// The time at which its first token was scheduled, in microseconds; `None` while it has never run.
+    /// The time at which its first token was scheduled, in microseconds; `None` if it has never run.
     pub scheduled_at: Option<u64>,
 }

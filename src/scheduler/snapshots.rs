@@ -1,15 +1,15 @@
-//! Says where snapshots of recurrent states are taken. A state cannot be cut back, so a sequence begins with what the
-//! prefix cache holds only up to a position whose state was kept. The positions are ends of blocks:
-//! - the last one in the prompt that leaves a token to compute: the same prompt, or a longer one, begins there;
-//! - every `snapshot_interval` tokens of a prompt: another prompt that shares only a part of it begins there;
-//! - the end of what the cache has keys and values of and no state, when a prompt begins: two prompts have that part in
-//!   common, so a third is likely to;
-//! - each one that generation passes. Only the last of these is kept (it is *rolling*), unless somebody has used the
-//!   one before: the next turn of a conversation begins there. Each costs one write of a state, in a block's many steps
-//!   that each read and write one.
+//! Decides where snapshots of recurrent states are taken. A state cannot be cut back, so a prefix-cache hit can only
+//! end where a state was saved. These positions are block ends:
+//! - the last one in the prompt that leaves a token to compute: the same prompt, or a longer one, continues there;
+//! - every `snapshot_interval` tokens of a prompt: another prompt that shares only a part of it continues there;
+//! - the end of the cached keys and values without a state, when a prompt starts: two prompts have that part in common,
+//!   so a third is likely to;
+//! - each one that generation passes. Only the last of these is kept (it is *rolling*), unless another sequence has
+//!   used the previous one: the next turn of a conversation continues there. Each costs one state write per block,
+//!   while every step of the block reads and writes a state anyway.
 //!
-//! Snapshots take the slots that no sequence needs: not those that running sequences lack, nor those of sequences that
-//! wait and could be given a place.
+//! Snapshots use slots that no sequence needs. They leave the slots that running sequences lack, and those of waiting
+//! sequences that could start.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use super::sequence::Sequence;
 use crate::kv_cache::{KvCache, KvCacheConfig, Snapshot};
 
 impl Sequence {
-    /// The snapshots that a step which computes these positions is to take.
+    /// Returns the snapshots that a step of these positions should take.
     pub(super) fn snapshots_in(&self, positions: Range<usize>, kv: &KvCacheConfig) -> Vec<Snapshot> {
         let Some(states) = kv.states.filter(|_| kv.enable_prefix_caching) else { return Vec::new() };
         let first = positions.start / kv.block_size + 1;
@@ -34,12 +34,12 @@ impl Sequence {
 }
 
 impl Scheduler {
-    /// Slots of states that running sequences lack.
+    /// Returns the number of state slots that running sequences lack.
     pub(super) fn slots_lacking(&self, kv: &KvCache) -> usize {
         self.running.iter().map(|&(_, slot)| kv.slots_lacking(&self.sequences[slot].blocks)).sum()
     }
 
-    /// Slots of states that snapshots and drafts leave free.
+    /// Returns the number of state slots that snapshots and drafts must leave free.
     pub(super) fn kept_for_sequences(&self, kv: &KvCache) -> usize {
         let Some(states) = kv.config().states else { return 0 };
         let places = self.config.max_num_seqs.saturating_sub(self.running.len()).min(self.num_waiting());

@@ -1,23 +1,24 @@
-//! Changes to a row of logits before a token is chosen of it: bias, forbidden tokens and penalties. They touch only the
-//! tokens that a sequence names, so a device is sent a list of these, and their logits change in place.
+//! Changes to a row of logits before a token is picked: bias, forbidden tokens and penalties. They affect only the
+//! tokens that a sequence lists. So a device gets this list, and changes those logits in place.
 //!
-//! The arithmetic is in one place here, and in `alter_logits` of `kernels/sampling.hip`, operation by operation in
-//! single precision: a device's row has the same bits as the host's, so the token is the same wherever it is chosen.
+//! The arithmetic exists once here and once in `alter_logits` of `kernels/sampling.hip`. Both use the same operations
+//! in single precision. A device's row has the same bits as the host's, so the token is the same wherever it is picked.
 
 /// A token whose logit changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AlteredToken {
     pub id: u32,
-    /// Number added to the logit; minus infinity makes the token impossible.
+    /// The number added to the logit; minus infinity makes the token impossible.
     pub bias: f32,
-    /// 0: the token has not come yet. Else one more than how often it was generated: 1 for a token of the prompt alone.
+    /// 0 if the token has not occurred. Otherwise one more than its number of generations: 1 if it is only in the
+    /// prompt.
     pub seen: u32,
 }
 
-/// The penalties of a sequence on the tokens that have come.
+/// The penalties of a sequence on tokens that have occurred.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Penalties {
-    /// Logits above 0 are divided by it, others multiplied.
+    /// Positive logits are divided by it, others multiplied.
     pub repetition: f32,
     /// Subtracted once for each time that the token was generated.
     pub frequency: f32,
@@ -25,16 +26,16 @@ pub struct Penalties {
     pub presence: f32,
 }
 
-/// All that changes one row.
+/// All changes of one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alteration<'a> {
-    /// The tokens whose logits change, none twice.
+    /// The tokens whose logits change, each once.
     pub tokens: &'a [AlteredToken],
     pub penalties: Penalties,
 }
 
 impl Penalties {
-    /// The token's logit, changed. A NaN stays one: it is an error of the model that no mask may hide.
+    /// Returns the token's changed logit. A NaN stays a NaN, since it is an error of the model that no mask may hide.
     pub fn apply(&self, token: AlteredToken, logit: f32) -> f32 {
         let forbidden = token.bias == f32::NEG_INFINITY && !logit.is_nan();
         let biased = if forbidden { token.bias } else { logit + token.bias };
@@ -48,7 +49,7 @@ impl Penalties {
 }
 
 impl Alteration<'_> {
-    /// Changes the row, in place. Tokens outside of it are passed over.
+    /// Changes the row in place. Tokens outside of it are skipped.
     pub fn apply(&self, row: &mut [f32]) {
         for &token in self.tokens {
             if let Some(logit) = row.get_mut(token.id as usize) {

@@ -1,19 +1,19 @@
-//! Draws of a token at random: a device finds the token that the sampler would find in the whole row, and says by which
-//! sums, so that the sampler can make sure of it.
+//! Random draws on a device. The device finds the token that the sampler would find in the whole row. It also returns
+//! the sums that led to it, so that the sampler can verify it.
 //!
-//! The weight of a token is a single-precision number whose bits are the same on every device, and a device sums
-//! weights as whole numbers of `2^-FRACTION_BITS`. The arithmetic is in one place here, and in `kernels/draw.h`,
-//! operation by operation.
+//! The weight of a token is a single-precision number with the same bits on every device. A device sums weights as
+//! integers in units of `2^-FRACTION_BITS`. The arithmetic exists once here and once in `kernels/draw.h`, with the same
+//! operations.
 
 use super::NO_TOKEN;
 
-/// Bits behind the binary point of a sum of weights. A weight is 1 at most, so the sum of a million fits into 64 bits.
+/// The fractional bits of a sum of weights. A weight is at most 1, so the sum of a million fits in 64 bits.
 pub const FRACTION_BITS: u32 = 42;
 
-/// How a token is drawn of a row. A token weighs `exp((logit - largest) * per_logit)`. Those that weigh less than
-/// `min_p` are out of play, and all but the best `top_k`; then the best that reach `top_p` of all weights are kept. The
-/// token drawn is the one of these at which the weights, added up best token first (logit descending, id ascending),
-/// reach a random share.
+/// Describes how a token is drawn from a row. A token weighs `exp((logit - largest) * per_logit)`. Tokens below `min_p`
+/// are out of play, and so are all but the best `top_k`. Of the rest, the best that reach `top_p` of all weights are
+/// kept. The drawn token is the kept one at which the weights, best token first (logit descending, id ascending), reach
+/// a random share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
     /// The inverse of the temperature, finite.
@@ -23,14 +23,14 @@ pub struct Draw {
     pub top_k: u32,
     /// 1 keeps all tokens.
     pub top_p: f64,
-    /// The random share, in 0 .. 1.
+    /// The random share, from 0 to 1.
     pub uniform: f64,
 }
 
-/// The token at which the sum of the weights, best token first, reaches some part of it.
+/// The token at which the sum of the weights, best token first, reaches some part of the total.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cut {
-    /// `NO_TOKEN` where the device did not find it.
+    /// `NO_TOKEN` if the device did not find it.
     pub token: u32,
     pub logit: f32,
     /// The sum of the weights of all better tokens in play, in units of `2^-FRACTION_BITS`, each rounded down.
@@ -38,30 +38,30 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// A device that did not find the token leaves this.
+    /// The value that a device returns if it did not find the token.
     pub const NONE: Self = Self { token: NO_TOKEN, logit: 0.0, before: 0 };
 }
 
-/// A token drawn of a row, and what it was found by.
+/// A token drawn from a row, and the sums that led to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Drawn {
     /// The largest logit; NaN if the row holds one.
     pub largest: f32,
-    /// The sum of the weights of all tokens in play, like `Cut::before`; 0 where the device did not find the last one
-    /// that `top_k` keeps.
+    /// The sum of the weights of all tokens in play, in the units of `Cut::before`. It is 0 if the device did not find
+    /// the last token that `top_k` keeps.
     pub total: u64,
-    /// The last token that `top_p` keeps, where that is below 1.
+    /// The last token that `top_p` keeps, if `top_p` is below 1.
     pub last_kept: Cut,
     pub token: Cut,
 }
 
 impl Draw {
-    /// The weight of a logit that is no larger than the largest.
+    /// Returns the weight of a logit that is no larger than the largest.
     pub fn weight(&self, logit: f32, largest: f32) -> f32 {
         exp_nonpositive((logit - largest) * self.per_logit)
     }
 
-    /// Sorts a row to find what a device has to find in it.
+    /// Sorts a row to find what a device should find in it.
     pub fn of_row(&self, row: &[f32]) -> Drawn {
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let nothing = Drawn { largest, total: 0, last_kept: Cut::NONE, token: Cut::NONE };
@@ -74,7 +74,7 @@ impl Draw {
         let weighed = (0..).zip(row).map(|(id, &logit)| (id, logit, self.weight(logit, largest)));
         let in_play = weighed.filter(|&(_, _, weight)| weight >= self.min_p && whole(weight) > 0);
         let mut tokens: Vec<(u32, f32, u64)> = in_play.map(|(id, logit, weight)| (id, logit, whole(weight))).collect();
-        // Adding zero makes -0.0 and 0.0 the same. The sort keeps the order of equals.
+        // Adding zero makes -0.0 and 0.0 equal. The sort is stable.
         tokens.sort_by(|a, b| (b.1 + 0.0).total_cmp(&(a.1 + 0.0)));
         if self.top_k > 0 {
             tokens.truncate(self.top_k as usize);
@@ -95,24 +95,24 @@ impl Draw {
     }
 }
 
-/// A weight in units of `2^-FRACTION_BITS`, rounded down.
+/// Returns a weight in units of `2^-FRACTION_BITS`, rounded down.
 fn whole(weight: f32) -> u64 {
     (weight * (1u64 << FRACTION_BITS) as f32) as u64
 }
 
-/// The part of a sum that is reached first at the token looked for.
+/// Returns the part of a sum that is first reached at the token.
 fn part_of(sum: u64, share: f64) -> u64 {
     ((sum as f64 * share) as u64 + 1).min(sum)
 }
 
-/// `e^x` for `x <= 0`, within 2 units in the last place; what would be subnormal is 0.
+/// Returns `e^x` for `x <= 0`, within 2 units in the last place. Subnormal results become 0.
 ///
-/// `e^x = 2^n * e^r` with `n = round(x / ln 2)`, `|r| <= ln 2 / 2`: the Taylor series of `e^r` up to the seventh power
-/// is off by less than `0.347^8 / 8! < 6e-9` there. Branch-free, so that it vectorises; libm's is neither that nor the
-/// same on all machines.
+/// `e^x = 2^n * e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`. There the Taylor series of `e^r` up to the
+/// seventh power has an error below `0.347^8 / 8! < 6e-9`. The code is branch-free, so that it vectorizes. The function
+/// of libm does not vectorize, and differs between machines.
 #[inline]
 pub fn exp_nonpositive(x: f32) -> f32 {
-    // Added and taken away again, 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
+    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts: the first has few enough bits for `n * LN2_HIGH` to be exact.
     const LN2_HIGH: f32 = 0.693_359_4;

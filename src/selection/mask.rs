@@ -1,6 +1,6 @@
 //! The tokens that a row may be sampled from, as a bit set.
 
-/// A set of tokens: bit `i % 32` of word `i / 32` says whether token `i` is in it. Tokens behind its last word are not.
+/// A set of tokens: bit `i % 32` of word `i / 32` says whether token `i` is in it. Tokens after its last word are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask(Vec<u32>);
 
@@ -18,7 +18,7 @@ impl TokenMask {
         self.0.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
-    /// Takes these tokens out of the set, unless it has no other.
+    /// Removes these tokens from the set, unless it has no others.
     pub fn remove_unless_alone(&mut self, tokens: &[u32]) {
         let mut rest = self.0.clone();
         for &token in tokens {

@@ -1,11 +1,11 @@
 //! BPE: words from the pre-tokenizer, merged pair by pair in the order of `tokenizer.ggml.merges`. The merged symbols
-//! are bytes. Where the vocabulary spells text as SentencePiece does, they are characters; a character that no token
-//! spells falls back to bytes.
+//! are bytes. If the vocabulary spells text as SentencePiece does, they are characters. A character without a token
+//! falls back to bytes.
 //!
-//! The merge loop is our own rather than the `tokenizers` crate's: that one takes the vocabulary and the merges as
-//! maps of owned strings, which takes longer to build than the whole budget for loading a vocabulary of 150,000 tokens,
-//! and it drops bytes that a vocabulary lacks without a word. Here merges are looked up by pairs of ids, and a heap of
-//! candidate merges keeps a word of n bytes at O(n log n).
+//! The merge loop does not use the `tokenizers` crate, which takes the vocabulary and the merges as maps of owned
+//! strings. Building these takes longer than the whole time budget for loading a vocabulary of 150,000 tokens. That
+//! crate also drops bytes that a vocabulary lacks without an error. Here merges are looked up by pairs of ids. A heap
+//! of candidate merges processes a word of n bytes in O(n log n).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,15 +16,16 @@ use super::byte_level;
 use super::pretokenizer::{Class, PreTokenizer, WholeWords};
 use super::vocab::{SPACE, Spelling, Vocab, reaches_across_words};
 use crate::gguf::Metadata;
+use crate::interrupt::Interrupt;
 use crate::{Error, Result};
 
 const PRE: &str = "tokenizer.ggml.pre";
 const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Longer words are rarely met twice; remembering them would only fill the table.
+/// Longer words rarely occur twice, so caching them would only fill the table.
 const MAX_REMEMBERED_WORD: usize = 32;
 
-/// How much of a word an error shows, in characters: a word may be a line of megabytes.
+/// The most characters of a word in an error: a word may be a line of megabytes.
 const MAX_SHOWN_WORD: usize = 40;
 
 #[derive(Debug)]
@@ -32,9 +33,9 @@ pub(super) struct Bpe {
     pre_tokenizer: PreTokenizer,
     spelling: Spelling,
     whole_words: WholeWords,
-    /// The token of each single byte; a vocabulary may lack bytes that its training text did not have.
+    /// The token of each single byte. A vocabulary may lack bytes that its training text did not contain.
     byte_ids: Vec<Option<u32>>,
-    /// Merges in order of priority, lowest first.
+    /// Merges by priority, lowest rank first.
     merges: Vec<Merge>,
     ranks: FastMap<(u32, u32), u32>,
 }
@@ -46,7 +47,7 @@ struct Merge {
     result: u32,
 }
 
-/// A stretch of the word being merged; `prev` and `next` are indices, `NONE` at the ends.
+/// A piece of the word being merged. `prev` and `next` are indices, `NONE` at the ends.
 #[derive(Clone, Copy)]
 struct Symbol {
     id: u32,
@@ -55,19 +56,19 @@ struct Symbol {
 }
 const NONE: u32 = u32::MAX;
 
-/// Working memory of one call of `encode`.
+/// Scratch memory of one call of `encode`.
 #[derive(Default)]
 pub(super) struct Scratch<'t> {
     symbols: Vec<Symbol>,
     /// `(rank, index of the left symbol)`: the lowest rank first, then the leftmost.
     candidates: BinaryHeap<Reverse<(u32, u32)>>,
     spelled: String,
-    /// Range in the output of the ids of each word that was met already.
+    /// The output range with the ids of each word that occurred before.
     seen: HashMap<&'t str, (usize, usize), hashbrown::DefaultHashBuilder>,
 }
 
 impl Bpe {
-    /// `class` is the class that `tokenizer.ggml.pre` names.
+    /// `class` is the class of `tokenizer.ggml.pre`.
     pub(super) fn new(metadata: &Metadata, vocab: &Vocab, class: Class) -> Result<Self> {
         let (merges, ranks) = read_merges(metadata, vocab)?;
         let mut pre_tokenizer = class.compile().map_err(Error::internal)?;
@@ -93,16 +94,18 @@ impl Bpe {
         &self,
         vocab: &Vocab,
         text: &'t str,
+        stop: &Interrupt,
         scratch: &mut Scratch<'t>,
         out: &mut Vec<u32>,
     ) -> Result<()> {
         self.pre_tokenizer.split(text, &mut |word| {
+            stop.check()?;
             if let Some(&(start, end)) = scratch.seen.get(word) {
                 out.extend_from_within(start..end);
                 return Ok(());
             }
             let start = out.len();
-            self.encode_word(vocab, word, scratch, out)?;
+            self.encode_word(vocab, word, stop, scratch, out)?;
             if word.len() <= MAX_REMEMBERED_WORD {
                 scratch.seen.insert(word, (start, out.len()));
             }
@@ -110,7 +113,14 @@ impl Bpe {
         })
     }
 
-    fn encode_word(&self, vocab: &Vocab, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) -> Result<()> {
+    fn encode_word(
+        &self,
+        vocab: &Vocab,
+        word: &str,
+        stop: &Interrupt,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
         if let Some(id) = self.whole_word(vocab, word, &mut scratch.spelled) {
             out.push(id);
             return Ok(());
@@ -134,7 +144,7 @@ impl Bpe {
                     let spelled = if c == ' ' { SPACE } else { c };
                     match vocab.text_id(spelled.encode_utf8(&mut buffer)) {
                         Some(id) => push(id),
-                        // No merge names a byte token.
+                        // No merge produces a byte token.
                         None => {
                             for byte in spelled.encode_utf8(&mut buffer).bytes() {
                                 push(byte_id(byte)?);
@@ -147,7 +157,7 @@ impl Bpe {
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-        self.merge(symbols, &mut scratch.candidates);
+        self.merge(symbols, stop, &mut scratch.candidates)?;
         let mut at = 0;
         while let Some(symbol) = symbols.get(at as usize) {
             out.push(symbol.id);
@@ -156,7 +166,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// The token of the whole word, for classes in which that comes before merges.
+    /// Returns the token of the whole word, for classes in which it takes precedence over merges.
     fn whole_word(&self, vocab: &Vocab, word: &str, spelled: &mut String) -> Option<u32> {
         let wanted = match self.whole_words {
             WholeWords::None => false,
@@ -175,15 +185,22 @@ impl Bpe {
     }
 
     /// Applies the merge of the lowest rank until none is left. The first symbol always stays the head of the list.
-    fn merge(&self, symbols: &mut [Symbol], candidates: &mut BinaryHeap<Reverse<(u32, u32)>>) {
+    fn merge(
+        &self,
+        symbols: &mut [Symbol],
+        stop: &Interrupt,
+        candidates: &mut BinaryHeap<Reverse<(u32, u32)>>,
+    ) -> Result<()> {
         candidates.clear();
         for left in 1..symbols.len() as u32 {
             self.propose(symbols, left - 1, candidates);
         }
         while let Some(Reverse((rank, left))) = candidates.pop() {
+            // A word may be megabytes long.
+            stop.check()?;
             let merge = self.merges[rank as usize];
             let Symbol { id, prev, next } = symbols[left as usize];
-            // An earlier merge may have taken either side: then this pair is no longer there.
+            // An earlier merge may have taken either side, so that this pair no longer exists.
             let Some(&right) = symbols.get(next as usize) else { continue };
             if id != merge.left || right.id != merge.right {
                 continue;
@@ -198,6 +215,7 @@ impl Bpe {
             }
             self.propose(symbols, left, candidates);
         }
+        Ok(())
     }
 
     fn propose(&self, symbols: &[Symbol], left: u32, candidates: &mut BinaryHeap<Reverse<(u32, u32)>>) {
@@ -213,10 +231,10 @@ fn unknown_byte(word: &str, byte: u8) -> Error {
     let more = if word.chars().nth(MAX_SHOWN_WORD).is_some() { "…" } else { "" };
     let shown: String = word.chars().take(MAX_SHOWN_WORD).collect();
     let got = format!("{shown:?}{more}, whose byte 0x{byte:02x} this vocabulary cannot spell");
-    Error::invalid("text", got, "text of bytes that the model's vocabulary has")
+    Error::invalid("text", got, "text whose bytes are in the model's vocabulary")
 }
 
-/// The class that `tokenizer.ggml.pre` names.
+/// Returns the class that `tokenizer.ggml.pre` names.
 pub(super) fn pre_tokenizer_class(metadata: &Metadata) -> Result<Class> {
     let name = metadata.opt_str(PRE)?.unwrap_or_else(|| {
         tracing::warn!(
@@ -253,7 +271,7 @@ fn read_merges(metadata: &Metadata, vocab: &Vocab) -> Result<(Vec<Merge>, Ranks)
             vocab.id(text).ok_or_else(|| metadata.error(MERGES, unknown()))
         };
         let merge = Merge { left: id(left)?, right: id(right)?, result: id(&joined)? };
-        // A merge that builds a control token would let text become one, and bytes are spelled as they are.
+        // Skip merges that build a control token, since text must never become one. Bytes are spelled as they are.
         if [merge.left, merge.right, merge.result].into_iter().all(|id| vocab.is_text(id)) {
             ranks.entry((merge.left, merge.right)).or_insert(merges.len() as u32);
             merges.push(merge);

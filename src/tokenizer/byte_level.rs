@@ -1,6 +1,6 @@
-//! The byte-level alphabet of GPT-2: every byte is one printable character, so that vocabularies are plain text.
+//! The byte-level alphabet of GPT-2. Every byte is one printable character, so that vocabularies are plain text.
 //!
-//! Bytes that Latin-1 prints (`!`–`~`, `¡`–`¬`, `®`–`ÿ`) stand for themselves, the other 68 are U+0100 upwards in
+//! Printable bytes of Latin-1 (`!`–`~`, `¡`–`¬`, `®`–`ÿ`) stand for themselves. The other 68 are U+0100 upwards in
 //! order: a space is `Ġ`, a newline `Ċ`.
 
 const fn printable(byte: u8) -> bool {
@@ -26,7 +26,7 @@ const ENCODE: [char; 256] = {
     table
 };
 
-/// Byte of each character from U+0000 to U+0143; `None` for the characters that are not in the alphabet.
+/// The byte of each character from U+0000 to U+0143; `None` for characters outside the alphabet.
 const DECODE: [Option<u8>; 0x144] = {
     let mut table = [None; 0x144];
     let mut byte = 0usize;
@@ -41,8 +41,8 @@ pub(super) fn char_of(byte: u8) -> char {
     ENCODE[byte as usize]
 }
 
-/// Appends the bytes that `text` spells. A token with a character outside the alphabet was added by hand and stands
-/// for its own text (as the models' own tokenizers have it).
+/// Appends the bytes that `text` spells. A token with a character outside the alphabet was added by hand and stands for
+/// its own text, as in the models' own tokenizers.
 pub(super) fn decode(text: &str, out: &mut Vec<u8>) {
     let start = out.len();
     for c in text.chars() {

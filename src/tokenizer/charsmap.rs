@@ -1,30 +1,30 @@
-//! The character map of a SentencePiece model (`tokenizer.ggml.precompiled_charsmap`): sequences of characters and what
-//! replaces them. Source of the format: SentencePiece's normalizer; the map is a double-array trie of Darts-clone,
-//! whose leaves are offsets into the replacements behind it.
+//! The character map of a SentencePiece model (`tokenizer.ggml.precompiled_charsmap`): character sequences and their
+//! replacements. Source of the format: SentencePiece's normalizer. The map is a double-array trie of Darts-clone, whose
+//! leaves are offsets into the replacements after it.
 
 use crate::Result;
 use crate::gguf::Metadata;
 
 const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
 
-/// The bit of a unit that holds the offset of a replacement.
+/// The bit of a unit that marks the offset of a replacement.
 const IS_VALUE: u32 = 1 << 31;
 
 #[derive(Debug)]
 pub(super) struct CharsMap {
     units: Vec<u32>,
-    /// Replacements, each with a NUL behind it.
+    /// The replacements, each followed by a NUL.
     replacements: Box<str>,
 }
 
 impl CharsMap {
-    /// `None` for a file without one: text stays as it is.
+    /// Returns `None` for a file without a map; then text stays unchanged.
     ///
     /// # Errors
-    /// `ModelFile` for a map that is cut short, or whose leaves are no replacements.
+    /// `ModelFile` for a truncated map, or one whose leaves are not replacements.
     pub(super) fn new(metadata: &Metadata) -> Result<Option<Self>> {
         let Some(values) = metadata.opt_ints(KEY)? else { return Ok(None) };
-        // Files have them as signed or unsigned bytes.
+        // Files store signed or unsigned bytes.
         let bytes: Option<Vec<u8>> = values.iter().map(|&v| (-128..256).contains(&v).then_some(v as u8)).collect();
         let bytes = bytes.ok_or_else(|| metadata.error(KEY, "holds numbers that are no bytes"))?;
         if bytes.is_empty() {
@@ -48,14 +48,14 @@ impl CharsMap {
         self.replacements.get(offset as usize..)?.split('\0').next()
     }
 
-    /// The longest beginning of the text that has a replacement: its bytes, and what replaces it.
+    /// Returns the longest prefix of the text that has a replacement: its bytes, and the replacement.
     pub(super) fn longest(&self, text: &str) -> Option<(usize, &str)> {
         let unit = |index: u32| self.units.get(index as usize).copied();
         let base = |unit: u32| (unit >> 10) << ((unit & (1 << 9)) >> 6);
         let (mut index, mut found) = (base(unit(0)?), None);
         for (at, byte) in text.bytes().enumerate() {
             index ^= u32::from(byte);
-            // A value's unit has its bit beside the label, so it is no child.
+            // A value's unit has its bit next to the label, so it is not a child.
             let Some(child) = unit(index).filter(|unit| unit & (IS_VALUE | 0xff) == u32::from(byte)) else { break };
             index ^= base(child);
             let has_value = child & (1 << 8) != 0;

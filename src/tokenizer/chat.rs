@@ -1,12 +1,13 @@
-//! From a conversation to the token ids of a prompt.
+//! Turns a conversation into the token ids of a prompt.
 //!
-//! A client's text must never become a control token, whatever it spells and whatever the template does with it. So the
-//! rendered text comes with the stretches that the template itself wrote, and a control token is accepted only where it
-//! lies within one of them: no byte of it came from a message, a tool, a document or another variable. This is sound
-//! because strings carry the origin of each byte through every operation of the template (see `tokenizer::template`),
-//! so joining, cutting, replacing or rewriting them cannot make a client's byte the template's; and the search for
-//! control tokens looks at each stretch alone, so none can begin or end outside of it. The one exception is a message's
-//! role, where it is a well-known word: templates write `'<|' + message.role + '|>'`.
+//! A client's text must never become a control token, whatever it contains and whatever the template does with it. So
+//! the rendered text comes with the ranges that the template itself wrote. A control token is accepted only within one
+//! of them, where no byte came from a message, a tool, a document or another variable.
+//!
+//! This is safe because strings carry the origin of each byte through every operation of the template (see
+//! `tokenizer::template`). Joining, cutting, replacing or rewriting them cannot turn a client's byte into the
+//! template's. The search for control tokens looks at each range alone, so none can begin or end outside of it. The
+//! only exception is a message's role if it is a well-known word, since templates write `'<|' + message.role + '|>'`.
 
 use std::borrow::Cow;
 
@@ -21,15 +22,15 @@ pub struct ChatPrompt {
     pub token_ids: Vec<u32>,
 }
 
-/// Form of a message's content that a template is given.
+/// The form in which a template gets a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContentFormat {
-    /// Content as it comes, but parts of text are joined to one string for a template that does not go through parts.
+    /// Content stays as it is, but text parts are joined to one string if the template does not loop over parts.
     #[default]
     Auto,
-    /// One string: parts of text are joined.
+    /// One string: text parts are joined.
     String,
-    /// A list of parts: a string becomes a part of text.
+    /// A list of parts: a string becomes a text part.
     OpenAi,
 }
 
@@ -46,7 +47,7 @@ impl ContentFormat {
     }
 }
 
-/// Everything that a template is given to render.
+/// Everything that a template gets to render.
 #[derive(Debug, Clone)]
 pub struct Conversation {
     /// A list of `{role, content, …}`.
@@ -57,7 +58,7 @@ pub struct Conversation {
     pub vars: Map<String, Value>,
     /// Begin the assistant's turn at the end of the prompt.
     pub add_generation_prompt: bool,
-    /// End the prompt with the last message's text, for the model to go on with it.
+    /// End the prompt with the last message's text, which the model continues.
     pub continue_final_message: bool,
     pub content_format: ContentFormat,
 }
@@ -75,20 +76,59 @@ impl Conversation {
     }
 }
 
-/// Renders and tokenises.
+/// Renders and tokenizes.
 ///
 /// # Errors
-/// Errors of `render_text`, and `InvalidRequest` for text that the vocabulary cannot spell.
+/// The errors of `render_text`, and `InvalidRequest` for text that the vocabulary cannot spell.
 pub fn render_chat(tokenizer: &Tokenizer, template: &ChatTemplate, conversation: &Conversation) -> Result<ChatPrompt> {
-    let Rendered { text, template } = render_text(template, conversation)?;
+    let rendered = render_text(template, conversation)?;
+    let Rendered { text, template } = match IMAGE_START.is_in(tokenizer) && IMAGE_END.is_in(tokenizer) {
+        true => with_image_ends(rendered),
+        false => rendered,
+    };
     let token_ids = tokenizer.encode_trusting(&text, &template)?;
     Ok(ChatPrompt { text, token_ids })
 }
 
-/// Renders without tokenising.
+/// Gemma's control tokens around the rows of an image. Templates write only the first one.
+const IMAGE_START: ControlText = ControlText("<start_of_image>");
+const IMAGE_END: ControlText = ControlText("<end_of_image>");
+
+struct ControlText(&'static str);
+
+impl ControlText {
+    fn is_in(&self, tokenizer: &Tokenizer) -> bool {
+        tokenizer.control_token(self.0).is_some()
+    }
+}
+
+/// Ends each image that the template begins, and sets it apart by empty lines, as the model's own processor does. The
+/// rows of the image follow the first token later.
+fn with_image_ends(Rendered { text, template }: Rendered) -> Rendered {
+    let (before, after) = ("\n\n", format!("{}\n\n", IMAGE_END.0));
+    let mut ended = Rendered { text: String::with_capacity(text.len()), template: Vec::with_capacity(template.len()) };
+    let mut copied = 0;
+    for range in template {
+        ended.text.push_str(&text[copied..range.start]);
+        let start = ended.text.len();
+        let mut parts = text[range.clone()].split(IMAGE_START.0);
+        ended.text.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            for piece in [before, IMAGE_START.0, &after, part] {
+                ended.text.push_str(piece);
+            }
+        }
+        ended.template.push(start..ended.text.len());
+        copied = range.end;
+    }
+    ended.text.push_str(&text[copied..]);
+    ended
+}
+
+/// Renders without tokenizing.
 ///
 /// # Errors
-/// Errors of [`ChatTemplate::render`]; `InvalidRequest` for content that the template cannot take, and for a last
+/// The errors of [`ChatTemplate::render`]. `InvalidRequest` for content that the template cannot take, and for a last
 /// message that cannot be continued.
 pub fn render_text(template: &ChatTemplate, conversation: &Conversation) -> Result<Rendered> {
     let Conversation { tools, vars, add_generation_prompt, continue_final_message, .. } = conversation;
@@ -96,12 +136,13 @@ pub fn render_text(template: &ChatTemplate, conversation: &Conversation) -> Resu
         let got = "true together with add_generation_prompt";
         return Err(Error::invalid("continue_final_message", got, "add_generation_prompt to be false"));
     }
+    let template = template.for_tools(tools);
     let messages = formatted(&conversation.messages, template, conversation.content_format)?;
     let rendered = template.render(&messages, tools, *add_generation_prompt, vars)?;
     if *continue_final_message { ending_with(rendered, final_text(&messages)?) } else { Ok(rendered) }
 }
 
-/// The messages with their content in the form that the template takes.
+/// Returns the messages with their content in the form that the template takes.
 fn formatted<'a>(messages: &'a Value, template: &ChatTemplate, format: ContentFormat) -> Result<Cow<'a, Value>> {
     let as_string =
         format == ContentFormat::String || (format == ContentFormat::Auto && !template.loops_over_content());
@@ -123,12 +164,12 @@ fn formatted<'a>(messages: &'a Value, template: &ChatTemplate, format: ContentFo
     Ok(changed)
 }
 
-/// Returns whether a list holds content parts, rather than data that a template may write as JSON.
+/// True if a list holds content parts, rather than data that a template may write as JSON.
 fn are_parts(items: &[Value]) -> bool {
     !items.is_empty() && items.iter().all(|item| item.get("type").is_some_and(Value::is_string))
 }
 
-/// Parts of text, one in a line, as vLLM joins them.
+/// Joins text parts with one per line, as vLLM does.
 fn joined(parts: &[Value]) -> Result<Value> {
     let text = |part: &Value| -> Result<String> {
         let kind = part.get("type").and_then(Value::as_str);
@@ -139,13 +180,13 @@ fn joined(parts: &[Value]) -> Result<Value> {
         };
         let got = || kind.map_or_else(|| part.to_string(), |kind| format!("a part of type '{kind}'"));
         text.map(str::to_owned)
-            .ok_or_else(|| Error::invalid("messages", got(), "content that is text, as this template takes"))
+            .ok_or_else(|| Error::invalid("messages", got(), "text content, which is all that this template accepts"))
     };
     let texts = parts.iter().map(text).collect::<Result<Vec<_>>>()?;
     Ok(Value::String(texts.join("\n")))
 }
 
-/// The text of the last message, or of its last part that has one.
+/// Returns the text of the last message, or of its last part with text.
 fn final_text(messages: &Value) -> Result<&str> {
     let content = messages.as_array().and_then(|messages| messages.last()).and_then(|message| message.get("content"));
     let text = match content {
@@ -153,19 +194,19 @@ fn final_text(messages: &Value) -> Result<&str> {
         content => content.and_then(Value::as_str),
     };
     let text = text.filter(|text| !text.trim().is_empty());
-    text.ok_or_else(|| Error::invalid("continue_final_message", "a last message without text", "text to go on with"))
+    text.ok_or_else(|| Error::invalid("continue_final_message", "a last message without text", "text to continue"))
 }
 
-/// Cuts off everything that the template wrote behind the last message. White space at the message's end stays where
-/// the template left it there.
+/// Cuts off everything that the template wrote after the last message. White space at the message's end stays if the
+/// template kept it there.
 fn ending_with(rendered: Rendered, last: &str) -> Result<Rendered> {
     let Rendered { mut text, mut template } = rendered;
     let (core, with_space) = (last.trim(), last.trim_start());
     let is_clients = |start: usize| !template.iter().any(|own| own.start < start + core.len() && start < own.end);
     let found = text.rmatch_indices(core).map(|(start, _)| start).find(|&start| is_clients(start));
     let start = found.ok_or_else(|| {
-        let got = "a template that does not write the last message as it is";
-        Error::invalid("continue_final_message", got, "a template that does")
+        let got = "a template that changes the last message";
+        Error::invalid("continue_final_message", got, "a template that writes it unchanged")
     })?;
     let end = start + if text[start..].starts_with(with_space) { with_space.len() } else { core.len() };
     text.truncate(end);

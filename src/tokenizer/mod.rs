@@ -31,18 +31,19 @@ use self::unigram::Unigram;
 use self::vocab::{Kind, Spelling, Vocab};
 use self::wordpiece::WordPiece;
 use crate::gguf::Metadata;
+use crate::interrupt::Interrupt;
 use crate::{Error, Result};
 
 const MODEL: &str = "tokenizer.ggml.model";
 
-/// The file's tokenizer. Thread-safe; created once.
+/// The tokenizer of a file. It is thread-safe and created once.
 #[derive(Debug)]
 pub struct Tokenizer {
     vocab: Vocab,
     model: Model,
-    /// Tokens that text is searched for before anything else.
+    /// Tokens that are searched for in every text before it is split.
     always: TokenFinder,
-    /// Tokens of `always` and the control tokens, for text that may spell them.
+    /// The tokens of `always` and the control tokens, for text that may spell them.
     with_control: TokenFinder,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -50,7 +51,7 @@ pub struct Tokenizer {
     add_eos: bool,
     add_space: bool,
     eos_ids: Vec<u32>,
-    /// Control tokens behind which white space is dropped, sorted.
+    /// Control tokens after which white space is dropped, sorted.
     stripping_ids: Vec<u32>,
 }
 
@@ -72,8 +73,8 @@ enum Family {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.ggml.*`. Errors are `ModelFile` and name the key: a kind of tokenizer or a pre-tokenizer that
-    /// is not known, lists that do not fit together, ids outside the vocabulary, a file without a tokenizer.
+    /// Reads `tokenizer.ggml.*`. Errors are `ModelFile` and name the key: an unknown kind of tokenizer or
+    /// pre-tokenizer, lists that contradict each other, ids outside the vocabulary, or a file without a tokenizer.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         let family = match metadata.str(MODEL)? {
             "gpt2" => Family::Bpe(bpe::pre_tokenizer_class(metadata)?),
@@ -104,7 +105,7 @@ impl Tokenizer {
             Family::Spm => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), Bos::ByDefault),
             Family::Unigram => (Model::Unigram(Unigram::new(metadata, &vocab, unknown)?), Bos::OnRequest),
             Family::WordPiece => {
-                // [CLS] and [SEP], by the names that files have had for them.
+                // [CLS] and [SEP], by the names that files have used for them.
                 bos = bos.or(id("tokenizer.ggml.cls_token_id")?);
                 eos = id("tokenizer.ggml.seperator_token_id")?.or(eos);
                 (Model::WordPiece(WordPiece::new(metadata, &vocab, unknown)?), Bos::ByDefault)
@@ -112,6 +113,10 @@ impl Tokenizer {
         };
         let adds_eos = matches!(family, Family::WordPiece | Family::Unigram);
         let flag = |key, default| Ok::<_, Error>(metadata.opt_bool(key)?.unwrap_or(default));
+        let has_none = |key| Ok::<_, Error>(metadata.opt_u32(key)? == Some(special::NO_TOKEN));
+        // A file that declares that it has no such token adds none, unless it asks for one.
+        let adds_bos_unasked = adds_bos != Bos::OnRequest && !has_none("tokenizer.ggml.bos_token_id")?;
+        let adds_eos = adds_eos && !has_none("tokenizer.ggml.eos_token_id")?;
         let tokenizer = Self {
             always: TokenFinder::new(&vocab, |kind| kind == Kind::UserDefined)?,
             with_control: TokenFinder::new(&vocab, |kind| {
@@ -120,10 +125,10 @@ impl Tokenizer {
             model,
             bos,
             eos,
-            add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos != Bos::OnRequest)? || adds_bos == Bos::Always,
+            add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos_unasked)? || adds_bos == Bos::Always,
             add_eos: flag("tokenizer.ggml.add_eos_token", adds_eos)?,
-            // A vocabulary that lists merges has spaces as part of its words: the key means nothing there. In WordPiece
-            // each word has the space before it, the first one too.
+            // A vocabulary with merges has spaces as part of its words, so the key has no meaning there. In WordPiece
+            // every word has a space before it, even the first one.
             add_space: match family {
                 Family::Bpe(_) => false,
                 Family::Spm => flag("tokenizer.ggml.add_space_prefix", true)?,
@@ -145,8 +150,8 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// `add_special`: BOS/EOS as the file's rules say. `parse_special`: text that spells a control token becomes it
-    /// (never for user text).
+    /// Tokenizes text. `add_special`: add BOS/EOS by the file's rules. `parse_special`: text that spells a control
+    /// token becomes that token (never for user text).
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         out.extend(self.bos.filter(|_| add_special && self.add_bos));
@@ -157,9 +162,8 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// A pair of texts, as models that rank were trained with it: the token of the beginning, the texts, and the one of
-    /// the end behind each. Between the texts, vocabularies of XLM-RoBERTa (`t5`) have it twice. No text becomes a
-    /// control token.
+    /// Tokenizes a pair of texts as ranking models expect it: BOS, then each text followed by EOS. Vocabularies of
+    /// XLM-RoBERTa (`t5`) have EOS twice between the texts. No text becomes a control token.
     ///
     /// # Errors
     /// `InvalidRequest` for a tokenizer that lacks one of these tokens.
@@ -176,15 +180,15 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// Text of which only the stretches `trusted` (bytes, in order, between characters) may become control tokens: a
-    /// token is one only where it lies in one of them as a whole.
+    /// Tokenizes text in which only the ranges `trusted` may become control tokens. These are in bytes, in order and at
+    /// character boundaries. A control token must lie completely within one of them.
     pub fn encode_trusting(&self, text: &str, trusted: &[Range<usize>]) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         self.encode_into(text, trusted, self.add_space, &mut out)?;
         Ok(out)
     }
 
-    /// Text that follows other text: nothing is put in front of it.
+    /// Tokenizes text that follows other text, so nothing is put in front of it.
     pub fn encode_continuing(&self, text: &str) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         self.encode_into(text, &[], false, &mut out)?;
@@ -192,24 +196,16 @@ impl Tokenizer {
     }
 
     fn encode_into(&self, text: &str, trusted: &[Range<usize>], add_space: bool, out: &mut Vec<u32>) -> Result<()> {
+        let stop = &Interrupt::current();
         let mut scratch = bpe::Scratch::default();
-        // Text begins at the start or after a token found below: in both places the space prefix is due.
+        // Plain text begins at the start or after a token found below, and gets the space prefix in both cases.
         let mut plain = |text, out: &mut Vec<u32>| match &self.model {
-            Model::Bpe(bpe) => bpe.encode(&self.vocab, text, &mut scratch, out),
-            Model::Spm(spm) => {
-                spm.encode(&self.vocab, text, add_space, out);
-                Ok(())
-            }
-            Model::Unigram(unigram) => {
-                unigram.encode(&self.vocab, text, add_space, out);
-                Ok(())
-            }
-            Model::WordPiece(wordpiece) => {
-                wordpiece.encode(&self.vocab, text, out);
-                Ok(())
-            }
+            Model::Bpe(bpe) => bpe.encode(&self.vocab, text, stop, &mut scratch, out),
+            Model::Spm(spm) => spm.encode(&self.vocab, text, add_space, stop, out),
+            Model::Unigram(unigram) => unigram.encode(&self.vocab, text, add_space, stop, out),
+            Model::WordPiece(wordpiece) => wordpiece.encode(&self.vocab, text, stop, out),
         };
-        // Between two control tokens all text is one, whoever wrote it.
+        // Between two control tokens all text is one, regardless of its origin.
         let mut between = |range: Range<usize>, out: &mut Vec<u32>| {
             let mut done = range.start;
             for (start, end, id) in self.always.find(&text[range.clone()]) {
@@ -226,7 +222,7 @@ impl Tokenizer {
         for stretch in trusted {
             for (start, end, id) in self.with_control.find(&text[stretch.clone()]) {
                 if self.is_special(id) {
-                    // A token that begins with white space may have lost it to the one before.
+                    // A token that begins with white space may have lost it to the previous token.
                     between(done..done.max(stretch.start + start), out)?;
                     out.push(id);
                     done = stretch.start + end;
@@ -239,13 +235,13 @@ impl Tokenizer {
         between(done..text.len(), out)
     }
 
-    /// Invalid UTF-8 becomes U+FFFD.
+    /// Decodes ids; invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         let bytes = self.decode_bytes(ids, skip_special)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
     }
 
-    /// `skip_special` leaves out control and unknown tokens. An id outside the vocabulary is an error.
+    /// Decodes ids to bytes. `skip_special` skips control and unknown tokens. An id outside the vocabulary is an error.
     pub fn decode_bytes(&self, ids: &[u32], skip_special: bool) -> Result<Vec<u8>> {
         let mut cursor = Cursor::start(self, skip_special);
         let mut out = Vec::with_capacity(ids.len() * 4);
@@ -259,12 +255,28 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The token as the file spells it (`Ġhello`, `▁hello`, `<0x0A>`).
+    /// Returns the most bytes of text that `num_tokens` tokens can represent. `None` for WordPiece and Unigram, where
+    /// white space and unknown characters need no tokens, so that the length of a text gives no bound.
+    pub fn max_text_bytes(&self, num_tokens: usize) -> Option<usize> {
+        match self.model {
+            // A character without a token becomes bytes, or an unknown token per byte at most.
+            Model::Bpe(_) => Some(num_tokens.saturating_mul(self.vocab.longest())),
+            Model::Spm(ref spm) if !spm.merges_unknown() => Some(num_tokens.saturating_mul(self.vocab.longest())),
+            Model::Spm(_) | Model::Unigram(_) | Model::WordPiece(_) => None,
+        }
+    }
+
+    /// Returns the control token that is spelled like this.
+    pub fn control_token(&self, text: &str) -> Option<u32> {
+        self.vocab.id(text).filter(|&id| self.is_special(id))
+    }
+
+    /// Returns the token as the file spells it (`Ġhello`, `▁hello`, `<0x0A>`).
     pub fn token_text(&self, id: u32) -> Result<&str> {
         self.vocab.text(id).ok_or_else(|| self.unknown_id(id))
     }
 
-    /// The bytes that the token stands for, on its own; a part of a character is possible.
+    /// Returns the bytes of the token alone, which may be part of a character.
     pub fn token_bytes(&self, id: u32) -> Result<&[u8]> {
         self.vocab.bytes(id).ok_or_else(|| self.unknown_id(id))
     }
@@ -273,7 +285,7 @@ impl Tokenizer {
         Error::invalid("token id", id, format_args!("an id below the vocabulary size {}", self.vocab_size()))
     }
 
-    /// All end-of-generation tokens (EOS, EOT, EOM …), sorted.
+    /// Returns all end-of-generation tokens (EOS, EOT, EOM …), sorted.
     pub fn eos_token_ids(&self) -> &[u32] {
         &self.eos_ids
     }
@@ -282,12 +294,12 @@ impl Tokenizer {
         self.bos
     }
 
-    /// The one end-of-generation token that the file calls EOS, which templates write.
+    /// Returns the end-of-generation token that the file calls EOS, which templates write.
     pub fn eos_token_id(&self) -> Option<u32> {
         self.eos
     }
 
-    /// Whether the token steers the model, or stands for text that the vocabulary cannot spell.
+    /// True if the token controls the model, or stands for text that the vocabulary cannot spell.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.vocab.kind(id), Some(Kind::Control | Kind::Unknown))
     }
@@ -297,10 +309,10 @@ impl Tokenizer {
     }
 }
 
-/// Finds tokens in text by their spelling: the leftmost first, of those the longest.
+/// Finds tokens in text by their spelling: the leftmost first, and of these the longest.
 #[derive(Debug)]
 struct TokenFinder {
-    /// `None`: there is nothing to find.
+    /// `None` if there are no tokens to find.
     automaton: Option<AhoCorasick>,
     ids: Vec<u32>,
 }
@@ -316,7 +328,7 @@ impl TokenFinder {
         Ok(Self { automaton: Some(automaton.map_err(Error::internal)?), ids })
     }
 
-    /// `(start, end, id)` of every token in `text`, without overlaps.
+    /// Returns `(start, end, id)` of every token in `text`, without overlaps.
     fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, usize, u32)> + 'a {
         let matches = self.automaton.iter().flat_map(move |automaton| automaton.find_iter(text));
         matches.map(|found| (found.start(), found.end(), self.ids[found.pattern().as_usize()]))

@@ -1,10 +1,10 @@
 //! Pre-tokenizers: how each class of BPE splits text into words before merging.
 //!
-//! A class is one or more passes. Each pass splits every piece of the one before at the matches of its pattern; the
-//! text between two matches is a piece too.
+//! A class is one or more passes. Each pass splits every piece of the previous one at the matches of its pattern. The
+//! text between two matches is a piece, too.
 //!
-//! An automaton with guaranteed linear time looks for the patterns, so no input makes a backtracking engine explode.
-//! The look-aheads of the models' own patterns are no regular expressions: a [`Rule`] does their work by hand.
+//! The patterns are matched by an automaton with guaranteed linear time, so no input causes exponential backtracking.
+//! The look-aheads in the models' own patterns are not regular expressions; a [`Rule`] implements them in code.
 
 mod classes;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use regex_automata::meta::Regex;
 use self::classes::CLASSES;
 use super::vocab::Spelling;
 
-/// How BPE splits and spells text, chosen by a value of `tokenizer.ggml.pre`.
+/// How BPE splits and spells text, selected by `tokenizer.ggml.pre`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class {
     passes: &'static [(&'static str, Rule)],
@@ -26,23 +26,23 @@ pub(super) struct Class {
     pub(super) bos: Bos,
 }
 
-/// Which words become a token as a whole, if there is one, whatever the merges say.
+/// The words that become a single token if one exists, whatever the merges say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WholeWords {
     None,
-    /// Words of newlines alone.
+    /// Words that consist of newlines only.
     Newlines,
     All,
 }
 
-/// Whether BOS is put before a prompt.
+/// When BOS is put before a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bos {
-    /// BOS is put only if the file says so.
+    /// BOS is added only if the file says so.
     OnRequest,
-    /// BOS is put unless the file says no.
+    /// BOS is added unless the file says otherwise.
     ByDefault,
-    /// BOS is always put: there are files that say no, by mistake.
+    /// BOS is always added, since some files wrongly say otherwise.
     Always,
 }
 
@@ -51,12 +51,12 @@ pub(super) enum Bos {
 enum Rule {
     /// Each match is a word.
     Plain,
-    /// The pattern is followed by `|\s+(?!\S)|\s+`: a run of white space leaves its last character to the word behind.
+    /// The pattern is followed by `|\s+(?!\S)|\s+`: a run of white space leaves its last character to the next word.
     LeaveLast,
-    /// The pattern is followed by `|\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s`: a run of white space
-    /// leaves its last character to the word behind, and the rest is cut into powers of two, the largest first.
+    /// The pattern is followed by `|\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s`. A run of white space
+    /// leaves its last character to the next word, and the rest is split into powers of two, largest first.
     HalveSpaces,
-    /// The pattern is a whole run of digits; each is cut into threes from its end, `(?=(?:\d{3})*\b)`.
+    /// The pattern is a whole run of digits, which is split into groups of three from its end, `(?=(?:\d{3})*\b)`.
     Threes,
 }
 use Rule::{HalveSpaces, LeaveLast, Plain, Threes};
@@ -64,7 +64,7 @@ use Rule::{HalveSpaces, LeaveLast, Plain, Threes};
 /// The longest run of white space that is one word under [`Rule::HalveSpaces`], in characters.
 const MAX_HALVED_SPACES: usize = 512;
 
-/// The known values of `tokenizer.ggml.pre`, those that split alike side by side.
+/// Returns the known values of `tokenizer.ggml.pre`, grouped by equal splitting.
 pub fn pre_tokenizers() -> impl Iterator<Item = &'static [&'static str]> {
     CLASSES.iter().map(|(_, names)| *names)
 }
@@ -76,7 +76,7 @@ impl Class {
         CLASSES.iter().find(|(_, names)| names.contains(&name)).map(|(class, _)| *class)
     }
 
-    /// All known names, for messages.
+    /// Lists all known names, for messages.
     pub(super) fn names() -> String {
         pre_tokenizers().flatten().copied().collect::<Vec<_>>().join(", ")
     }
@@ -93,14 +93,14 @@ pub(super) struct PreTokenizer {
 }
 
 impl PreTokenizer {
-    /// Splits before each run of spaces too, whether a space is written as such or as `▁`.
+    /// Also splits before each run of spaces, whether these are written as such or as `▁`.
     pub(super) fn split_at_spaces(&mut self) -> Result<(), String> {
         let pass = Pass::new("[ ▁]+[^ ▁]*", Plain).map_err(|e| e.to_string())?;
         self.passes.push(pass);
         Ok(())
     }
 
-    /// Calls `emit` with every word of `text`, in order; the words joined are `text`.
+    /// Calls `emit` with every word of `text`, in order. The joined words are `text`.
     pub(super) fn split<'t, E>(&self, text: &'t str, emit: &mut dyn FnMut(&'t str) -> Result<(), E>) -> Result<(), E> {
         Self::split_with(&self.passes, text, emit)
     }
@@ -119,7 +119,7 @@ impl PreTokenizer {
 
 #[derive(Debug)]
 struct Pass {
-    /// Pattern 0 is the pass's own, pattern 1 (where there is one) a run of white space.
+    /// Pattern 0 is the pass's own. Pattern 1, if any, is a run of white space.
     regex: Regex,
     rule: Rule,
 }
@@ -140,19 +140,19 @@ impl Pass {
             let spaces = found.pattern().as_usize() == 1;
             let mut end = found.end();
             if spaces && end < text.len() {
-                // `\s+(?!\S)`: a greedy run that something follows gives back its last character, unless it is its
-                // only one (then the plain `\s+` takes it).
+                // `\s+(?!\S)`: a greedy run before another character gives back its last character. It keeps its only
+                // one, which the plain `\s+` takes.
                 let last = text[found.start()..end].chars().next_back().map_or(0, char::len_utf8);
                 if end - last > found.start() {
                     end -= last;
                 }
             }
             if end <= from {
-                break; // No pattern matches the empty string; were one to, this ends the loop.
+                break; // No pattern matches the empty string; if one did, this would end the loop.
             }
             from = end;
             if self.rule == Threes && text[end..].starts_with(char::is_numeric) {
-                continue; // `½` is part of a word in the models' patterns, where `\b` is Oniguruma's.
+                continue; // In the models' patterns `½` is part of a word, since `\b` is Oniguruma's.
             }
             if found.start() > done {
                 emit(&text[done..found.start()])?;
@@ -172,8 +172,8 @@ impl Pass {
     }
 }
 
-/// Calls `emit` with `text` in parts; `size` gives the characters of the next one from those that are left, which are
-/// one or more.
+/// Calls `emit` with `text` in parts. `size` returns the characters of the next part from those that are left, at least
+/// one.
 fn emit_parts<'t, E>(
     mut text: &'t str,
     emit: &mut dyn FnMut(&'t str) -> Result<(), E>,

@@ -1,10 +1,14 @@
-//! Tokens that are known by name: which end a generation, and which steer the model although a file types them as text.
+//! Tokens known by name: those that end a generation, and those that control the model although a file types them as
+//! text.
 
 use super::vocab::{Kind, Vocab};
 use crate::Result;
 use crate::gguf::Metadata;
 
-/// Ids of tokens that end a generation.
+/// The id that converters write for a token that a vocabulary lacks.
+pub(super) const NO_TOKEN: u32 = u32::MAX;
+
+/// Keys of tokens that end a generation.
 const END_KEYS: &[&str] = &[
     "tokenizer.ggml.eos_token_id",
     "tokenizer.ggml.eot_token_id",
@@ -14,7 +18,7 @@ const END_KEYS: &[&str] = &[
     "tokenizer.ggml.fim_sep_token_id",
 ];
 
-/// Texts of tokens that end a generation: files often give one id where a model has several.
+/// Texts of tokens that end a generation. Files often give a single id for a model that has several.
 const END_TEXTS: &[&str] = &[
     "</s>",
     "<eos>",
@@ -38,7 +42,7 @@ const END_TEXTS: &[&str] = &[
     "_<EOT>",
     "[EOT]",
     "[e~[",
-    // Fill-in-the-middle: the model turns to another file.
+    // Fill-in-the-middle tokens, where the model turns to another file.
     "<|fim_pad|>",
     "<fim-pad>",
     "<fim_pad>",
@@ -52,7 +56,7 @@ const END_TEXTS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Further texts that steer the model, whatever type the file gives them.
+/// Further texts of tokens that control the model, whatever type the file gives them.
 const CONTROL_TEXTS: &[&str] = &[
     "<|fim_prefix|>",
     "<fim-prefix>",
@@ -80,17 +84,17 @@ const CONTROL_TEXTS: &[&str] = &[
     "<|middle|>",
 ];
 
-/// The id that `key` gives, if it is there; one outside the vocabulary is an error.
+/// Returns the id that `key` gives, if present. An id outside the vocabulary is an error.
 pub(super) fn id(metadata: &Metadata, key: &str, vocab_size: usize) -> Result<Option<u32>> {
-    let Some(id) = metadata.opt_u32(key)? else { return Ok(None) };
+    let Some(id) = metadata.opt_u32(key)?.filter(|&id| id != NO_TOKEN) else { return Ok(None) };
     if id as usize >= vocab_size {
         return Err(metadata.error(key, format!("is {id}, expected a token id below {vocab_size}")));
     }
     Ok(Some(id))
 }
 
-/// Ids of control tokens, sorted, behind which white space is no part of the text. The file has no key for it: it is
-/// so in Phi-3's own vocabulary, which `<|end|>` tells from the others of this kind.
+/// Returns the sorted ids of control tokens after which white space does not belong to the text. The file has no key
+/// for this. Phi-3's own vocabulary behaves so; its `<|end|>` distinguishes it from similar ones.
 pub(super) fn stripping_ids(metadata: &Metadata, vocab: &Vocab) -> Result<Vec<u32>> {
     let phi3 = metadata.opt_str("general.architecture")? == Some("phi3") && metadata.str(super::MODEL)? == "llama";
     let strips = |text: &str| !matches!(text, "<s>" | "<|endoftext|>");
@@ -98,13 +102,13 @@ pub(super) fn stripping_ids(metadata: &Metadata, vocab: &Vocab) -> Result<Vec<u3
     Ok(control.filter(|_| phi3).map(|(id, ..)| id).collect())
 }
 
-/// All end-of-generation ids, sorted. Makes control tokens of those that a file types as text.
+/// Returns all end-of-generation ids, sorted. Makes those that a file types as text control tokens.
 pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Result<Vec<u32>> {
     let known = |text: &str| vocab.id(text).is_some();
-    // Vocabularies in which these tokens close a turn (gpt-oss, Solar) use `<|end|>` only to separate its parts.
+    // Vocabularies in which these tokens end a turn (gpt-oss, Solar) use `<|end|>` only to separate its parts.
     let harmony = known("<|call|>") && known("<|return|>");
     let solar = (known("<|call|>") || known("<|calls|>")) && known("<|flush|>");
-    // In Gemma 4, `</s>` is a tag of HTML.
+    // In Gemma 4, `</s>` is an HTML tag.
     let gemma4 = known("<|tool_response>");
     let ends = |text: &str| match text {
         "<|end|>" => !(harmony || solar),
@@ -119,7 +123,7 @@ pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Resul
     }
     let ending = by_text.chain(named.iter().copied()).filter(|&id| vocab.text(id).is_some_and(ends));
     let mut ids: Vec<u32> = ending.collect();
-    // A token that stands for a single character stays text: the vocabulary cannot spell it otherwise.
+    // A token for a single character stays text, since the vocabulary could not spell that character otherwise.
     let is_word = |&id: &u32| vocab.text(id).is_some_and(|text| text.chars().count() > 1);
     let may_steer = |id: &u32| is_word(id) && !matches!(vocab.kind(*id), Some(Kind::Byte | Kind::Unknown));
     let texts = END_TEXTS.iter().chain(CONTROL_TEXTS).filter(|text| steers(text));

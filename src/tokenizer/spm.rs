@@ -1,6 +1,6 @@
-//! SentencePiece-style BPE (`tokenizer.ggml.model` = `llama`): characters are joined pair by pair, the pair that makes
-//! the token of the highest score first, and what no token spells falls back to bytes.
-//! Source of the algorithm: SentencePiece's BPE model, as llama.cpp applies it to the scores in a GGUF file.
+//! SentencePiece-style BPE (`tokenizer.ggml.model` = `llama`). Characters are joined pair by pair, the pair whose token
+//! has the highest score first. Text without a token falls back to bytes. Source of the algorithm: SentencePiece's BPE
+//! model, as llama.cpp applies it to the scores in a GGUF file.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,10 +8,11 @@ use std::collections::{BinaryHeap, HashMap};
 use super::vocab::{SPACE, Vocab, reaches_across_words};
 use crate::Result;
 use crate::gguf::Metadata;
+use crate::interrupt::Interrupt;
 
 pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 
-/// Longer words are rarely met twice; remembering them would only fill the table.
+/// Longer words rarely occur twice, so caching them would only fill the table.
 const MAX_REMEMBERED_WORD: usize = 32;
 
 #[derive(Debug)]
@@ -19,11 +20,11 @@ pub(super) struct Spm {
     scores: Vec<f32>,
     byte_ids: Vec<Option<u32>>,
     unknown: Option<u32>,
-    /// Words can be merged one by one, because no token reaches from one word into the next.
+    /// True if words can be merged one by one, because no token reaches from one word into the next.
     words: bool,
 }
 
-/// A stretch of the text; merged-away symbols have length 0. `prev` and `next` are indices, `NONE` at the ends.
+/// A piece of the text; merged-away symbols have length 0. `prev` and `next` are indices, `NONE` at the ends.
 #[derive(Clone, Copy)]
 struct Symbol {
     start: usize,
@@ -33,16 +34,16 @@ struct Symbol {
 }
 const NONE: u32 = u32::MAX;
 
-/// A pair that makes a token.
+/// A pair that forms a token.
 struct Candidate {
     score: f32,
     left: u32,
     right: u32,
-    /// Bytes of both together: tells whether either has grown since.
+    /// The bytes of both together, which show whether either has grown since.
     len: usize,
 }
 
-/// The words of an escaped text: runs of `▁`, each with what follows up to the next.
+/// Returns the words of an escaped text: each is a run of `▁` and the text up to the next one.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -54,9 +55,13 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Appends the ids of each word of an escaped text. `encode` appends those of a word that was not met before.
-pub(super) fn encode_words(text: &str, out: &mut Vec<u32>, mut encode: impl FnMut(&str, &mut Vec<u32>)) {
-    // Range in the output of the ids of each word that was met already.
+/// Appends the ids of each word of an escaped text. `encode` appends those of a word that did not occur before.
+pub(super) fn encode_words(
+    text: &str,
+    out: &mut Vec<u32>,
+    mut encode: impl FnMut(&str, &mut Vec<u32>) -> Result<()>,
+) -> Result<()> {
+    // The output range with the ids of each word that occurred before.
     let mut seen: HashMap<&str, (usize, usize), hashbrown::DefaultHashBuilder> = HashMap::default();
     for word in words(text) {
         if let Some(&(start, end)) = seen.get(word) {
@@ -64,15 +69,16 @@ pub(super) fn encode_words(text: &str, out: &mut Vec<u32>, mut encode: impl FnMu
             continue;
         }
         let start = out.len();
-        encode(word, out);
+        encode(word, out)?;
         if word.len() <= MAX_REMEMBERED_WORD {
             seen.insert(word, (start, out.len()));
         }
     }
+    Ok(())
 }
 
 impl Ord for Candidate {
-    /// The highest score is the greatest, the leftmost of equals.
+    /// The highest score is the greatest; of equal scores the leftmost.
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then_with(|| other.left.cmp(&self.left))
     }
@@ -89,14 +95,13 @@ impl PartialEq for Candidate {
 }
 impl Eq for Candidate {}
 
-/// The scores of a file's tokens, one of each.
+/// Returns the scores of a file's tokens, one for each.
 ///
 /// # Errors
-/// `ModelFile` where they are missing, or no numbers.
+/// `ModelFile` if they are missing or not numbers.
 pub(super) fn read_scores<'a>(metadata: &'a Metadata, vocab: &Vocab) -> Result<&'a [f32]> {
     let scores = metadata.opt_f32s(SCORES)?;
-    let scores =
-        scores.ok_or_else(|| metadata.error(SCORES, "missing: this kind of tokenizer chooses tokens by them"))?;
+    let scores = scores.ok_or_else(|| metadata.error(SCORES, "missing: this kind of tokenizer needs them"))?;
     if scores.len() != vocab.len() {
         let problem = format!("has {} entries, expected {}, one per token", scores.len(), vocab.len());
         return Err(metadata.error(SCORES, problem));
@@ -108,7 +113,7 @@ pub(super) fn read_scores<'a>(metadata: &'a Metadata, vocab: &Vocab) -> Result<&
 }
 
 impl Spm {
-    /// `unknown` is the file's unknown token; it is needed only where byte tokens are missing.
+    /// `unknown` is the file's unknown token. It is only needed if byte tokens are missing.
     pub(super) fn new(metadata: &Metadata, vocab: &Vocab, unknown: Option<u32>) -> Result<Self> {
         let scores = read_scores(metadata, vocab)?;
         let byte_ids = vocab.byte_ids();
@@ -121,18 +126,25 @@ impl Spm {
         Ok(Self { scores: scores.to_vec(), byte_ids, unknown, words })
     }
 
-    /// Appends the ids of `text`, with a space before it if `space_before`.
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, space_before: bool, out: &mut Vec<u32>) {
+    /// Appends the ids of `text`, preceded by a space if `space_before`.
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        space_before: bool,
+        stop: &Interrupt,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
         let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
         escaped.extend(space_before.then_some(SPACE));
         escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         match self.words {
-            true => encode_words(&escaped, out, |word, out| self.encode_word(vocab, word, out)),
-            false => self.encode_word(vocab, &escaped, out),
+            true => encode_words(&escaped, out, |word, out| self.encode_word(vocab, word, stop, out)),
+            false => self.encode_word(vocab, &escaped, stop, out),
         }
     }
 
-    fn encode_word(&self, vocab: &Vocab, word: &str, out: &mut Vec<u32>) {
+    fn encode_word(&self, vocab: &Vocab, word: &str, stop: &Interrupt, out: &mut Vec<u32>) -> Result<()> {
         let mut symbols: Vec<Symbol> = (0u32..)
             .zip(word.char_indices())
             .map(|(i, (start, c))| Symbol {
@@ -145,21 +157,24 @@ impl Spm {
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-        self.merge(vocab, word, &mut symbols);
+        self.merge(vocab, word, stop, &mut symbols)?;
         let start = out.len();
         let mut at = 0;
         while let Some(symbol) = symbols.get(at as usize) {
             self.push(vocab, &word[symbol.start..symbol.start + symbol.len], start, out);
             at = symbol.next;
         }
+        Ok(())
     }
 
-    fn merge(&self, vocab: &Vocab, text: &str, symbols: &mut [Symbol]) {
+    fn merge(&self, vocab: &Vocab, text: &str, stop: &Interrupt, symbols: &mut [Symbol]) -> Result<()> {
         let mut candidates = BinaryHeap::new();
         for left in 1..symbols.len() as u32 {
             self.propose(vocab, text, symbols, left - 1, &mut candidates);
         }
         while let Some(Candidate { left, right, len, .. }) = candidates.pop() {
+            // A text without spaces is one long word.
+            stop.check()?;
             let (l, r) = (symbols[left as usize], symbols[right as usize]);
             if l.len == 0 || r.len == 0 || l.len + r.len != len {
                 continue;
@@ -174,6 +189,7 @@ impl Spm {
             }
             self.propose(vocab, text, symbols, left, &mut candidates);
         }
+        Ok(())
     }
 
     fn propose(&self, vocab: &Vocab, text: &str, symbols: &[Symbol], left: u32, out: &mut BinaryHeap<Candidate>) {
@@ -185,7 +201,12 @@ impl Spm {
         }
     }
 
-    /// `start`: where this text's ids begin in `out`.
+    /// True if a run of characters that the vocabulary lacks is a single token.
+    pub(super) fn merges_unknown(&self) -> bool {
+        self.byte_ids.iter().any(Option::is_none)
+    }
+
+    /// `start`: the index in `out` at which this text's ids begin.
     fn push(&self, vocab: &Vocab, symbol: &str, start: usize, out: &mut Vec<u32>) {
         if let Some(id) = vocab.text_id(symbol) {
             return out.push(id);

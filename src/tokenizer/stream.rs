@@ -1,15 +1,15 @@
-//! From ids back to text, at once or as a stream.
+//! Turns ids back into text, at once or as a stream.
 
 use std::sync::Arc;
 
 use super::Tokenizer;
 use crate::Result;
 
-/// State of a decoding that goes on from one token to the next.
+/// The state of decoding between two tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor {
     skip_special: bool,
-    /// The next token starts the text: a space that encoding put before it goes.
+    /// True if the next token starts the text, so that the space added by encoding is removed.
     strip_space: bool,
 }
 
@@ -18,7 +18,7 @@ impl Cursor {
         Self { skip_special, strip_space: tokenizer.adds_space() }
     }
 
-    /// The bytes that `id` adds to the text.
+    /// Returns the bytes that `id` adds to the text.
     pub(super) fn advance<'t>(&mut self, tokenizer: &'t Tokenizer, id: u32) -> Result<&'t [u8]> {
         let bytes = tokenizer.token_bytes(id)?;
         if self.skip_special && tokenizer.is_special(id) {
@@ -29,13 +29,13 @@ impl Cursor {
     }
 }
 
-/// Turns a stream of token ids into text: never half a character, pieces joined (with [`finish`](Self::finish)) are
-/// the whole: exactly what [`Tokenizer::decode`] gives for all ids. Keeps at most three bytes.
+/// Turns a stream of token ids into text, never splitting a character. The pieces, including that of
+/// [`finish`](Self::finish), join to exactly what [`Tokenizer::decode`] returns for all ids. Keeps at most three bytes.
 #[derive(Debug)]
 pub struct StreamDecoder {
     tokenizer: Arc<Tokenizer>,
     cursor: Cursor,
-    /// The beginning of a character whose other bytes have not come yet.
+    /// The start of a character whose other bytes have not arrived.
     pending: Vec<u8>,
 }
 
@@ -45,13 +45,13 @@ impl StreamDecoder {
         Self { tokenizer, cursor, pending: Vec::new() }
     }
 
-    /// A decoder of ids that continue a text (generated after a prompt): a space before the first word is then part
-    /// of the text, where [`new`](Self::new) takes it for the one that a SentencePiece tokenizer puts before any text.
+    /// Returns a decoder for ids that continue a text, such as a prompt. It keeps a space before the first word, while
+    /// [`new`](Self::new) removes it as the one that a SentencePiece tokenizer adds.
     pub fn continuing(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
         Self { tokenizer, cursor: Cursor { skip_special, strip_space: false }, pending: Vec::new() }
     }
 
-    /// The text that `id` completes (possibly empty). Bytes that are no UTF-8 become U+FFFD, as in
+    /// Returns the text that `id` completes (possibly empty). Invalid UTF-8 becomes U+FFFD, as in
     /// [`String::from_utf8_lossy`]. An id outside the vocabulary is an error and changes nothing.
     pub fn push(&mut self, id: u32) -> Result<String> {
         let bytes = self.cursor.advance(&self.tokenizer, id)?;
@@ -69,7 +69,7 @@ impl StreamDecoder {
                     let (valid, after) = rest.split_at(error.valid_up_to());
                     text.push_str(&String::from_utf8_lossy(valid));
                     rest = after;
-                    // No length: the bytes may yet become a character.
+                    // An error without length: the bytes may still become a character.
                     let Some(invalid) = error.error_len() else { break };
                     text.push(char::REPLACEMENT_CHARACTER);
                     rest = &rest[invalid..];
@@ -81,7 +81,7 @@ impl StreamDecoder {
         Ok(text)
     }
 
-    /// The rest of the text at the end: an unfinished character becomes U+FFFD.
+    /// Returns the rest of the text at the end; an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }

@@ -1,14 +1,14 @@
-//! Unigram (`tokenizer.ggml.model` = `t5`; XLM-RoBERTa): of all ways to cut a text into tokens, the one with the
-//! highest sum of their scores. Source of the algorithm: SentencePiece's unigram model (arXiv 1804.10959) and its
-//! normalizer.
+//! Unigram (`tokenizer.ggml.model` = `t5`; XLM-RoBERTa): splits a text into the tokens with the highest sum of scores.
+//! Source of the algorithm: SentencePiece's unigram model (arXiv 1804.10959) and its normalizer.
 
 use super::charsmap::CharsMap;
 use super::spm::{SCORES, encode_words, read_scores};
 use super::vocab::{Kind, SPACE, Vocab, reaches_across_words};
 use crate::Result;
 use crate::gguf::Metadata;
+use crate::interrupt::Interrupt;
 
-/// A character without a token counts as one whose score is so much below the lowest.
+/// A character without a token gets a score this far below the lowest.
 const UNKNOWN_PENALTY: f64 = 10.0;
 
 #[derive(Debug)]
@@ -16,16 +16,16 @@ pub(super) struct Unigram {
     scores: Vec<f32>,
     unknown: u32,
     unknown_score: f64,
-    /// Bytes of the longest token.
+    /// The bytes of the longest token.
     longest: usize,
     charsmap: Option<CharsMap>,
-    /// Whether spaces are dropped at the ends, and but for one between words.
+    /// True if spaces at the ends are dropped, and several spaces between words become one.
     merge_spaces: bool,
-    /// Words can be cut one by one, because no token reaches from one word into the next.
+    /// True if words can be split one by one, because no token reaches from one word into the next.
     by_words: bool,
 }
 
-/// The best way to cut a text up to some place: its sum of scores, and its last token with the place where that begins.
+/// The best way to split a text up to some position: its sum of scores, and its last token with that token's start.
 #[derive(Clone, Copy)]
 struct Best {
     sum: f64,
@@ -43,7 +43,7 @@ impl Unigram {
         };
         let normal = || vocab.iter().filter(|(_, _, kind)| *kind == Kind::Normal);
         let lowest = normal().map(|(id, ..)| scores[id as usize]).min_by(f32::total_cmp);
-        let lowest = lowest.ok_or_else(|| metadata.error(SCORES, "are of no token that text becomes"))?;
+        let lowest = lowest.ok_or_else(|| metadata.error(SCORES, "belong to no token that text becomes"))?;
         let across = normal().any(|(_, text, _)| reaches_across_words(text));
         Ok(Self {
             scores: scores.to_vec(),
@@ -56,20 +56,27 @@ impl Unigram {
         })
     }
 
-    /// Appends the ids of `text`, with a space before it if `space_before`.
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, space_before: bool, out: &mut Vec<u32>) {
+    /// Appends the ids of `text`, preceded by a space if `space_before`.
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocab,
+        text: &str,
+        space_before: bool,
+        stop: &Interrupt,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
         let text = self.normalize(text, space_before);
         let mut best = Vec::new();
         match self.by_words {
-            true => encode_words(&text, out, |word, out| self.cut(vocab, word, &mut best, out)),
-            false => self.cut(vocab, &text, &mut best, out),
+            true => encode_words(&text, out, |word, out| self.cut(vocab, word, stop, &mut best, out)),
+            false => self.cut(vocab, &text, stop, &mut best, out),
         }
     }
 
-    /// The text with characters replaced by the file's map, and `▁` for spaces.
+    /// Returns the text with characters replaced by the file's map, and `▁` for spaces.
     fn normalize(&self, text: &str, space_before: bool) -> String {
         let mut out = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
-        // Due before the next character that is no space.
+        // True if a space is due before the next character that is not a space.
         let mut space = space_before && !text.is_empty();
         let mut push = |c: char| match (c, self.merge_spaces) {
             (' ', true) => space |= !out.is_empty(),
@@ -100,13 +107,14 @@ impl Unigram {
         out
     }
 
-    /// Appends the tokens of a text; of equal sums the one whose last token is the longest. `best` is scratch.
-    fn cut(&self, vocab: &Vocab, text: &str, best: &mut Vec<Best>, out: &mut Vec<u32>) {
+    /// Appends the tokens of a text. Of equal sums, the one with the longest last token wins. `best` is scratch.
+    fn cut(&self, vocab: &Vocab, text: &str, stop: &Interrupt, best: &mut Vec<Best>, out: &mut Vec<u32>) -> Result<()> {
         const NONE: Best = Best { sum: f64::NEG_INFINITY, start: 0, id: 0 };
         best.clear();
         best.resize(text.len() + 1, NONE);
         best[0].sum = 0.0;
         for (start, first) in text.char_indices() {
+            stop.check()?;
             let sum = best[start].sum;
             let single = start + first.len_utf8();
             let limit = text.floor_char_boundary(start + self.longest);
@@ -135,5 +143,6 @@ impl Unigram {
             end = start;
         }
         out[first..].reverse();
+        Ok(())
     }
 }

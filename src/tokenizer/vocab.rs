@@ -1,4 +1,4 @@
-//! The token list of a file: texts, kinds, the bytes that each token stands for, and the way back from text to id.
+//! The token list of a file: texts, kinds, the bytes of each token, and the lookup of ids by text.
 
 use std::hash::BuildHasher;
 
@@ -11,17 +11,17 @@ use crate::gguf::Metadata;
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 
-/// `tokenizer.ggml.token_type` (the numbers are the format's).
+/// `tokenizer.ggml.token_type`, with the format's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
-    /// Stands for what the vocabulary cannot spell.
+    /// Stands for text that the vocabulary cannot spell.
     Unknown,
-    /// Steers the model; text becomes one only on request.
+    /// Controls the model; text becomes one only on request.
     Control,
     /// Ordinary text that is always one token.
     UserDefined,
-    /// A place holder: never made from text, and no text of its own.
+    /// A placeholder: text never becomes one, and it has no text.
     Unused,
     /// One byte, spelled `<0x00>` to `<0xFF>`.
     Byte,
@@ -32,15 +32,15 @@ pub(super) enum Kind {
 pub(super) enum Spelling {
     /// Each byte is one printable character (see [`byte_level`]).
     ByteLevel,
-    /// UTF-8, with `▁` for a space. WordPiece in GGUF files is spelled so too: words begin with it, and the parts
-    /// behind their first have no `##`.
+    /// UTF-8, with `▁` for a space. WordPiece in GGUF files is spelled so as well: words begin with it, and later parts
+    /// have no `##`.
     SentencePiece,
 }
 
 /// The character that stands for a space in SentencePiece's spelling.
 pub(super) const SPACE: char = '▁';
 
-/// Many short strings in one allocation each for bytes and ends.
+/// Many short byte strings, in one allocation for bytes and one for ends.
 #[derive(Debug, Default)]
 struct Pool {
     bytes: Vec<u8>,
@@ -64,6 +64,8 @@ pub(super) struct Vocab {
     texts: Vec<Box<str>>,
     kinds: Vec<Kind>,
     bytes: Pool,
+    /// The bytes of the longest token, at least 1.
+    longest: usize,
     ids: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
@@ -76,7 +78,8 @@ impl Vocab {
             return Err(metadata.error(TOKENS, format!("holds {} tokens, expected 1 to 2^32 - 1", tokens.len())));
         }
         let types = metadata.opt_ints(TOKEN_TYPE)?;
-        let types = types.ok_or_else(|| metadata.error(TOKEN_TYPE, "missing: it tells text from control tokens"))?;
+        let types =
+            types.ok_or_else(|| metadata.error(TOKEN_TYPE, "missing: it separates text from control tokens"))?;
         if types.len() != tokens.len() {
             let problem = format!("has {} entries, expected {}, one per token", types.len(), tokens.len());
             return Err(metadata.error(TOKEN_TYPE, problem));
@@ -94,6 +97,7 @@ impl Vocab {
             texts: tokens.iter().map(|text| text.as_str().into()).collect(),
             kinds: kinds.collect::<Result<_>>()?,
             bytes: Pool::default(),
+            longest: 1,
             ids: HashTable::with_capacity(tokens.len()),
             hasher: DefaultHashBuilder::default(),
         };
@@ -104,7 +108,7 @@ impl Vocab {
     fn index(&mut self, metadata: &Metadata) -> Result<()> {
         let (texts, hasher) = (&self.texts, &self.hasher);
         for (id, text) in (0u32..).zip(texts) {
-            // Padding is sometimes stored as many empty tokens: they have no text to be found by.
+            // Padding is sometimes stored as many empty tokens, which cannot be found by text.
             if text.is_empty() {
                 continue;
             }
@@ -117,7 +121,7 @@ impl Vocab {
         Ok(())
     }
 
-    /// Works out what every token decodes to; called once, when the kinds are final.
+    /// Computes the text of every token. Called once, when the kinds are final.
     pub(super) fn spell(&mut self, metadata: &Metadata, spelling: Spelling) -> Result<()> {
         let total = self.texts.iter().map(|text| text.len()).sum();
         let mut pool = Pool { bytes: Vec::with_capacity(total), ends: Vec::with_capacity(self.texts.len()) };
@@ -136,7 +140,13 @@ impl Vocab {
             pool.finish_item();
         }
         self.bytes = pool;
+        self.longest = (0..self.len() as u32).filter_map(|id| self.bytes(id)).map(<[u8]>::len).fold(1, usize::max);
         Ok(())
+    }
+
+    /// Returns the bytes of the longest token, at least 1.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
     }
 
     pub(super) fn len(&self) -> usize {
@@ -147,12 +157,13 @@ impl Vocab {
         self.ids.find(self.hasher.hash_one(text), |&id| *self.texts[id as usize] == *text).copied()
     }
 
-    /// The id of a token that ordinary text may become.
+    /// Returns the id of a token that ordinary text may become.
     pub(super) fn text_id(&self, text: &str) -> Option<u32> {
         self.id(text).filter(|&id| self.is_text(id))
     }
 
-    /// Control tokens must not come from text, byte tokens stand for bytes only.
+    /// True for tokens that text may become: control tokens must not come from text, and byte tokens only stand for
+    /// bytes.
     pub(super) fn is_text(&self, id: u32) -> bool {
         matches!(self.kinds.get(id as usize), Some(Kind::Normal | Kind::UserDefined))
     }
@@ -169,7 +180,7 @@ impl Vocab {
         self.kinds.get(id as usize).copied()
     }
 
-    /// The token of each byte that is spelled `<0x00>` to `<0xFF>`, by byte.
+    /// Returns the tokens of all bytes that are spelled `<0x00>` to `<0xFF>`, indexed by byte.
     pub(super) fn byte_ids(&self) -> Vec<Option<u32>> {
         let mut ids = vec![None; 256];
         for (id, _, kind) in self.iter() {
@@ -186,13 +197,13 @@ impl Vocab {
         }
     }
 
-    /// `(id, text, kind)` of every token.
+    /// Returns `(id, text, kind)` of every token.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &str, Kind)> {
         (0u32..).zip(self.texts.iter().zip(&self.kinds)).map(|(id, (text, &kind))| (id, &**text, kind))
     }
 }
 
-/// Returns whether a token is more than one word and the spaces before it.
+/// True if a token is more than one word and the spaces before it.
 pub(super) fn reaches_across_words(text: &str) -> bool {
     text.trim_start_matches(SPACE).contains(SPACE)
 }

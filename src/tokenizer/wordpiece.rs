@@ -1,15 +1,16 @@
-//! WordPiece (`tokenizer.ggml.model` = `bert`): text is normalised and divided into words, and each word into the
-//! longest tokens from its beginning on. Source: BERT's tokenizer (arXiv 1810.04805), as Hugging Face's
-//! `BertNormalizer`, `BertPreTokenizer` and `WordPiece` apply it.
+//! WordPiece (`tokenizer.ggml.model` = `bert`): text is normalized and divided into words. Each word is divided
+//! greedily into the longest tokens. Source: BERT's tokenizer (arXiv 1810.04805), as Hugging Face's `BertNormalizer`,
+//! `BertPreTokenizer` and `WordPiece` apply it.
 
 use regex_syntax::hir::{Class, HirKind};
 use unicode_normalization::UnicodeNormalization;
 
 use super::vocab::{SPACE, Vocab};
 use crate::gguf::Metadata;
+use crate::interrupt::Interrupt;
 use crate::{Error, Result};
 
-/// Longer words, in characters, are the unknown token.
+/// Longer words, in characters, become the unknown token.
 const MAX_WORD: usize = 100;
 
 /// Han characters, each of which is a word.
@@ -27,9 +28,9 @@ const HAN: [(char, char); 8] = [
 #[derive(Debug)]
 pub(super) struct WordPiece {
     unknown: u32,
-    /// Whether text is made lower case, and loses its accents.
+    /// True if text is lowercased and loses its accents.
     lowercase: bool,
-    /// Bytes of the longest token.
+    /// The bytes of the longest token.
     longest: usize,
     control: Characters,
     marks: Characters,
@@ -54,10 +55,11 @@ impl WordPiece {
     }
 
     /// Appends the ids of `text`.
-    pub(super) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<u32>) {
+    pub(super) fn encode(&self, vocab: &Vocab, text: &str, stop: &Interrupt, out: &mut Vec<u32>) -> Result<()> {
         let text = self.normalize(text);
         let mut spelled = String::new();
         for part in text.split(char::is_whitespace) {
+            stop.check()?;
             let mut rest = part;
             while let Some(first) = rest.chars().next() {
                 let end = match self.punctuation.has(first) {
@@ -69,10 +71,11 @@ impl WordPiece {
                 rest = behind;
             }
         }
+        Ok(())
     }
 
-    /// The text without control characters, with spaces around Han characters; in lower case without accents, or as it
-    /// is.
+    /// Returns the text without control characters, with spaces around Han characters, and optionally in lower case
+    /// without accents.
     fn normalize(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len() + text.len() / 4);
         for c in text.chars().filter(|&c| !self.control.has(c)) {
@@ -87,7 +90,7 @@ impl WordPiece {
         }
     }
 
-    /// Appends the tokens of a word, or the unknown one where some part of it has none. `spelled` is scratch.
+    /// Appends the tokens of a word, or the unknown token if some part of it has none. `spelled` is scratch.
     fn encode_word(&self, vocab: &Vocab, word: &str, spelled: &mut String, out: &mut Vec<u32>) {
         let first_id = out.len();
         spelled.clear();
@@ -98,7 +101,7 @@ impl WordPiece {
         while fits && at < spelled.len() {
             let rest = &spelled[at..];
             let mut end = rest.floor_char_boundary(self.longest);
-            // The mark of a word's beginning alone is none of it.
+            // The mark of a word's start is not a token by itself.
             let least = if at == 0 { SPACE.len_utf8() } else { 0 };
             let found = loop {
                 if end <= least {
@@ -125,14 +128,14 @@ impl WordPiece {
 struct Characters(Vec<(char, char)>);
 
 impl Characters {
-    /// The characters of a class, as regular expressions write it.
+    /// Returns the characters of a class in regular-expression syntax.
     fn of(class: &str) -> Result<Self> {
         let hir = regex_syntax::parse(class).map_err(Error::internal)?;
         match hir.kind() {
             HirKind::Class(Class::Unicode(class)) => {
                 Ok(Self(class.ranges().iter().map(|range| (range.start(), range.end())).collect()))
             }
-            _ => Err(Error::internal(format!("{class} is no class of characters"))),
+            _ => Err(Error::internal(format!("{class} is not a character class"))),
         }
     }
 
@@ -141,7 +144,7 @@ impl Characters {
     }
 }
 
-/// Whether one of the ranges, which are in order, has the character.
+/// True if one of the sorted ranges contains the character.
 fn is_within(ranges: &[(char, char)], c: char) -> bool {
     let behind = ranges.partition_point(|&(first, _)| first <= c);
     behind.checked_sub(1).is_some_and(|at| c <= ranges[at].1)

@@ -1,4 +1,4 @@
-//! Wave-instructions a second of processor time, on a code object of `tests/kernels/gemm.hip` or `gemv.hip`:
+//! Measures wave instructions per second of processor time, on a code object of `tests/kernels/gemm.hip` or `gemv.hip`:
 //! `cargo run -p amdsim --example speed -- gemm.co`
 #![allow(clippy::print_stdout)]
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use amdsim::{CodeObject, Coherence, Launch, Memory, Order};
 
-/// A memory that is one allocation of zeros at address 0: all pointers of the kernels are 0.
+/// A memory with one allocation of zeros at address 0; all pointers of the kernels are 0.
 struct Zeros(Vec<u8>);
 
 impl Memory for Zeros {

@@ -9,7 +9,7 @@ use amdsim::CodeObject;
 fn main() -> Result<(), Box<dyn Error>> {
     for path in std::env::args().skip(1) {
         let object = CodeObject::load(&std::fs::read(&path)?)?;
-        for instruction in object.unsupported() {
+        for instruction in object.unsupported().map_err(ToString::to_string)? {
             println!("{path} ({}): {instruction}", object.target());
         }
     }

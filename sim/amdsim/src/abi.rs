@@ -1,12 +1,13 @@
-//! The state in which a kernel starts: "Initial Kernel Execution State" of LLVM's AMDGPU usage document.
+//! The initial state of a kernel: "Initial Kernel Execution State" in LLVM's AMDGPU usage document.
 
+use crate::code_object::Code;
 use crate::context::KERNARG_BASE;
 use crate::operand::PRIVATE_APERTURE;
 use crate::target::Target;
 use crate::wave::{GROUP, Wave, sgpr};
 use crate::{CodeObject, Fault, Launch};
 
-/// The state that all waves of a launch start with.
+/// The initial state of all waves of a launch.
 pub(crate) struct Start<'a> {
     launch: &'a Launch<'a>,
     target: &'a Target,
@@ -19,7 +20,7 @@ pub(crate) struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    pub(crate) fn new(object: &'a CodeObject, launch: &'a Launch<'a>) -> Result<Self, Fault> {
+    pub(crate) fn new(object: &'a CodeObject, code: &Code, launch: &'a Launch<'a>) -> Result<Self, Fault> {
         let (kernel, refuse) = (launch.kernel, |text: String| Err(Fault::Launch(text)));
         let items = launch.block.iter().try_fold(1u32, |product, side| product.checked_mul(*side));
         let items = match items {
@@ -34,13 +35,13 @@ impl<'a> Start<'a> {
             return refuse("arguments preloaded into SGPRs are not supported".to_owned());
         }
         let entry = kernel.descriptor.entry;
-        let Some(pc) = object.index(entry) else { return Err(Fault::Jump(entry)) };
+        let Some(pc) = code.index(entry) else { return Err(Fault::Jump(entry)) };
         let user_sgprs = user_sgprs(launch)?;
         let waves = items.div_ceil(object.wavefront_size()) as usize;
         Ok(Self { launch, target: object.target_details(), pc, waves, items, user_sgprs })
     }
 
-    /// Makes the registers and the scratch memory of wave `number` of a workgroup.
+    /// Initialises the registers and the scratch memory of wave `number` of a workgroup.
     pub(crate) fn begin(&self, wave: &mut Wave, number: usize, workgroup: [u32; 3]) {
         let kernel = self.launch.kernel;
         wave.scratch_size = kernel.private_segment_size as usize;
@@ -72,7 +73,7 @@ impl<'a> Start<'a> {
                 push(id);
             }
         }
-        // The offset of this wave's scratch memory; here each wave has a memory of its own.
+        // The offset of this wave's scratch memory; in the simulator each wave has its own memory.
         if rsrc2 & 1 != 0 && !self.target.has_architected_scratch() {
             push(0);
         }
@@ -95,10 +96,10 @@ impl<'a> Start<'a> {
     }
 }
 
-/// LDS of a workgroup: 64 KiB, and 160 KiB on gfx950.
+/// LDS of a workgroup: 64 KiB, or 160 KiB on gfx950.
 const MAX_LDS: u64 = 160 << 10;
 
-/// The registers that the kernel descriptor asks for, in their order.
+/// Returns the registers that the kernel descriptor asks for, in order.
 fn user_sgprs(launch: &Launch<'_>) -> Result<Vec<u32>, Fault> {
     let descriptor = &launch.kernel.descriptor;
     let count = (descriptor.rsrc2 >> 1 & 31) as usize;
@@ -106,7 +107,7 @@ fn user_sgprs(launch: &Launch<'_>) -> Result<Vec<u32>, Fault> {
     let mut registers = Vec::new();
     let asks = |bit: u32| descriptor.properties >> bit & 1 != 0;
     if asks(0) {
-        // The descriptor of the scratch memory: `decode::buffer` knows it by its address.
+        // The descriptor of the scratch memory, which `decode::buffer` recognises by its address.
         registers.extend(pair(PRIVATE_APERTURE));
         registers.extend([u32::MAX, 0]);
     }
@@ -122,7 +123,7 @@ fn user_sgprs(launch: &Launch<'_>) -> Result<Vec<u32>, Fault> {
         registers.extend(pair(0));
     }
     if asks(5) {
-        // flat_scratch_init: base and size. The base does not matter, each wave has a memory of its own.
+        // flat_scratch_init: base and size. The base does not matter, since each wave has its own memory.
         registers.extend(pair(0));
     }
     if asks(6) {
@@ -135,10 +136,10 @@ fn user_sgprs(launch: &Launch<'_>) -> Result<Vec<u32>, Fault> {
     Ok(registers)
 }
 
-/// The bytes beyond the arguments that a scalar load of a whole line may read.
+/// The bytes after the arguments that a scalar load of a whole line may read.
 const LINE: usize = 64;
 
-/// The arguments as the kernel sees them: the caller's, and the hidden ones.
+/// Returns the arguments as the kernel sees them: the caller's, and the hidden ones.
 pub(crate) fn kernarg_segment(launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
     let kernel = launch.kernel;
     let explicit = kernel.args.iter().filter(|arg| !arg.is_hidden()).map(|arg| arg.offset + arg.size).max();
@@ -167,11 +168,11 @@ fn hidden(launch: &Launch<'_>, kind: &str) -> Result<u64, Fault> {
     Ok(match kind {
         _ if kind.starts_with("hidden_block_count_") => side(launch.grid),
         _ if kind.starts_with("hidden_group_size_") => side(launch.block),
-        // Grids are whole workgroups here.
+        // Grids here consist of whole workgroups.
         _ if kind.starts_with("hidden_remainder_") || kind.starts_with("hidden_global_offset_") => 0,
         "hidden_grid_dims" => (1..=3).rev().find(|n| launch.grid[n - 1] * launch.block[n - 1] > 1).unwrap_or(1) as u32,
         "hidden_dynamic_lds_size" => launch.dynamic_lds,
-        // Services of the runtime, none of which is there: a kernel that uses one reads from address 0.
+        // Services of the runtime, which the simulator lacks: a kernel that uses one reads from address 0.
         _ => 0,
     }
     .into())

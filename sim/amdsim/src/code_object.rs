@@ -9,10 +9,11 @@ use crate::elf::Elf;
 use crate::target::Target;
 use crate::{Kernel, LoadError, msgpack};
 
-/// An AMDGPU code object, disassembled and ready to run. Instructions are decoded when they are first executed.
+/// An AMDGPU code object. It is disassembled at its first launch, because most objects that a runtime loads are never
+/// launched. Instructions are decoded when they are first executed.
 ///
-/// Cheap to clone. A file that was loaded before, by whatever part of the process, is not disassembled again: what was
-/// loaded is kept until the process ends.
+/// Cheap to clone. A file that any part of the process has loaded is not disassembled again: loaded programs are kept
+/// until the process ends.
 #[derive(Clone)]
 pub struct CodeObject(Arc<Program>);
 
@@ -20,6 +21,13 @@ struct Program {
     target: Target,
     kernels: Vec<Kernel>,
     image: Vec<u8>,
+    file: Arc<[u8]>,
+    code: OnceLock<Result<Code, LoadError>>,
+}
+
+/// The instructions of a code object.
+pub(crate) struct Code {
+    target: Target,
     lines: Vec<Line>,
     /// Index of the instruction at each word of the image, or `NO_INSTRUCTION`.
     indices: Vec<u32>,
@@ -27,6 +35,47 @@ struct Program {
 }
 
 const NO_INSTRUCTION: u32 = u32::MAX;
+
+impl Code {
+    fn new(program: &Program) -> Result<Self, LoadError> {
+        let lines = disassemble(&program.file)?;
+        let mut indices = vec![NO_INSTRUCTION; program.image.len() / 4];
+        for (index, line) in (0..).zip(&lines) {
+            if let Some(place) = indices.get_mut((line.address / 4) as usize) {
+                *place = index;
+            }
+        }
+        let steps = lines.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { target: program.target.clone(), lines, indices, steps })
+    }
+
+    pub(crate) fn line(&self, index: usize) -> Option<&Line> {
+        self.lines.get(index)
+    }
+
+    /// Returns the index of the instruction at an address.
+    pub(crate) fn index(&self, address: u64) -> Option<usize> {
+        let index = *self.indices.get(usize::try_from(address / 4).ok()?)?;
+        (address.is_multiple_of(4) && index != NO_INSTRUCTION).then_some(index as usize)
+    }
+
+    /// Returns an instruction, or the reason why it cannot be executed.
+    #[inline]
+    pub(crate) fn step(&self, index: usize) -> Option<&Decoded<Step>> {
+        let step = self.steps.get(index)?;
+        Some(step.get_or_init(|| decode::instruction(&self.target, &self.lines[index])))
+    }
+
+    fn unsupported(&self) -> Vec<String> {
+        let mut found: Vec<String> = (0..self.lines.len())
+            .filter_map(|index| Some(format!("{} ({})", self.lines[index].text, self.step(index)?.as_ref().err()?)))
+            .collect();
+        let mnemonic = |text: &String| text.split(' ').next().unwrap_or_default().to_owned();
+        found.sort();
+        found.dedup_by_key(|text| mnemonic(text));
+        found
+    }
+}
 
 impl Program {
     fn load(file: &[u8]) -> Result<Self, LoadError> {
@@ -42,24 +91,17 @@ impl Program {
             return Err(LoadError::Format("its kernels have different wavefront sizes"));
         }
         let target = Target::new(target, first.wavefront_size)?;
-        let lines = disassemble(file)?;
-        let mut indices = vec![NO_INSTRUCTION; elf.image.len() / 4];
-        for (index, line) in (0..).zip(&lines) {
-            if let Some(place) = indices.get_mut((line.address / 4) as usize) {
-                *place = index;
-            }
-        }
-        let steps = lines.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { target, kernels, image: elf.image, lines, indices, steps })
+        Ok(Self { target, kernels, image: elf.image, file: file.into(), code: OnceLock::new() })
     }
 }
 
-/// Programs by the content of their files.
-static LOADED: Mutex<Option<HashMap<Vec<u8>, Arc<Program>>>> = Mutex::new(None);
+/// By the content of their files.
+type Programs = HashMap<Arc<[u8]>, Arc<Program>>;
+
+static LOADED: Mutex<Option<Programs>> = Mutex::new(None);
 
 impl CodeObject {
-    /// Reads an ELF code object and has it disassembled by `llvm-objdump` (`ROCMFORGE_LLVM_OBJDUMP`, else version 22 or
-    /// newer in the path).
+    /// Reads an ELF code object.
     pub fn load(file: &[u8]) -> Result<Self, LoadError> {
         if !processor_is_supported() {
             return Err(LoadError::Processor);
@@ -68,20 +110,20 @@ impl CodeObject {
         if let Some(program) = loaded().as_ref().and_then(|programs| programs.get(file)) {
             return Ok(Self(Arc::clone(program)));
         }
-        // The lock is not held while a file is loaded, so that others may be meanwhile. The first of two equal ones
-        // stays.
+        // The lock is not held while a file is loaded, so that other files can be loaded meanwhile. Of two equal files
+        // the first one is kept.
         let program = Arc::new(Program::load(file)?);
         let mut programs = loaded();
-        let program = programs.get_or_insert_default().entry(file.to_vec()).or_insert(program);
+        let program = programs.get_or_insert_default().entry(Arc::clone(&program.file)).or_insert(program);
         Ok(Self(Arc::clone(program)))
     }
 
-    /// The target without its features: `gfx90a`, `gfx11-generic`.
+    /// Returns the target without its features: `gfx90a`, `gfx11-generic`.
     pub fn target(&self) -> &str {
         &self.0.target.name
     }
 
-    /// 32 or 64, the same for every kernel.
+    /// Returns 32 or 64, the same for every kernel.
     pub fn wavefront_size(&self) -> u32 {
         self.0.target.lanes as u32
     }
@@ -94,42 +136,28 @@ impl CodeObject {
         self.0.kernels.iter()
     }
 
-    /// Instructions that the simulator cannot decode, each mnemonic with one reason: what a kernel would stop at if it
-    /// came there.
-    pub fn unsupported(&self) -> Vec<String> {
-        let mut found: Vec<String> = (0..self.0.lines.len())
-            .filter_map(|index| Some(format!("{} ({})", self.0.lines[index].text, self.step(index)?.as_ref().err()?)))
-            .collect();
-        let mnemonic = |text: &String| text.split(' ').next().unwrap_or_default().to_owned();
-        found.sort();
-        found.dedup_by_key(|text| mnemonic(text));
-        found
+    /// Returns the instructions that the simulator cannot decode, each mnemonic with one reason. A kernel would stop at
+    /// such an instruction.
+    ///
+    /// # Errors
+    /// See [`LoadError`]: the file cannot be disassembled.
+    pub fn unsupported(&self) -> Result<Vec<String>, &LoadError> {
+        Ok(self.code()?.unsupported())
+    }
+
+    /// Returns the instructions. The first call disassembles the file with `llvm-objdump` (`ROCMFORGE_LLVM_OBJDUMP`,
+    /// else version 22 or newer in the path).
+    pub(crate) fn code(&self) -> Result<&Code, &LoadError> {
+        self.0.code.get_or_init(|| Code::new(&self.0)).as_ref()
     }
 
     pub(crate) fn target_details(&self) -> &Target {
         &self.0.target
     }
 
-    /// The segments, as loaded from address 0.
+    /// Returns the segments, as loaded from address 0.
     pub(crate) fn image(&self) -> &[u8] {
         &self.0.image
-    }
-
-    pub(crate) fn line(&self, index: usize) -> Option<&Line> {
-        self.0.lines.get(index)
-    }
-
-    /// The index of the instruction at an address.
-    pub(crate) fn index(&self, address: u64) -> Option<usize> {
-        let index = *self.0.indices.get(usize::try_from(address / 4).ok()?)?;
-        (address.is_multiple_of(4) && index != NO_INSTRUCTION).then_some(index as usize)
-    }
-
-    /// An instruction, or why it cannot be executed.
-    #[inline]
-    pub(crate) fn step(&self, index: usize) -> Option<&Decoded<Step>> {
-        let step = self.0.steps.get(index)?;
-        Some(step.get_or_init(|| decode::instruction(&self.0.target, &self.0.lines[index])))
     }
 }
 

@@ -1,33 +1,32 @@
-//! Caches that are not coherent: what a wave sees of the stores of other workgroups, as late as AMD's memory model
-//! allows.
+//! Caches that are not coherent: a wave sees the stores of other workgroups as late as AMD's memory model allows.
 //!
-//! A store waits in a queue of its wave until the wave waits for it, and where there are several L2
-//! caches (GFX940 and later of GFX9) in its workgroup until it is written back. A load sees memory as it
-//! was when its wave last invalidated its caches, at first when the launch began, but for what its own workgroup has
-//! stored. A scalar load sees what the scalar cache holds, which may be from launches before ([`ScalarCache`]).
-//! Atomics, and loads and stores that say so, go to memory itself. LLVM's AMDGPU usage document, "Memory model", says
-//! which instructions a release and an acquire are on each target.
+//! A store stays in the queue of its wave until the wave waits for it. With several L2 caches (GFX940 and later of
+//! GFX9), it then stays in its workgroup until it is written back. A load sees memory as of the last time when its wave
+//! invalidated its caches, initially the start of the launch; it also sees the stores of its own workgroup. A scalar
+//! load sees the content of the scalar cache, which may be from earlier launches ([`ScalarCache`]). Atomics, and loads
+//! and stores with the corresponding scope, access memory directly. LLVM's AMDGPU usage document, "Memory model", lists
+//! the instructions of a release and an acquire on each target.
 
 use std::collections::HashMap;
 
 use crate::Memory;
 use crate::error::OutOfBounds;
 
-/// Rules of when workgroups see each other's stores.
+/// The rules for when workgroups see each other's stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Every store is seen at once.
+    /// Every store is visible at once.
     #[default]
     Full,
-    /// Stores are seen once they were released and acquired for the agent, and otherwise when the launch ends. Slow.
+    /// Stores are visible once they were released and acquired for the agent, or else when the launch ends. Slow.
     Weak,
 }
 
-/// Bytes of a word that were written.
+/// The written bytes of a word.
 #[derive(Clone, Copy, Debug, Default)]
 struct Word {
     bytes: [u8; 4],
-    /// A bit each.
+    /// One bit per byte.
     written: u8,
     /// Reaches memory without a write-back.
     through: bool,
@@ -55,12 +54,12 @@ type Words = HashMap<u64, Word>;
 /// Bytes of a line of the scalar cache.
 const LINE: u64 = 64;
 
-/// The scalar cache, all of a device's as one that never has to give up a line: what a launch leaves in it the next one
-/// may find. Runtimes are to have it invalidated ahead of every kernel (a new one is), and were seen not to within
+/// The scalar cache: one for the whole device, which never evicts a line. A launch may find what an earlier launch left
+/// in it. Runtimes should invalidate it before every kernel (a new one is empty), but were seen not to do so within
 /// graphs.
 #[derive(Debug, Default)]
 pub struct ScalarCache {
-    /// Lines by their address / LINE; each with the time in this launch at which its content was current.
+    /// Lines by address / LINE, each with the time in this launch at which its content was current.
     lines: HashMap<u64, (u64, [u8; LINE as usize])>,
 }
 
@@ -71,7 +70,7 @@ impl ScalarCache {
     }
 }
 
-/// A cache that an acquire for the agent has to invalidate: GFX10 and GFX11 have two, one behind the other.
+/// A cache that an acquire for the agent must invalidate: GFX10 and GFX11 have two levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cache {
     Near,
@@ -79,8 +78,7 @@ pub(crate) enum Cache {
     Both,
 }
 
-/// The part of the caches that belongs to a wave. A new one is that of a launch that begins: nothing of other
-/// workgroups has arrived.
+/// A wave's part of the caches. A new one is that of a starting launch: nothing of other workgroups has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct WaveCache {
     queue: Words,
@@ -96,38 +94,38 @@ impl WaveCache {
     }
 }
 
-/// The part of the caches that belongs to a workgroup.
+/// A workgroup's part of the caches.
 #[derive(Debug, Default)]
 struct GroupCache {
-    /// Stores that were waited for, not written back.
+    /// Stores that were waited for, but not written back.
     written: Words,
-    /// The time at which a word was last changed in memory by this workgroup.
+    /// The time at which this workgroup last changed a word in memory.
     seen: HashMap<u64, u64>,
 }
 
 /// The caches of a launch.
 #[derive(Debug)]
 pub(crate) struct Caches {
-    /// Changes of memory so far.
+    /// The number of changes of memory so far.
     time: u64,
     /// Earlier contents of words, each with the time at which it was replaced.
     history: HashMap<u64, Vec<(u64, [u8; 4])>>,
-    /// Stores that workgroups which have ended did not publish: memory gets them when the launch ends.
+    /// Unpublished stores of workgroups that have ended; they reach memory when the launch ends.
     late: Words,
     groups: Vec<GroupCache>,
-    /// The workgroup that runs.
+    /// The running workgroup.
     pub group: usize,
     scalar: ScalarCache,
 }
 
 impl Caches {
-    /// Caches for `groups` workgroups at a time, with what the launch before has left in the scalar cache.
+    /// Creates caches for `groups` workgroups at a time, with the scalar cache of the previous launch.
     pub(crate) fn new(groups: usize, scalar: ScalarCache) -> Self {
         let groups = (0..groups).map(|_| GroupCache::default()).collect();
         Self { time: 0, history: HashMap::new(), late: Words::new(), groups, group: 0, scalar }
     }
 
-    /// `agent`: past all caches.
+    /// Loads bytes; `agent` bypasses all caches.
     pub(crate) fn load(
         &self,
         memory: &mut dyn Memory,
@@ -149,7 +147,7 @@ impl Caches {
         })
     }
 
-    /// A scalar load: its cache knows nothing of vector stores.
+    /// Loads bytes through the scalar cache, which does not see vector stores.
     pub(crate) fn load_scalar(
         &mut self,
         memory: &mut dyn Memory,
@@ -159,7 +157,7 @@ impl Caches {
         inside(memory, address, bytes.len())?;
         for (at, to) in (address..).zip(bytes) {
             let number = at / LINE;
-            // A wave that has invalidated the cache finds nothing from before.
+            // A wave that has invalidated the cache finds no older content.
             if self.scalar.lines.get(&number).is_none_or(|(time, _)| *time < wave.scalar) {
                 let mut content = [0; LINE as usize];
                 let line = (number * LINE, &mut content[..]);
@@ -173,7 +171,7 @@ impl Caches {
         Ok(())
     }
 
-    /// `through`: needs no write-back.
+    /// Queues a store; with `through` it needs no write-back.
     pub(crate) fn store(
         &self,
         memory: &mut dyn Memory,
@@ -191,7 +189,8 @@ impl Caches {
         Ok(())
     }
 
-    /// Changes memory itself, by an atomic; what it held before, `update` gets. The wave's own stores there come first.
+    /// Changes memory directly, by an atomic. `update` gets the old content. The wave's own earlier stores to it come
+    /// first.
     pub(crate) fn atomic(
         &mut self,
         memory: &mut dyn Memory,
@@ -220,7 +219,7 @@ impl Caches {
         Ok(())
     }
 
-    /// The wave has waited for its stores.
+    /// Completes the stores for which the wave has waited.
     pub(crate) fn wait(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
         for (index, word) in ordered(&mut wave.queue) {
             if word.through {
@@ -231,7 +230,7 @@ impl Caches {
         }
     }
 
-    /// The wave has written back what its workgroup has stored.
+    /// Writes back the stores of the wave's workgroup.
     pub(crate) fn write_back(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
         let mut written = std::mem::take(&mut self.groups[self.group].written);
         for (index, word) in ordered(&mut written).into_iter().chain(ordered(&mut wave.queue)) {
@@ -252,21 +251,21 @@ impl Caches {
         wave.scalar = self.time;
     }
 
-    /// The waves of a workgroup have met at a barrier: what one has acquired, all have.
+    /// Merges the acquires of a workgroup's waves at a barrier: what one has acquired, all have.
     pub(crate) fn meet<'a>(waves: impl Iterator<Item = &'a mut WaveCache>) {
         let waves: Vec<&mut WaveCache> = waves.collect();
         let latest = [0, 1].map(|cache| waves.iter().map(|wave| wave.invalidated[cache]).max().unwrap_or(0));
         waves.into_iter().for_each(|wave| wave.invalidated = latest);
     }
 
-    /// A wave has ended: its stores are its workgroup's.
+    /// Passes the stores of a wave that has ended to its workgroup.
     pub(crate) fn end_wave(&mut self, wave: &mut WaveCache) {
         for (index, word) in ordered(&mut wave.queue) {
             self.groups[self.group].written.entry(index).or_default().add(word);
         }
     }
 
-    /// The workgroup that runs has ended.
+    /// Ends the running workgroup.
     pub(crate) fn end_group(&mut self) {
         let mut group = std::mem::take(&mut self.groups[self.group]);
         for (index, word) in ordered(&mut group.written) {
@@ -274,7 +273,7 @@ impl Caches {
         }
     }
 
-    /// The launch has ended: everything is in memory. What stays behind.
+    /// Ends the launch: all stores reach memory. Returns the scalar cache.
     pub(crate) fn finish(mut self, memory: &mut dyn Memory) -> ScalarCache {
         let mut late = std::mem::take(&mut self.late);
         for (index, word) in ordered(&mut late) {
@@ -289,14 +288,14 @@ impl Caches {
         self.history.entry(index).or_default().push((self.time, before));
         self.groups[self.group].seen.insert(index, self.time);
         for at in (0..4).filter(|at| word.written >> at & 1 != 0) {
-            // The store was checked, so the byte is there.
+            // The store was checked, so the byte exists.
             if let Some(byte) = byte(memory, 4 * index + at) {
                 *byte = word.bytes[at as usize];
             }
         }
     }
 
-    /// A word as it was at a time.
+    /// Returns a word as it was at a time.
     fn at(&self, index: u64, now: [u8; 4], time: u64) -> [u8; 4] {
         let changes = self.history.get(&index).map_or(&[][..], Vec::as_slice);
         changes.iter().find(|(changed, _)| *changed > time).map_or(now, |(_, before)| *before)
@@ -321,7 +320,7 @@ impl Caches {
     }
 }
 
-/// The words of a queue, which is empty then, in an order that does not depend on hashes.
+/// Empties a queue and returns its words in an order that does not depend on hashes.
 fn ordered(words: &mut Words) -> Vec<(u64, Word)> {
     let mut words: Vec<_> = words.drain().collect();
     words.sort_unstable_by_key(|(index, _)| *index);
@@ -339,7 +338,7 @@ fn byte(memory: &mut dyn Memory, address: u64) -> Option<&mut u8> {
     content.get_mut((address - start) as usize)
 }
 
-/// A word of memory; bytes of it that no allocation has are 0.
+/// Returns a word of memory; bytes outside of all allocations are 0.
 fn current(memory: &mut dyn Memory, index: u64) -> [u8; 4] {
     std::array::from_fn(|at| byte(memory, 4 * index + at as u64).map_or(0, |byte| *byte))
 }

@@ -1,13 +1,13 @@
-//! State that a workgroup shares while it runs: memory, LDS, the clock.
+//! The state that a running workgroup shares: memory, LDS, the clock.
 
 use crate::coherence::Caches;
 use crate::error::{Access, Fault, OutOfBounds, Space};
 use crate::wave::Wave;
 use crate::{Memory, RESERVED_ADDRESSES};
 
-/// Address of the code object's first byte.
+/// The address of the code object's first byte.
 pub(crate) const IMAGE_BASE: u64 = RESERVED_ADDRESSES.start;
-/// Address of the kernel's arguments.
+/// The address of the kernel's arguments.
 pub(crate) const KERNARG_BASE: u64 = RESERVED_ADDRESSES.start + 0x40_0000_0000;
 
 pub(crate) struct Context<'a> {
@@ -16,14 +16,14 @@ pub(crate) struct Context<'a> {
     pub image: &'a [u8],
     pub kernarg: &'a [u8],
     pub lds: Vec<u8>,
-    /// Instructions executed so far: the only clock there is.
+    /// Instructions executed so far; the simulator has no other clock.
     pub clock: u64,
-    /// Caches, unless workgroups see each other's stores at once.
+    /// `None` if workgroups see each other's stores at once.
     pub caches: Option<Caches>,
 }
 
 impl Context<'_> {
-    /// The bytes around a global address that can be loaded as they are, and the address of the first.
+    /// Returns the address and content of the loadable bytes around a global address.
     pub(crate) fn readable(&mut self, address: u64) -> Option<(u64, &[u8])> {
         match address {
             _ if !RESERVED_ADDRESSES.contains(&address) => {
@@ -34,12 +34,12 @@ impl Context<'_> {
         }
     }
 
-    /// The bytes around a global address that can be stored to, and the address of the first.
+    /// Returns the address and content of the storable bytes around a global address.
     pub(crate) fn writable(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
         if RESERVED_ADDRESSES.contains(&address) { None } else { self.memory.around(address) }
     }
 
-    /// `agent`: past all caches.
+    /// Loads bytes; `agent` bypasses all caches.
     pub(crate) fn load(&mut self, wave: &Wave, address: u64, bytes: &mut [u8], agent: bool) -> Result<(), OutOfBounds> {
         if let Some(caches) = self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
             return caches.load(self.memory, &wave.cache, (address, bytes), agent);
@@ -48,7 +48,7 @@ impl Context<'_> {
         copy_from(content, address - start, bytes)
     }
 
-    /// `through`: without a write-back.
+    /// Stores bytes; with `through` they need no write-back.
     pub(crate) fn store(
         &mut self,
         wave: &mut Wave,
@@ -63,7 +63,7 @@ impl Context<'_> {
         copy_to(content, address - start, bytes)
     }
 
-    /// Changes global memory by an atomic; `update` gets what was there.
+    /// Changes global memory by an atomic; `update` gets the old content.
     pub(crate) fn atomic(
         &mut self,
         wave: &mut Wave,
@@ -80,7 +80,7 @@ impl Context<'_> {
         copy_to(content, address - start, bytes)
     }
 
-    /// A load that is the same for all lanes.
+    /// Loads the same bytes for all lanes.
     pub(crate) fn load_scalar(&mut self, wave: &Wave, address: u64, bytes: &mut [u8]) -> Result<(), Box<Fault>> {
         let size = bytes.len();
         let result = match self.caches.as_mut().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
@@ -97,7 +97,7 @@ impl Context<'_> {
     }
 }
 
-/// Copies out of a buffer, if all of it is inside.
+/// Copies from a buffer, if the range is inside.
 pub(crate) fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
     let start = usize::try_from(offset).map_err(|_| OutOfBounds)?;
     let end = start.checked_add(bytes.len()).ok_or(OutOfBounds)?;
@@ -105,7 +105,7 @@ pub(crate) fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result
     Ok(())
 }
 
-/// Copies into a buffer, if all of it is inside.
+/// Copies into a buffer, if the range is inside.
 pub(crate) fn copy_to(content: &mut [u8], offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
     let start = usize::try_from(offset).map_err(|_| OutOfBounds)?;
     let end = start.checked_add(bytes.len()).ok_or(OutOfBounds)?;

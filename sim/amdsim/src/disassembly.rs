@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::LoadError;
 
-/// One instruction as it is printed.
+/// One instruction as printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     pub address: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Line {
     pub text: String,
 }
 
-/// Tried in this order when `ROCMFORGE_LLVM_OBJDUMP` names none.
+/// Tried in this order if `ROCMFORGE_LLVM_OBJDUMP` is not set.
 const PROGRAMS: [&str; 3] = ["llvm-objdump-22", "llvm-objdump-23", "llvm-objdump"];
 
 /// Disassembles a code object.
@@ -42,7 +42,7 @@ fn objdump(program: &str, file: &[u8]) -> Result<String, LoadError> {
         .spawn()
         .map_err(start)?;
     // It reads its whole input before it writes, so this cannot block on a full pipe. A failed write means that it has
-    // ended already; its own message says more.
+    // already ended; its own message says more.
     if let Some(mut input) = child.stdin.take() {
         let _ = input.write_all(file);
     }
@@ -58,7 +58,7 @@ fn parse(text: &str) -> Vec<Line> {
     text.lines().filter_map(line).collect()
 }
 
-/// `\ts_load_b64 s[2:3], s[0:1], 0x28     // 000000001804: F4040080 F8000028`
+/// Parses `\ts_load_b64 s[2:3], s[0:1], 0x28     // 000000001804: F4040080 F8000028`.
 fn line(line: &str) -> Option<Line> {
     let (text, encoding) = line.strip_prefix('\t')?.rsplit_once("//")?;
     let (address, words) = encoding.trim().split_once(':')?;

@@ -7,10 +7,10 @@ const PT_NOTE: u32 = 4;
 const SHT_DYNSYM: u32 = 11;
 const EM_AMDGPU: u16 = 224;
 const NT_AMDGPU_METADATA: u32 = 32;
-/// A code object is a few hundred kilobytes; a broken header must not ask for more memory than there is.
+/// A code object has a few hundred kilobytes; a broken header must not request more memory than exists.
 const MAX_IMAGE: u64 = 1 << 30;
 
-/// A code object laid out as the loader would, from address 0.
+/// A code object laid out as by the loader, from address 0.
 pub(crate) struct Elf<'a> {
     pub image: Vec<u8>,
     /// The MessagePack metadata.
@@ -92,7 +92,7 @@ fn slice(file: &[u8], offset: u64, size: u64) -> Result<&[u8], LoadError> {
     start.checked_add(size).and_then(|end| file.get(start..end)).ok_or(cut)
 }
 
-/// The little-endian number of `N` bytes at `offset`.
+/// Returns the little-endian number of `N` bytes at `offset`.
 pub(crate) fn number<const N: usize>(file: &[u8], offset: u64) -> Result<u64, LoadError> {
     Ok(slice(file, offset, N as u64)?.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }

@@ -1,8 +1,8 @@
-//! Errors: a code object that cannot be loaded, a launch that cannot go on.
+//! Errors: a code object that cannot be loaded, or a launch that cannot continue.
 
 use std::fmt;
 
-/// The reason for which a code object was not accepted.
+/// The reason why a code object was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -22,7 +22,7 @@ pub enum LoadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfBounds;
 
-/// The reason for which a wave stopped.
+/// The reason why a wave stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -40,7 +40,7 @@ pub enum Fault {
     Launch(String),
 }
 
-/// The memory an access went to.
+/// The memory of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     Global,
@@ -76,13 +76,13 @@ impl fmt::Display for Access {
     }
 }
 
-/// A launch that was stopped: where, and why.
+/// A stopped launch: location and reason.
 #[derive(Clone, Debug)]
 pub struct Trap {
     pub kernel: String,
     /// Address of the instruction in the code object, as `llvm-objdump` prints it.
     pub address: u64,
-    /// The instruction's text; empty when the launch itself was refused.
+    /// The instruction's text; empty if the launch itself was refused.
     pub instruction: String,
     pub workgroup: [u32; 3],
     pub wave: usize,

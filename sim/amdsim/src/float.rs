@@ -1,10 +1,10 @@
-//! Conversions of the small float formats. Written without branches where the compiler shall vectorise them.
+//! Conversions of the small float formats, without branches if the compiler should vectorise them.
 
-/// `half` as a float, exactly.
+/// Converts `half` to a float, exactly.
 #[inline(always)]
 pub(crate) fn f16_to_f32(half: u16) -> f32 {
     let half = u32::from(half);
-    // 2^112 moves the exponent's bias from 15 to 127, and makes subnormals right too.
+    // 2^112 changes the exponent's bias from 15 to 127, and also converts subnormals correctly.
     let magnitude = (f32::from_bits((half & 0x7fff) << 13) * f32::from_bits(0x7780_0000)).to_bits();
     let special = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(magnitude | special | (half & 0x8000) << 16)
@@ -16,7 +16,7 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & 0x7fff_ffff;
     let normal = magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
-    // One half has an ulp of 2^-24, the size of a subnormal half's: the addition rounds.
+    // At 0.5 a float's ulp is 2^-24, the same as that of a subnormal half: the addition rounds.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
     let special = if magnitude > 0x7f80_0000 { 0x7e00 | (magnitude >> 13 & 0x3ff) } else { 0x7c00 };
     let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
@@ -37,7 +37,7 @@ pub(crate) fn f64_to_f16(value: f64) -> u16 {
     f32_to_f16(to_f32_odd(value))
 }
 
-/// Rounds to a float that can be rounded once more without error: inexact results get an odd last bit.
+/// Rounds to a float that can be rounded again without error: inexact results get an odd last bit.
 fn to_f32_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
@@ -123,7 +123,7 @@ mod tests {
             assert!(cut.abs() <= value.abs() && (cut.is_finite() || value.is_infinite()), "{value:e}");
         }
         assert_eq!(f32_to_f16_toward_zero(1e9), 0x7bff);
-        // Halfway between two halves but for a bit that a float cannot hold.
+        // Halfway between two halves except for a bit that a float cannot hold.
         assert_eq!(f64_to_f16(1.0 + 2f64.powi(-11)), 0x3c00);
         assert_eq!(f64_to_f16(1.0 + 2f64.powi(-11) + 2f64.powi(-40)), 0x3c01);
     }

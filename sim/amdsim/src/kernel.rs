@@ -1,4 +1,4 @@
-//! A kernel as the code object describes it: the metadata that a caller needs, the descriptor that the launch needs.
+//! A kernel of a code object: the metadata for a caller, and the descriptor for the launch.
 
 use crate::LoadError;
 use crate::elf::{Elf, number};
@@ -35,7 +35,7 @@ pub struct KernelArg {
 }
 
 impl KernelArg {
-    /// Whether the runtime fills it, not the caller. The simulator does: see [`Launch`](crate::Launch).
+    /// True if the runtime, not the caller, fills the argument. The simulator does so: see [`Launch`](crate::Launch).
     pub fn is_hidden(&self) -> bool {
         self.kind.starts_with("hidden_")
     }

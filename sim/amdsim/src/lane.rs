@@ -2,7 +2,7 @@
 
 use crate::float::{f16_to_f32, f32_to_f16};
 
-/// The kind of a type decides on its negation, absolute value and constants.
+/// The kind of a type determines its negation, absolute value and constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Unsigned,
@@ -21,7 +21,7 @@ pub(crate) trait Lane: Copy + Send + Sync + 'static {
     fn negate(self) -> Self;
     /// The modifier `|x|`.
     fn magnitude(self) -> Self;
-    /// The modifier `clamp`; only floats have it here.
+    /// The modifier `clamp`; in this trait only for floats.
     fn saturate(self) -> Self;
     /// The modifiers `mul:2`, `mul:4`, `div:2`.
     fn scale(self, factor: f32) -> Self;
@@ -42,7 +42,8 @@ impl Half {
         f64::from(self.f32())
     }
 
-    /// Rounded. Exact for +, -, *, / and square roots of halves computed in f32: 24 bits are enough to round twice.
+    /// Rounds to a half. Exact for +, -, *, / and square roots of halves computed in f32: 24 bits suffice for double
+    /// rounding.
     #[inline(always)]
     pub(crate) fn new(value: f32) -> Self {
         Self(f32_to_f16(value))
@@ -109,7 +110,7 @@ macro_rules! float_lane {
             fn magnitude(self) -> Self {
                 self.abs()
             }
-            // `f32::clamp` would keep NaN, which becomes 0 here.
+            // `f32::clamp` would keep a NaN, which becomes 0 here.
             #[inline(always)]
             fn saturate(self) -> Self {
                 self.max(0.0).min(1.0)

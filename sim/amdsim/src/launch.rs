@@ -1,7 +1,8 @@
-//! The run of a launch: workgroups one after the other or, where they do not see each other's stores at once, in turns;
-//! waves of a workgroup from barrier to barrier.
+//! Runs a launch. Workgroups run one after the other, or take turns if they do not see each other's stores at once.
+//! Waves of a workgroup run from barrier to barrier.
 
 use crate::abi::{Start, kernarg_segment};
+use crate::code_object::Code;
 use crate::coherence::{Caches, Coherence, ScalarCache};
 use crate::context::Context;
 use crate::decode::Flow;
@@ -12,11 +13,11 @@ use crate::{CodeObject, Fault, Memory, Trap};
 /// Counts of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Instructions executed, each counted once for a wave.
+    /// Instructions executed, counted once per wave.
     pub wave_instructions: u64,
 }
 
-/// A wave of a test that runs longer than this, minutes of real time, will never end.
+/// The limit of a wave, minutes of real time: a test with more instructions will never end.
 const MAX_INSTRUCTIONS: u64 = 1 << 30;
 
 /// Executes a launch to its end.
@@ -24,7 +25,7 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
     run_after(object, launch, memory, &mut ScalarCache::default())
 }
 
-/// Runs a launch without an invalidation of the scalar cache ahead of it, where caches are not coherent.
+/// Runs a launch without invalidating the scalar cache before it, if caches are not coherent.
 pub fn run_after(
     object: &CodeObject,
     launch: &Launch<'_>,
@@ -40,7 +41,8 @@ pub fn run_after(
         fault,
     };
     let kernarg = kernarg_segment(launch).map_err(refuse)?;
-    let start = Start::new(object, launch).map_err(refuse)?;
+    let code = object.code().map_err(|error| refuse(Fault::Launch(error.to_string())))?;
+    let start = Start::new(object, code, launch).map_err(refuse)?;
     let lds = launch.kernel.group_segment_size as usize + launch.dynamic_lds as usize;
     let lanes = object.target_details().lanes;
     let weak = launch.coherence == Coherence::Weak;
@@ -57,7 +59,7 @@ pub fn run_after(
     let waves = || (0..start.waves).map(|_| Wave::new(lanes)).collect();
     let mut free: Vec<_> =
         (0..places).map(|place| Workgroup { place, waves: waves(), lds: vec![0; lds], id: [0; 3] }).collect();
-    // Workgroups that run, oldest first.
+    // Running workgroups, oldest first.
     let mut resident: Vec<Workgroup> = Vec::new();
     loop {
         let next = if free.is_empty() { None } else { waiting.next() };
@@ -73,12 +75,12 @@ pub fn run_after(
         if turns == 0 {
             break;
         }
-        // The latest goes on first, and the others only where it pauses again: they stay where they are as long as may
-        // be.
+        // The latest workgroup runs first, and the others only when it pauses again: they stay where they are for as
+        // long as possible.
         for turn in (0..resident.len()).rev().take(turns) {
             let workgroup = &mut resident[turn];
-            let has_ended = workgroup.run(object, launch.order, &mut context).map_err(|stop| {
-                let line = object.line(stop.pc);
+            let has_ended = workgroup.run(code, launch.order, &mut context).map_err(|stop| {
+                let line = code.line(stop.pc);
                 Trap {
                     address: line.map_or(0, |line| line.address),
                     instruction: line.map(|line| line.text.clone()).unwrap_or_default(),
@@ -99,9 +101,8 @@ pub fn run_after(
     Ok(Stats { wave_instructions: context.clock })
 }
 
-/// Workgroups that take turns where they do not see each other's stores at once. Each of its waves goes as far as its
-/// next atomic on global memory; then the others go on, while what the wave did not wait for before is still on its
-/// way.
+/// The number of workgroups that take turns if they do not see each other's stores at once. Each wave runs up to its
+/// next atomic on global memory. Then the others run, while the wave's stores without a wait are still in flight.
 const RESIDENT: usize = 3;
 
 struct Stop {
@@ -127,13 +128,13 @@ impl Workgroup {
         self.id = id;
     }
 
-    /// Runs until some of its waves pause, or all have ended: whether that is so.
-    fn run(&mut self, object: &CodeObject, order: Order, context: &mut Context<'_>) -> Result<bool, Stop> {
+    /// Runs until some of its waves pause or all have ended. Returns true if all have ended.
+    fn run(&mut self, code: &Code, order: Order, context: &mut Context<'_>) -> Result<bool, Stop> {
         if let Some(caches) = &mut context.caches {
             caches.group = self.place;
         }
         std::mem::swap(&mut self.lds, &mut context.lds);
-        let result = run_waves(object, &mut self.waves, order, context);
+        let result = run_waves(code, &mut self.waves, order, context);
         std::mem::swap(&mut self.lds, &mut context.lds);
         result?;
         let has_ended = self.waves.iter().all(|wave| wave.state == State::Ended);
@@ -145,14 +146,14 @@ impl Workgroup {
 }
 
 /// Runs each wave from barrier to barrier, until all have ended or some pause. A barrier is passed when every wave that
-/// has not ended is there.
-fn run_waves(object: &CodeObject, waves: &mut [Wave], order: Order, context: &mut Context<'_>) -> Result<(), Stop> {
+/// has not ended has reached it.
+fn run_waves(code: &Code, waves: &mut [Wave], order: Order, context: &mut Context<'_>) -> Result<(), Stop> {
     loop {
         for turn in 0..waves.len() {
             let number = if order == Order::Up { turn } else { waves.len() - 1 - turn };
             let wave = &mut waves[number];
             if wave.state == State::Running {
-                let result = run_wave(object, wave, context);
+                let result = run_wave(code, wave, context);
                 result.map_err(|fault| Stop { wave: number, pc: wave.pc, fault })?;
                 if let (State::Ended, Some(caches)) = (wave.state, &mut context.caches) {
                     caches.end_wave(&mut wave.cache);
@@ -170,17 +171,17 @@ fn run_waves(object: &CodeObject, waves: &mut [Wave], order: Order, context: &mu
     }
 }
 
-fn run_wave(object: &CodeObject, wave: &mut Wave, context: &mut Context<'_>) -> Result<(), Box<Fault>> {
+fn run_wave(code: &Code, wave: &mut Wave, context: &mut Context<'_>) -> Result<(), Box<Fault>> {
     let started = context.clock;
-    let result = run_until_pause(object, wave, context);
+    let result = run_until_pause(code, wave, context);
     wave.executed += context.clock - started;
     result
 }
 
-fn run_until_pause(object: &CodeObject, wave: &mut Wave, context: &mut Context<'_>) -> Result<(), Box<Fault>> {
+fn run_until_pause(code: &Code, wave: &mut Wave, context: &mut Context<'_>) -> Result<(), Box<Fault>> {
     let limit = context.clock + MAX_INSTRUCTIONS.saturating_sub(wave.executed);
     loop {
-        let step = match object.step(wave.pc) {
+        let step = match code.step(wave.pc) {
             Some(Ok(step)) => step,
             Some(Err(reason)) => return Err(Box::new(Fault::Unsupported(reason.clone()))),
             None => return Err(Box::new(Fault::Jump(wave.pc as u64))),
@@ -191,7 +192,7 @@ fn run_until_pause(object: &CodeObject, wave: &mut Wave, context: &mut Context<'
         }
         match step(wave, context)? {
             Flow::Next => wave.pc += 1,
-            Flow::Jump(address) => wave.pc = object.index(address).ok_or(Fault::Jump(address))?,
+            Flow::Jump(address) => wave.pc = code.index(address).ok_or(Fault::Jump(address))?,
             Flow::Barrier => {
                 wave.pc += 1;
                 wave.state = State::AtBarrier;

@@ -1,4 +1,4 @@
-//! The description of a launch: a kernel, its sizes and arguments, and the order in which it is executed.
+//! The description of a launch: a kernel, its sizes and arguments, and the order of execution.
 
 use crate::{Coherence, Kernel};
 
@@ -12,14 +12,14 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     /// Bytes of LDS beyond the kernel's static ones.
     pub dynamic_lds: u32,
-    /// The explicit arguments, laid out as [`Kernel::args`] says; hidden ones are filled in by the simulator.
+    /// The explicit arguments, laid out as in [`Kernel::args`]; the simulator fills in the hidden ones.
     pub kernarg: &'a [u8],
     pub order: Order,
     pub coherence: Coherence,
 }
 
-/// The order in which workgroups, and waves between two barriers, are executed. A kernel whose result differs between
-/// the two lacks a barrier or depends on the order of workgroups.
+/// The execution order of workgroups, and of waves between two barriers. A kernel whose result differs between the two
+/// orders lacks a barrier or depends on the order of workgroups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     #[default]

@@ -1,8 +1,8 @@
 //! Executes AMD GPU machine code on the CPU.
 //!
-//! [`CodeObject::load`] takes the ELF file that clang, hipcc or hipRTC writes; [`run`] executes one of its kernels,
-//! wave by wave, on a [`Memory`] that the caller owns and that decides which addresses exist. See the crate's README
-//! for what it can and cannot show, and for how an instruction is added.
+//! [`CodeObject::load`] takes an ELF file of clang, hipcc or hipRTC. [`run`] executes one of its kernels, wave by wave,
+//! on a [`Memory`] that the caller owns and that decides which addresses exist. The crate's README describes what the
+//! simulator can and cannot show, and how to add an instruction.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod abi;
@@ -33,13 +33,13 @@ pub use launch_args::{Launch, Order};
 
 /// Global memory, as its owner sees it.
 ///
-/// Addresses from [`RESERVED_ADDRESSES`] are never asked for: the simulator keeps there what it owns itself.
+/// The simulator never asks for addresses in [`RESERVED_ADDRESSES`], which hold its own data.
 pub trait Memory {
-    /// The allocation around an address: where it begins, and its bytes. `None` outside of all of them. No access goes
-    /// beyond these bytes, so the owner decides which addresses exist.
+    /// Returns the allocation around an address: its start and its bytes. `None` outside of all allocations. No access
+    /// goes past these bytes, so the owner decides which addresses exist.
     fn around(&mut self, address: u64) -> Option<(u64, &mut [u8])>;
 }
 
-/// Addresses at which a kernel sees its code object, its arguments, and the apertures of LDS and scratch. Allocations
-/// of the caller must lie outside.
+/// The addresses of the code object, the arguments, and the apertures of LDS and scratch. The caller's allocations must
+/// lie outside.
 pub const RESERVED_ADDRESSES: std::ops::Range<u64> = 0x6a00_0000_0000..0x6b00_0000_0000;

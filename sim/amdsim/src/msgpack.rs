@@ -41,7 +41,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Decodes one value from the front of `bytes`; `None` when it is cut short or of a type that metadata does not have.
+/// Decodes one value from the front of `bytes`; `None` if it is truncated or of a type that metadata does not have.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Value<'_>> {
     Reader { bytes }.value(0)
 }

@@ -1,4 +1,4 @@
-//! Decoded operands: where a value comes from, and where a result goes.
+//! Decoded operands: the source of a value, and the destination of a result.
 #![allow(unsafe_code)]
 
 use crate::lane::Lane;
@@ -12,7 +12,7 @@ pub(crate) enum Place {
     Sgpr(u16),
     Bits(u64),
     Scc,
-    /// Whether VCC, or EXEC, is zero.
+    /// True if VCC, or EXEC, is zero.
     IsZero(u16),
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Source {
     pub place: Place,
     pub negate: bool,
     pub magnitude: bool,
-    /// Whether a 16-bit type lies in the register's upper half.
+    /// True if a 16-bit type is in the register's upper half.
     pub high: bool,
 }
 
@@ -31,7 +31,7 @@ impl Source {
         Self { place, negate: false, magnitude: false, high: false }
     }
 
-    /// Parses an operand that shall hold a `T`.
+    /// Parses an operand that must hold a `T`.
     pub(crate) fn parse<T: Lane>(text: &str) -> Result<Self, String> {
         let bad = || format!("operand {text}");
         let mut source = Self::new(Place::Bits(0));
@@ -66,7 +66,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The values of one group of lanes.
+    /// Returns the values of one group of lanes.
     #[inline(always)]
     pub(crate) fn group<T: Lane>(&self, wave: &Wave, group: usize) -> [T; GROUP] {
         // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
@@ -81,7 +81,7 @@ impl Source {
     #[inline(never)]
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
     fn group_inner<T: Lane>(&self, wave: &Wave, group: usize) -> [T; GROUP] {
-        // Loops, not `map`, which the compiler does not vectorise here.
+        // Loops instead of `map`, which the compiler does not vectorise here.
         let mut values = [T::ZERO; GROUP];
         match self.place {
             Place::Vgpr(register) => {
@@ -109,7 +109,7 @@ impl Source {
         values
     }
 
-    /// The value, where it is the same in all lanes; lane 0's bits otherwise.
+    /// Returns the value if it is the same in all lanes; else lane 0's bits.
     fn scalar_bits<T: Lane>(&self, wave: &Wave) -> u64 {
         let bits = match self.place {
             Place::Vgpr(register) => u64::from(wave.lane(register, 0)),
@@ -123,7 +123,7 @@ impl Source {
         if self.high { bits >> 16 } else { bits }
     }
 
-    /// The value of a scalar instruction's operand.
+    /// Returns the value of a scalar instruction's operand.
     pub(crate) fn scalar<T: Lane>(&self, wave: &Wave) -> T {
         let value = T::from_bits(self.scalar_bits::<T>(wave));
         let value = if self.magnitude { value.magnitude() } else { value };
@@ -131,7 +131,7 @@ impl Source {
     }
 }
 
-/// `v3.h` is the upper half of v3.
+/// Splits off a half: `v3.h` is the upper half of v3.
 pub(crate) fn split_half(text: &str) -> (&str, Option<bool>) {
     if let Some(rest) = text.strip_suffix(".l") {
         (rest, Some(false))
@@ -165,19 +165,19 @@ fn place<T: Lane>(text: &str) -> Option<Place> {
     constant_bits::<T>(Constant::parse(text)?).map(Place::Bits)
 }
 
-/// Registers in the text have the operand's size, or more: instructions may read a part of a tuple.
+/// True if the registers have at least the operand's size: instructions may read a part of a tuple.
 fn fits<T: Lane>(count: u16) -> bool {
     u32::from(count) * 32 >= T::BITS
 }
 
-/// The bits of a constant as an operand of type `T`.
+/// Returns the bits of a constant as an operand of type `T`.
 pub(crate) fn constant_bits<T: Lane>(constant: Constant) -> Option<u64> {
     use crate::lane::Kind::{Float, Signed};
     Some(match (constant, T::BITS, T::KIND) {
         (Constant::Integer(value), ..) => value as u64,
         // A 32-bit literal is the upper half of a double.
         (Constant::Literal(bits), 64, Float) => u64::from(u32::try_from(bits).ok()?) << 32,
-        // Whether it is sign-extended differs between instructions.
+        // Instructions differ in whether they sign-extend it.
         (Constant::Literal(bits), 64, Signed) if bits > 0x7fff_ffff => return None,
         (Constant::Literal(bits), ..) => bits,
         (Constant::Float(value), 64, _) => value.to_bits(),
@@ -190,10 +190,10 @@ pub(crate) fn constant_bits<T: Lane>(constant: Constant) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Dest {
     pub register: u16,
-    /// The way in which a 16-bit result is written to its register.
+    /// How a 16-bit result is written to its register.
     pub half: HalfWrite,
     pub clamp: bool,
-    /// The factor of `mul:2` and the like.
+    /// The factor of `mul:2` and similar modifiers.
     pub scale: Option<f32>,
 }
 

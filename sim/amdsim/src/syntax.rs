@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::wave::{sgpr, vgpr};
 
-/// One instruction's text in its parts. Modifiers that a decoder did not ask for are an error: see [`Text::unused`].
+/// One instruction's text in parts. Modifiers that no decoder reads are an error: see [`Text::unused`].
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub mnemonic: String,
@@ -28,7 +28,7 @@ impl Text {
         Self { mnemonic: mnemonic.to_owned(), operands, modifiers }
     }
 
-    /// The value of a modifier, empty when it has none.
+    /// Returns the value of a modifier, empty if it has none.
     pub(crate) fn modifier(&self, name: &str) -> Option<&str> {
         let (_, value, used) = self.modifiers.iter().find(|(n, ..)| n == name)?;
         used.set(true);
@@ -39,13 +39,13 @@ impl Text {
         self.modifier(name).is_some()
     }
 
-    /// A list such as `op_sel:[0,1]`.
+    /// Returns a list such as `op_sel:[0,1]`.
     pub(crate) fn bits(&self, name: &str) -> Option<Vec<bool>> {
         let list = self.modifier(name)?.strip_prefix('[')?.strip_suffix(']')?;
         Some(list.split(',').map(|bit| bit.trim() == "1").collect())
     }
 
-    /// A modifier that nothing has asked for yet.
+    /// Returns a modifier that nothing has read yet.
     pub(crate) fn unused(&self) -> Option<&str> {
         self.modifiers.iter().find(|(.., used)| !used.get()).map(|(name, ..)| name.as_str())
     }
@@ -128,7 +128,7 @@ impl Register {
     }
 }
 
-/// A constant in the text; its bits depend on the type of the operand.
+/// A constant in the text; its bits depend on the operand's type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Constant {
     /// `5`, `-16`: an inline integer.
@@ -141,7 +141,7 @@ pub(crate) enum Constant {
 
 impl Constant {
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // A literal that could have been an inline constant is printed as `lit(...)`.
+        // A literal that could be an inline constant is printed as `lit(...)`.
         let text = text.strip_prefix("lit(").and_then(|text| text.strip_suffix(')')).unwrap_or(text);
         if let Some(hex) = text.strip_prefix("0x") {
             return u64::from_str_radix(hex, 16).ok().map(Self::Literal);
@@ -156,7 +156,7 @@ impl Constant {
     }
 }
 
-/// An integer in decimal or hexadecimal, as offsets and immediates are printed.
+/// Parses an integer in decimal or hexadecimal, the form of offsets and immediates.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let value = match digits.strip_prefix("0x") {

@@ -18,7 +18,7 @@ impl Target {
         let generation = match name.strip_prefix("gfx").ok_or_else(unknown)? {
             rest if rest.starts_with("10") => 10,
             rest if rest.starts_with("11") => 11,
-            // gfx1250 and its like are another family with another wave launch.
+            // gfx1250 and similar targets are another family with another wave launch.
             rest if rest.starts_with("120") || rest == "12-generic" => 12,
             rest if rest.starts_with('9') => 9,
             _ => return Err(unknown()),
@@ -29,33 +29,33 @@ impl Target {
         Ok(Self { name: name.to_owned(), generation, lanes: lanes as usize })
     }
 
-    /// Work-item ids arrive in v0, ten bits each, not in v0, v1, v2.
+    /// True if work-item ids arrive in v0, ten bits each, instead of in v0, v1, v2.
     pub(crate) fn packs_work_item_ids(&self) -> bool {
         self.generation >= 11 || self.has_unified_registers()
     }
 
-    /// gfx90a and later of GFX9.
+    /// True for gfx90a and later of GFX9.
     fn has_unified_registers(&self) -> bool {
         matches!(self.name.as_str(), "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950" | "gfx9-4-generic")
     }
 
-    /// Scratch is addressed by `scratch_` instructions without any set-up in SGPRs.
+    /// True if `scratch_` instructions address scratch memory without any set-up in SGPRs.
     pub(crate) fn has_architected_scratch(&self) -> bool {
         self.generation >= 11 || self.has_scopes()
     }
 
-    /// GFX940 and later of GFX9: accesses have scopes (`sc0`, `sc1`), and there is an L2 cache for each part of the
-    /// chip.
+    /// True for GFX940 and later of GFX9: accesses have scopes (`sc0`, `sc1`), and each part of the chip has its own L2
+    /// cache.
     pub(crate) fn has_scopes(&self) -> bool {
         self.has_unified_registers() && self.name != "gfx90a"
     }
 
-    /// The 8-bit floats are FNUZ, not OCP.
+    /// True if the 8-bit floats are FNUZ instead of OCP.
     pub(crate) fn has_fnuz(&self) -> bool {
         matches!(self.name.as_str(), "gfx940" | "gfx941" | "gfx942")
     }
 
-    /// A 16-bit result clears the upper half of its register. Later generations keep it.
+    /// True if a 16-bit result clears the upper half of its register. Later generations keep it.
     pub(crate) fn clears_upper_half(&self) -> bool {
         self.generation == 9
     }

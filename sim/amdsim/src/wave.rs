@@ -2,18 +2,18 @@
 
 use crate::coherence::WaveCache;
 
-/// Lanes that are handled together: a wave32 is one group, a wave64 two.
+/// Lanes that are processed together: a wave32 is one group, a wave64 two.
 pub(crate) const GROUP: usize = 32;
 pub(crate) const MAX_LANES: usize = 64;
 
-/// Content of a register that was never written, so that reading one shows. As a float, a NaN.
+/// Content of a register that was never written, to make such reads visible. As a float it is a NaN.
 pub(crate) const POISON: u32 = 0x7fc0_dead;
 
 /// One vector register.
 pub(crate) type Vgpr = [[u32; GROUP]; MAX_LANES / GROUP];
 
-/// Places in the scalar register file. Those above 105 have other encodings in the hardware, which change between
-/// generations; the disassembly names them.
+/// Indices in the scalar register file. Registers above 105 have other encodings in the hardware, which differ between
+/// generations; the disassembly prints their names.
 pub(crate) mod sgpr {
     pub(crate) const VCC: u16 = 106;
     pub(crate) const TTMP: u16 = 108;
@@ -26,11 +26,11 @@ pub(crate) mod sgpr {
     pub(crate) const COUNT: usize = 132;
 }
 
-/// Places in the vector register file.
+/// Indices in the vector register file.
 pub(crate) mod vgpr {
     /// The accumulation registers of GFX9 (`a0`) follow the 256 ordinary ones.
     pub(crate) const ACC: u16 = 256;
-    /// Registers that no instruction can name: results on their way between the parts of one instruction.
+    /// Registers that no instruction can name: results between the parts of one instruction.
     pub(crate) const TEMP: u16 = 512;
     pub(crate) const COUNT: usize = 520;
 }
@@ -47,19 +47,19 @@ pub(crate) struct Wave {
     pub vgprs: Vec<Vgpr>,
     /// Number of lanes: 32 or 64.
     pub lanes: usize,
-    /// The execution mask, a bit a lane. A copy of the registers EXEC, kept by [`Wave::set_sgpr`].
+    /// The execution mask, one bit per lane. A copy of the registers EXEC, updated by [`Wave::set_sgpr`].
     pub exec: u64,
-    /// The execution mask once more, all ones or all zeros a lane.
+    /// The execution mask again, all ones or all zeros per lane.
     pub lane_masks: Vgpr,
     pub scc: bool,
     /// Index of the next instruction.
     pub pc: usize,
     pub state: State,
     pub executed: u64,
-    /// Scratch memory: one segment of `scratch_size` bytes a lane.
+    /// Scratch memory: one segment of `scratch_size` bytes per lane.
     pub scratch: Vec<u8>,
     pub scratch_size: usize,
-    /// The wave's part of the caches, used unless workgroups see each other's stores at once.
+    /// The wave's part of the caches; unused if workgroups see each other's stores at once.
     pub cache: WaveCache,
 }
 
@@ -81,7 +81,7 @@ impl Wave {
         }
     }
 
-    /// Makes the wave as it is at the start of a kernel that uses `vgprs` and `agprs` registers.
+    /// Resets the wave to the start of a kernel that uses `vgprs` and `agprs` registers.
     pub(crate) fn reset(&mut self, vgprs: usize, agprs: usize) {
         self.sgprs = [POISON; sgpr::COUNT];
         self.sgprs[usize::from(sgpr::NULL)] = 0;
@@ -100,7 +100,7 @@ impl Wave {
         self.lanes / GROUP
     }
 
-    /// A mask with a bit for every lane the wave has.
+    /// Returns a mask with a bit for every lane of the wave.
     pub(crate) fn all_lanes(&self) -> u64 {
         u64::MAX >> (64 - self.lanes)
     }
@@ -134,7 +134,7 @@ impl Wave {
         }
     }
 
-    /// The lane mask in a register, or in a pair of them when the wave has 64 lanes.
+    /// Returns the lane mask in a register, or in a pair of registers if the wave has 64 lanes.
     pub(crate) fn mask(&self, register: u16) -> u64 {
         if self.lanes == 64 { self.sgpr64(register) } else { u64::from(self.sgpr(register)) }
     }
@@ -147,7 +147,7 @@ impl Wave {
         self.use_mask(self.mask(sgpr::EXEC));
     }
 
-    /// Executes what follows under `mask`, without changing the registers EXEC.
+    /// Executes the next instructions under `mask`, without changing the registers EXEC.
     pub(crate) fn use_mask(&mut self, mask: u64) {
         self.exec = mask;
         for (group, masks) in self.lane_masks.iter_mut().enumerate() {
@@ -166,7 +166,7 @@ impl Wave {
         self.vgpr(register)[lane / GROUP][lane % GROUP]
     }
 
-    /// Writes one lane, whether it is active or not.
+    /// Writes one lane, active or not.
     pub(crate) fn set_lane(&mut self, register: u16, lane: usize, value: u32) {
         self.vgprs[usize::from(register)][lane / GROUP][lane % GROUP] = value;
     }
@@ -181,7 +181,7 @@ impl Wave {
         }
     }
 
-    /// The scratch memory of one lane.
+    /// Returns the scratch memory of one lane.
     pub(crate) fn scratch_of(&self, lane: usize) -> &[u8] {
         &self.scratch[lane * self.scratch_size..][..self.scratch_size]
     }
@@ -190,13 +190,13 @@ impl Wave {
         &mut self.scratch[lane * self.scratch_size..][..self.scratch_size]
     }
 
-    /// The active lanes, from the lowest.
+    /// Returns the active lanes, in ascending order.
     pub(crate) fn active(&self) -> Lanes {
         Lanes(self.exec)
     }
 }
 
-/// The lanes of a mask, from the lowest.
+/// The lanes of a mask, in ascending order.
 pub(crate) struct Lanes(pub u64);
 
 impl Iterator for Lanes {

@@ -1,6 +1,6 @@
-//! Tests of caches. If workgroups do not see each other's stores at once, the protocol of the engine's kernels works
-//! with all of its fences, and fails without any one of them. If nothing invalidates the scalar cache between kernels,
-//! numbers that change are read past it.
+//! Tests of caches. If workgroups do not see each other's stores at once, the protocol of the engine's kernels needs
+//! each of its fences, and works with all of them. If nothing invalidates the scalar cache between kernels, the
+//! engine's kernels bypass it for numbers that change.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,14 +11,14 @@ use common::{Arena, Args, Case, compile, targets};
 const THREADS: usize = 256;
 const BLOCKS: usize = 7;
 
-/// One target of each memory model: a cache before L2, an L2 for each part of the chip, two levels of caches before L2,
-/// and scopes in the instructions.
+/// One target of each memory model: a cache before L2; an L2 for each part of the chip; two levels of caches before L2;
+/// scopes in the instructions.
 const MODELS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
 
 /// Sums and counters.
 type Results = (Vec<u32>, Vec<u32>);
 
-/// The sums that a kernel of `arrival.hip` leaves, and its counters.
+/// Returns the sums and the counters of a kernel of `arrival.hip`.
 fn arrive(object: &CodeObject, kernel: &str, coherence: Coherence, order: Order) -> Results {
     let mut memory = Arena::default();
     let (out, shares) = (memory.zeros::<u32>(THREADS), memory.zeros::<u32>(THREADS * BLOCKS));
@@ -29,7 +29,7 @@ fn arrive(object: &CodeObject, kernel: &str, coherence: Coherence, order: Order)
     (memory.download(out), memory.download(counters))
 }
 
-/// The sum that each thread must get: that of the thread after it by `step`, in rings of `ring` threads.
+/// Returns the sum that each thread must get: that of the thread `step` places later, in rings of `ring` threads.
 fn expected(step: usize, ring: usize) -> Results {
     let share = |block: usize, thread: usize| 1000 * block + 7 * thread + 1;
     let other = |thread: usize| thread / ring * ring + (thread + step) % ring;
@@ -60,7 +60,7 @@ fn arrivals_publish_what_was_stored() {
 #[test]
 fn without_any_one_of_its_fences_an_arrival_publishes_nothing() {
     for target in &targets(|target| MODELS.contains(&target)) {
-        // The release of both, then the acquire of each.
+        // The release of both kernels, then the acquire of each.
         for (fence, broken) in
             [(0, &["blocks_arrive", "waves_arrive"][..]), (1, &["blocks_arrive"]), (2, &["waves_arrive"])]
         {
@@ -82,8 +82,7 @@ fn without_any_one_of_its_fences_an_arrival_publishes_nothing() {
     }
 }
 
-/// Values that a step finds on its way: rows that it was told to gather, and the links' sums by plain loads and by the
-/// engine's.
+/// Results of a step: the gathered rows, and the sums of the links by plain loads and by the engine's loads.
 #[derive(Debug, PartialEq)]
 struct Found {
     gathered: Vec<f32>,
@@ -97,18 +96,17 @@ const COLS: usize = 4;
 const LINKS: usize = 4;
 const COPY_BLOCKS: usize = 32;
 const LINE: usize = 32;
-/// `CHOSEN_TOKEN` of args.h: the mark of a number that the device has.
+/// `CHOSEN_TOKEN` of args.h: the flag of a number that the device has.
 const CHOSEN: u32 = 1 << 31;
 
-/// Steps of a graph that is repeated, as a device that leaves the scalar cache alone runs them: the numbers come by
-/// `copy_step`, the first one of each from where the step before is to have left it, then other kernels read them.
+/// Runs the steps of a replayed graph on a device that never invalidates the scalar cache. `copy_step` brings the
+/// numbers; the first number of each step comes from the previous step's results. Then other kernels read them.
 fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
     let mut memory = Arena::default();
     let mut scalar = ScalarCache::default();
     let x: Vec<f32> = (0..ROWS * COLS).map(|i| i as f32).collect();
     let (x, out) = (memory.upload(&x), memory.zeros::<f32>(ROWS * COLS));
-    // Each block has a line with its number of pairs of words; then come the indices, and a word to fill up the last
-    // pair.
+    // Each block has a line with its number of pairs of words. The indices follow, and a word to fill the last pair.
     let mut words = [[2, 0]; COPY_BLOCKS].map(|count| [&count[..], &[0; LINE - 2]].concat()).concat();
     words.resize(words.len() + 4, 0);
     let (host, device) = (memory.upload(&words), memory.zeros::<u32>(4));
@@ -147,8 +145,8 @@ fn expected_of(indices: [u32; ROWS]) -> Found {
     Found { gathered: indices.into_iter().flat_map(row).collect(), plain: sums.clone(), sums }
 }
 
-/// ROCm/hip#3902: a repeated graph whose kernels read a number of the step before. The engine's kernels do not, a
-/// kernel that reads it as the compiler likes does, and so would the engine's if they did.
+/// ROCm/hip#3902: kernels of a replayed graph read a number of the previous step. The engine's kernels do not. A kernel
+/// with plain loads does, and so would the engine's kernels with plain loads.
 #[test]
 fn a_step_reads_no_number_of_the_one_before() {
     let steps = [[2, 0, 1], [1, 2, 0]];

@@ -13,7 +13,7 @@ fn case<'a>(object: &'a CodeObject, kernel: &'a str, grid: [u32; 3], args: Args,
 #[test]
 fn rmsnorm() {
     let mut random = Random(1);
-    // An odd length: the last trip of the loop has idle lanes.
+    // An odd length: the last iteration of the loop has idle lanes.
     let (rows, n, eps) = (3, 517, 1e-5f32);
     let (x, w) = (random.floats(rows * n), random.floats(n));
     let norm = |row: &[f32]| (row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n as f64 + 1e-5).sqrt();
@@ -32,7 +32,7 @@ fn rmsnorm() {
     });
 }
 
-/// A block of 32 int8 values as the kernels lay it out: scale, scale times sum, values.
+/// A block of 32 int8 values in the kernels' layout: scale, scale times sum, values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Q8 {
     d: f32,

@@ -8,11 +8,11 @@ use common::{Arena, Args, Case, Random, compile, targets};
 
 const SIDE: usize = 16;
 
-/// gfx908 multiplies bf16 in two instructions, each with its half of every lane's numbers.
+/// gfx908 multiplies bf16 in two instructions, each with half of every lane's elements.
 #[test]
 fn products_of_both_formats_take_every_column_once() {
     let mut random = Random(5);
-    // Small integers: exact in both formats, and so are their sums.
+    // Small integers: they and their sums are exact in both formats.
     let mut tile = || (0..SIDE * SIDE).map(|_| (random.bits() % 31) as f32 - 15.0).collect::<Vec<_>>();
     let (a, b) = (tile(), tile());
     let sum = |row: usize, col: usize| (0..SIDE).map(|k| a[SIDE * row + k] * b[SIDE * col + k]).sum::<f32>();

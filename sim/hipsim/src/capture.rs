@@ -5,11 +5,11 @@ use std::thread::ThreadId;
 use crate::operation::Operation;
 use crate::status::{Result, Status};
 
-/// The capture of a stream, while one is going on.
+/// The capture of a stream, if one is active.
 #[derive(Debug, Default)]
 pub(crate) struct Capture(Option<Graph>);
 
-/// The graph that a capture makes.
+/// The graph that a capture builds.
 #[derive(Debug)]
 struct Graph {
     thread: ThreadId,
@@ -18,7 +18,8 @@ struct Graph {
 }
 
 impl Capture {
-    /// Begins a capture in thread-local mode: until its end, this thread may not call what could wait for the device.
+    /// Begins a capture in thread-local mode: until its end, this thread may not make calls that could wait for the
+    /// device.
     pub(crate) fn begin(&mut self, thread: ThreadId) -> Result<()> {
         if self.0.is_some() {
             return Err(Status::ILLEGAL_STATE);
@@ -27,7 +28,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Ends it. An invalid capture ends too, with an error.
+    /// Ends the capture. An invalid capture ends too, with an error.
     pub(crate) fn end(&mut self, thread: ThreadId) -> Result<Vec<Operation>> {
         let graph = self.0.take().ok_or(Status::ILLEGAL_STATE)?;
         if graph.thread != thread {
@@ -40,7 +41,7 @@ impl Capture {
         Ok(graph.operations)
     }
 
-    /// Refuses what cannot be captured, and makes the capture invalid by it.
+    /// Refuses an operation that cannot be captured, which invalidates the capture.
     pub(crate) fn refuse(&mut self) -> Result<()> {
         match &mut self.0 {
             None => Ok(()),
@@ -51,7 +52,7 @@ impl Capture {
         }
     }
 
-    /// Refuses as `refuse` does, if it is this thread that captures.
+    /// Refuses like `refuse`, if this thread is the one that captures.
     pub(crate) fn refuse_to(&mut self, thread: ThreadId) -> Result<()> {
         if self.0.as_ref().is_some_and(|graph| graph.thread == thread) {
             return self.refuse();
@@ -59,7 +60,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Adds an operation to the graph; returns it if no capture is going on.
+    /// Adds an operation to the graph; returns it if no capture is active.
     pub(crate) fn add(&mut self, operation: Operation) -> Result<Option<Operation>> {
         match &mut self.0 {
             None => Ok(Some(operation)),

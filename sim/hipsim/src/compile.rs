@@ -7,12 +7,12 @@ use std::process::{Command, Output};
 use crate::log::say;
 use crate::target::Target;
 
-/// A program as hiprtcCreateProgram takes it, and what became of it.
+/// The arguments of hiprtcCreateProgram, and the results of the compilation.
 #[derive(Debug, Default)]
 pub struct Program {
     pub(crate) name: String,
     pub(crate) source: Vec<u8>,
-    /// Names and contents of the files that it includes.
+    /// Names and contents of included files.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) log: Vec<u8>,
     pub(crate) code: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) enum CompileError {
 const CLANGS: [&str; 4] = ["clang-22", "clang-23", "clang-24", "clang"];
 /// The compiler for the CPU; `HIPSIM_CXX` names another.
 const CXX: &str = "c++";
-/// The half of the portability layer that is the CPU's: a GPU's compiler is never given it, so this one brings it.
+/// The CPU side of the portability layer. The engine does not pass it to a GPU's compiler, so this compiler adds it.
 const CPU_HEADER: (&str, &str) = ("host/gpu_cpu.h", include_str!("../../../kernels/host/gpu_cpu.h"));
 /// Options added to every compilation, to change kernels for a test.
 const DEFINES: &str = "HIPSIM_DEFINES";
@@ -43,7 +43,7 @@ impl Program {
         let Some(arch) = arch else { return self.refuse("no --offload-arch among the options") };
         let arch = arch.split(':').next().unwrap_or(arch);
         if !Target::compiles(arch) {
-            // The real hipRTC aborts, too. A program has to compile in a child process.
+            // The real hipRTC aborts, too. A program must therefore compile in a child process.
             say(format_args!("hiprtc: unknown target {arch}: aborting, as hipRTC does"));
             std::process::abort();
         }
@@ -114,24 +114,24 @@ fn amd_arguments<'a>(arch: &str, options: impl Iterator<Item = &'a str>) -> Vec<
 
 fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) -> Vec<String> {
     let language = ["-x", "c++", "-O1", "-std=c++17", "-ffp-contract=off"];
-    // Hidden symbols: the objects of one process share nothing. Clash protection: large frames cannot step over the
+    // Hidden symbols: the objects of one process share nothing. Stack clash protection: large frames cannot skip the
     // inaccessible page below a fiber's stack.
     let object = ["-shared", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection"];
     let wave = format!("-DWARP={}", target.wave_size);
-    // Only these options for a GPU's compiler mean the same here.
+    // Only these options for a GPU's compiler have the same meaning here.
     let kept = options.filter(|option| ["-D", "-U", "-I"].iter().any(|prefix| option.starts_with(prefix)));
     let own = language.into_iter().chain(object).chain(fused_products()).map(str::to_owned).chain([wave]);
     own.chain(kept.map(str::to_owned)).collect()
 }
 
-/// A fused product and sum as an instruction: without it, it is a call of the C library's function, which takes the
-/// same instruction.
+/// Compiles a fused product and sum to an instruction. Otherwise it is a call of the C library's function, which uses
+/// the same instruction.
 #[cfg(target_arch = "x86_64")]
 fn fused_products() -> Option<&'static str> {
     is_x86_feature_detected!("fma").then_some("-mfma")
 }
 
-/// Other processors have it in any case.
+/// Other processors always have the instruction.
 #[cfg(not(target_arch = "x86_64"))]
 fn fused_products() -> Option<&'static str> {
     None
@@ -145,9 +145,9 @@ fn defines() -> String {
     variable(DEFINES).unwrap_or_default()
 }
 
-/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`, on the header that the compiler brings, and on
-/// what the processor has: a cache keyed by the compiler's version must not give kernels that were changed for a test,
-/// compiled with another header or for another processor, to anybody else.
+/// Returns the major and the minor version. The minor version depends on `HIPSIM_DEFINES`, on the built-in header, and
+/// on the processor's features. A cache keyed by the compiler's version therefore never mixes kernels of different
+/// definitions, headers or processors.
 pub(crate) fn version() -> (i32, i32) {
     let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let minor = defines().bytes().chain(CPU_HEADER.1.bytes()).fold(0x811c_9dc5, fnv) >> 1;

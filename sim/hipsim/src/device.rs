@@ -1,4 +1,4 @@
-//! A device and everything that programs made on it, behind one lock.
+//! A device and all objects that programs created on it, behind one lock.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::settings::{DeviceSettings, Settings};
 use crate::status::{Result, Status};
 use crate::target::{MAX_GRID, MAX_THREADS_PER_BLOCK, Target};
 
-/// The stream that a null handle names. It is a stream like any other: it does not wait for the others.
+/// The stream of a null handle. It is an ordinary stream: it does not wait for the others.
 pub(crate) const NULL_STREAM: u64 = 0;
 
 pub(crate) struct Device {
@@ -27,7 +27,7 @@ pub(crate) struct Device {
     pub target: &'static Target,
     pub order: Order,
     pub coherence: Coherence,
-    /// Whether it says that it is part of a processor.
+    /// True if the device reports that it is part of a processor.
     pub integrated: bool,
     pub trace: bool,
     lost: Option<PathBuf>,
@@ -45,20 +45,20 @@ pub(crate) struct State {
     pub functions: HashMap<u64, Function>,
     pub graphs: HashMap<u64, Arc<[Operation]>>,
     pub executables: HashMap<u64, Arc<[Operation]>>,
-    /// The first failure; from then on every call answers with it, as on a device that was lost.
+    /// The first failure. From then on every call returns it, as on a lost device.
     pub fault: Option<(Status, String)>,
-    /// Content that the last kernel has left in the scalar cache, where caches are not coherent.
+    /// Content that the last kernel left in the scalar cache, if caches are not coherent.
     pub scalar_cache: ScalarCache,
-    /// The first operation of a graph comes too late for the others, as some drivers' copies ahead of a graph did.
+    /// True if the first operation of a graph runs after the others, as some drivers' copies before a graph did.
     pub late_graphs: bool,
-    /// A kind of wait that does nothing, for tests of what finds that.
+    /// A kind of wait that does nothing, to test that its absence is detected.
     pub without: Option<Wait>,
     last_id: u64,
-    /// Operations that were ever queued.
+    /// The number of operations ever queued.
     queued: u64,
 }
 
-/// Calls by which a program waits.
+/// Calls that make a program wait.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -86,8 +86,9 @@ impl Device {
     pub(crate) fn new(index: usize, device: &DeviceSettings, settings: &Settings) -> Self {
         let mut streams = Streams::default();
         streams.live.insert(NULL_STREAM, Stream::default());
+        let memory = settings.memory_bytes.get(index).or(settings.memory_bytes.last()).copied();
         let state = State {
-            memory: Memory::new(settings.memory_bytes),
+            memory: Memory::new(memory.unwrap_or_default()),
             streams,
             events: HashMap::new(),
             modules: HashMap::new(),
@@ -117,18 +118,18 @@ impl Device {
         }
     }
 
-    /// The device's state as it is, after a fault too.
+    /// Returns the device's state, even after a fault.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// The state of a device that works.
+    /// Returns the state of a device without a fault.
     pub(crate) fn working(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         if let Some((status, _)) = &state.fault {
             return Err(*status);
         }
-        // Who removes the file has lost its device; another process finds none, and a device that works.
+        // The process that removes the file has lost its device; another process finds no file, and a working device.
         match &self.lost {
             Some(file) if std::fs::remove_file(file).is_ok() => {
                 Err(self.fault(&mut state, Status::UNKNOWN, format!("lost, since {} was there", file.display())))
@@ -144,7 +145,7 @@ impl Device {
         Ok(state)
     }
 
-    /// Ends everything on the device, with what is known about why.
+    /// Ends all work on the device, and records the known reason.
     pub(crate) fn fault(&self, state: &mut State, status: Status, text: String) -> Status {
         say(format_args!("device {} ({}): {text}", self.index, self.target.name));
         state.streams.clear();
@@ -168,7 +169,7 @@ impl Device {
         Ok(())
     }
 
-    /// Checks a launch as the driver does before it accepts it.
+    /// Checks a launch as the driver does before accepting it.
     pub(crate) fn check_launch(&self, state: &State, launch: &Launch) -> Result<()> {
         let function = state.functions.get(&launch.function).ok_or(Status::INVALID_HANDLE)?;
         let product = |sizes: [u32; 3]| sizes.iter().try_fold(1u32, |product, size| product.checked_mul(*size));
@@ -205,7 +206,7 @@ impl Device {
         let queue = state.stream(stream)?;
         queue.capture.refuse()?;
         match mark {
-            // Within a stream the order is there already; an event that was never recorded is complete.
+            // Within a stream operations are already ordered; an event that was never recorded is complete.
             Some(mark) if mark.stream != stream => {
                 queue.known.merge(&known);
                 queue.known.add(mark.stream, mark.position);
@@ -226,7 +227,8 @@ impl State {
         self.streams.live.get_mut(&id).ok_or(Status::INVALID_HANDLE)
     }
 
-    /// An operation of another stream that is in no order to this one and uses memory that it uses, and where.
+    /// Returns an operation of another stream that conflicts with this one in memory and is not ordered to it, and the
+    /// address.
     fn unordered(&self, queued: &Queued) -> Option<(&Queued, u64)> {
         let own = self.streams.live.get(&queued.stream)?;
         let others = self.streams.live.iter().filter(|(id, _)| **id != queued.stream);
@@ -237,14 +239,14 @@ impl State {
         waiting.find_map(|(_, other)| Some((other, queued.conflict(other)?)))
     }
 
-    /// An operation that has not run and uses the allocation that begins at an address.
+    /// Returns an operation that has not run and uses the allocation that begins at an address.
     pub(crate) fn user_of(&self, start: u64) -> Option<&Queued> {
         let (start, end) = self.memory.extent(start)?;
         let mut waiting = self.streams.live.values().flat_map(|stream| &stream.waiting);
         waiting.find(|queued| queued.uses(&(start..end)))
     }
 
-    /// An error if the calling thread captures on one of the device's streams.
+    /// Returns an error if the calling thread captures on one of the device's streams.
     pub(crate) fn refuse_to_capturer(&mut self) -> Result<()> {
         let thread = thread::current().id();
         self.streams.live.values_mut().try_for_each(|stream| stream.capture.refuse_to(thread))

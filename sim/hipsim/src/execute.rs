@@ -1,4 +1,4 @@
-//! Running what streams hold, when something has to be complete.
+//! Runs the operations of streams when something must be complete.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ use crate::order::pinned_by;
 use crate::queue::Progress;
 use crate::status::{Result, Status};
 
-/// The handling of the scalar cache ahead of a kernel.
+/// The state of the scalar cache before a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Invalidated {
     ByLaunch,
-    /// A kernel in a graph finds what was left in it.
+    /// A kernel in a graph finds the previous content.
     Never,
 }
 
 impl Device {
-    /// Runs everything on a stream, and on others what it waits for; nothing else.
+    /// Runs all operations of a stream, and those of others that it waits for, but nothing else.
     pub(crate) fn synchronize(&self, state: &mut State, stream: u64) -> Result<()> {
         while !state.stream(stream)?.waiting.is_empty() {
             self.step(state, stream)?;
@@ -39,7 +39,7 @@ impl Device {
         streams.into_iter().try_for_each(|stream| self.synchronize(state, stream))
     }
 
-    /// Runs a stream up to a mark and no further.
+    /// Runs a stream up to a mark but no further.
     pub(crate) fn run_until(&self, state: &mut State, mark: Mark) -> Result<()> {
         loop {
             match state.streams.progress(mark) {
@@ -61,7 +61,7 @@ impl Device {
                     format!("the host used {address:#x} before it had waited for what does, in {code}; {queued}");
                 Err(self.fault(state, Status::ILLEGAL_STATE, text))
             }
-            // The waits among operations cannot form a circle: each refers to a record that was enqueued before it.
+            // Waits among operations cannot form a cycle: each refers to a record that was enqueued before it.
             None => {
                 // The operation itself may use the memory.
                 queued.guards.clear();
@@ -109,7 +109,7 @@ impl Device {
         else {
             return Ok(());
         };
-        // Pinned memory stays as it is until the copy is made.
+        // Pinned memory must not change until the copy has run.
         let pinned = host_memory().lock();
         if let Err(problem) = pinned.check(*host, *bytes) {
             return Err(self.fault(state, Status::ILLEGAL_ADDRESS, format!("{operation:x?}: {problem}")));
@@ -160,7 +160,7 @@ impl Device {
         }
     }
 
-    /// Answers the number of wave instructions.
+    /// Returns the number of wave instructions.
     fn launch_simulated(
         &self,
         state: &mut State,

@@ -1,8 +1,8 @@
-//! Page-locked memory that a queued copy or kernel is still to read, or a copy to write: the host may not write, or not
-//! even touch, it before.
+//! Guards page-locked memory that a queued copy or kernel still has to read, or a copy has to write. Until then the
+//! host may not write it, or not even access it.
 //!
-//! Its pages are protected until that runs. The first access that breaks the rule is noted by the handler of the
-//! signal, which then gives the page free: the program goes on, and the operation, when it runs, tells of it.
+//! Its pages are protected until the operation runs. The signal handler records the first access that breaks the rule,
+//! and makes the page accessible. The program continues, and the operation reports the access when it runs.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -11,19 +11,19 @@ use std::sync::atomic::Ordering;
 use crate::guarded_pages::{CHANGING, FREE, FREED, GUARDED, OPEN, PLACES, protect};
 use crate::log::say;
 
-/// The use that a queued operation makes of the host's memory.
+/// The kind of access of a queued operation to the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Reads,
     Writes,
 }
 
-/// Notes an access of the host that conflicts with the operation, until it is dropped.
+/// Records a conflicting access of the host, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard(usize);
 
 impl Guard {
-    /// Guards a range that lies in whole allocations of page-locked memory.
+    /// Guards a range within allocations of page-locked memory.
     pub(crate) fn new(start: usize, bytes: usize, copy: Use) -> Option<Self> {
         crate::cpu::install_handlers();
         let _changing = CHANGING.lock();
@@ -41,7 +41,7 @@ impl Guard {
         Some(Self(index))
     }
 
-    /// The address that the host used too early, and the code that did.
+    /// Returns the address that the host used too early, and the code that did.
     pub(crate) fn touched(&self) -> Option<(usize, String)> {
         let place = &GUARDED[self.0];
         let address = place.touched.load(Ordering::Acquire);
@@ -53,7 +53,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let _changing = CHANGING.lock();
         let place = &GUARDED[self.0];
-        // The handler knows the pages as guarded until they are usable: another thread may be on its way there.
+        // For the handler the pages stay guarded until they are accessible: another thread may be entering it.
         if place.protection.load(Ordering::Acquire) != FREED {
             place.protection.store(OPEN, Ordering::Release);
             protect(place.pages());
@@ -62,7 +62,7 @@ impl Drop for Guard {
     }
 }
 
-/// Ends all guards of an allocation that is about to be freed.
+/// Ends all guards of an allocation before it is freed.
 pub(crate) fn forget(allocation: std::ops::Range<u64>) {
     let _changing = CHANGING.lock();
     for place in GUARDED.iter().filter(|place| place.is_guarded()) {
@@ -73,7 +73,7 @@ pub(crate) fn forget(allocation: std::ops::Range<u64>) {
     }
 }
 
-/// File and offset of an instruction, and its function where it is exported.
+/// Returns file and offset of an instruction, and its function if that is exported.
 fn describe_code(address: usize) -> String {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: fills the structure in, or returns 0.

@@ -1,4 +1,4 @@
-//! The table of guarded ranges, and the protection of their pages. The handler of SIGSEGV reads it without a lock.
+//! The table of guarded ranges, and the protection of their pages. The SIGSEGV handler reads it without a lock.
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 
 const PAGE: usize = 4096;
 
-/// A range that is guarded, where the handler can read it without a lock.
+/// A guarded range, which the handler can read without a lock.
 pub(crate) struct Place {
-    /// Protection of the range's pages, or `FREE`, or `FREED`: the guard is there, but not its memory.
+    /// Protection of the range's pages, or `FREE`, or `FREED`: the guard exists, but its memory does not.
     pub protection: AtomicI32,
     pub start: AtomicUsize,
     pub end: AtomicUsize,
@@ -17,7 +17,7 @@ pub(crate) struct Place {
     pub code: AtomicUsize,
 }
 
-/// Protection of pages that nothing guards.
+/// Protection of unguarded pages.
 pub(crate) const OPEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub(crate) const FREE: i32 = -1;
 pub(crate) const FREED: i32 = -2;
@@ -33,7 +33,7 @@ pub(crate) static GUARDED: [Place; PLACES] = [const {
     }
 }; PLACES];
 
-/// Held while ranges come and go; the handler does not need it.
+/// Held while ranges are added and removed; the handler does not need it.
 pub(crate) static CHANGING: Mutex<()> = Mutex::new(());
 
 impl Place {
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// Gives pages the strictest protection that any guard of them asks for.
+/// Gives pages the strictest protection that any of their guards requires.
 pub(crate) fn protect(pages: std::ops::Range<usize>) {
     let overlapping = |pages: &std::ops::Range<usize>| {
         let found = GUARDED.iter().filter(|place| place.is_guarded());
@@ -60,7 +60,7 @@ pub(crate) fn protect(pages: std::ops::Range<usize>) {
         unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(pages.start), pages.len(), protection) };
     };
     match overlapping(&pages) {
-        // The usual case, however large the copy.
+        // The usual case, for copies of any size.
         guards if guards.len() <= 1 => set(pages, &guards),
         _ => {
             for start in pages.step_by(PAGE) {
@@ -72,8 +72,8 @@ pub(crate) fn protect(pages: std::ops::Range<usize>) {
     }
 }
 
-/// Tells the handler of SIGSEGV whether the address lies on a guarded page, which is usable afterwards. `by_host` is
-/// false for a kernel of the CPU, which may read page-locked memory as a GPU may.
+/// Makes a guarded page accessible. Returns true if the address lies on such a page. `by_host` is false for a kernel of
+/// the CPU, which may read page-locked memory like a GPU.
 pub(crate) fn release_page(address: usize, code: usize, by_host: bool) -> bool {
     let mut found = false;
     for place in GUARDED.iter().filter(|place| place.is_guarded()) {

@@ -1,5 +1,5 @@
-//! Handles as programs see them: not pointers but numbers that tell what they name and on which device, and that are
-//! never used again, so that a handle of something destroyed is recognised.
+//! Handles of programs: not pointers but numbers, which hold the kind and the device of an object. They are never
+//! reused, so that a handle of a destroyed object is recognised.
 
 use std::ffi::c_void;
 
@@ -16,12 +16,12 @@ pub(crate) enum Kind {
     GraphExec,
 }
 
-/// `kind` in the highest byte (no address of user space has it set), then the device, then a number.
+/// Packs `kind` into the highest byte (no user-space address has it set), then the device, then a number.
 pub(crate) fn pack(kind: Kind, device: usize, id: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(((kind as u64) << 56 | (device as u64) << 48 | id) as usize)
 }
 
-/// The device and the number of a handle of this kind.
+/// Returns the device and the number of a handle of this kind.
 pub(crate) fn unpack(kind: Kind, handle: *const c_void) -> Result<(usize, u64)> {
     let bits = handle.addr() as u64;
     if bits >> 56 != kind as u64 {

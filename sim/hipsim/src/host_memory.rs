@@ -1,4 +1,4 @@
-//! Page-locked memory of the host's, which belongs to the process.
+//! Page-locked memory of the host, which belongs to the process.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::memory::Memory;
 use crate::operation::HostAddress;
 
-/// Pinned memory, and for the count whose device was current when it was allocated.
+/// Pinned memory, and the device that was current at each allocation, for the counts.
 pub(crate) struct HostMemory {
     pub memory: Memory,
     pub owners: HashMap<u64, usize>,
@@ -20,7 +20,7 @@ pub(crate) fn host_memory() -> &'static Mutex<HostMemory> {
 }
 
 impl HostMemory {
-    /// Whether a copy may use a range; of memory that is not pinned nothing is known.
+    /// Checks that a copy may use a range. Memory that is not pinned always passes.
     pub(crate) fn check(&self, HostAddress(address): HostAddress, bytes: usize) -> Result<(), String> {
         let address = address as u64;
         if self.memory.was_freed(address) {

@@ -1,11 +1,11 @@
-//! A stand-in for AMD's HIP runtime (libamdhip64.so with hipRTC in it) on machines without an AMD GPU.
+//! A stand-in for AMD's HIP runtime (libamdhip64.so including hipRTC) on machines without an AMD GPU.
 //!
 //! It exports the calls that the engine makes. Its devices execute AMD machine code in `amdsim`, or kernels that were
-//! compiled for the CPU through `kernels/host/gpu_cpu.h`. It is stricter than a driver: what a driver may do, it does.
-//! See the crate's README for the settings and for what it checks.
+//! compiled for the CPU through `kernels/host/gpu_cpu.h`. It is stricter than a driver: it always does the worst that a
+//! driver may do. The crate's README describes its settings and checks.
 //!
-//! [`api`] holds the exported functions, the only place with foreign pointers; below it are safe types, except for
-//! [`memory`], which maps memory, and [`cpu`], which calls compiled kernels.
+//! [`api`] holds the exported functions, the only place with foreign pointers. The modules below it use safe types,
+//! except for [`memory`], which maps memory, and [`cpu`], which calls compiled kernels.
 #![allow(unsafe_code)] // a C interface, memory mappings, dlopen; every block says why it is sound
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 

@@ -1,4 +1,4 @@
-//! Messages of the stand-in on stderr: faults always, launches when asked to.
+//! Messages on stderr: always faults, and launches on request.
 
 use std::fmt;
 

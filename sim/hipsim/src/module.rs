@@ -10,11 +10,11 @@ use crate::target::Target;
 pub(crate) enum Module {
     /// AMD machine code, executed by the simulator.
     Amd(CodeObject),
-    /// A shared object of the CPU, executed as it is.
+    /// A shared object of the CPU, executed natively.
     Cpu(&'static CpuObject),
 }
 
-/// The facts about a kernel that a launch needs.
+/// The properties of a kernel that a launch needs.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelInfo {
     pub max_threads: u32,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::product::Product;
 
-/// An address of the host's, as a program gave it. What lies there is read or written when the operation runs.
+/// An address of the host, as a program gave it. Its memory is read or written when the operation runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostAddress(pub usize);
 
@@ -34,7 +34,7 @@ pub(crate) enum Operation {
     Launch(Launch),
     /// A product of the matrix library.
     Product(Product),
-    /// A mark of a place, for events.
+    /// Marks a position, for events.
     Record,
     Wait(Mark),
     Graph(Arc<[Operation]>),
@@ -60,10 +60,10 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A kernel launch with its arguments as they were when it was enqueued.
+/// A kernel launch with its arguments at the time when it was enqueued.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
-    /// The function's number, so that a module that was unloaded before its launch ran is noticed.
+    /// The function's number, which detects a module that was unloaded before its launch ran.
     pub function: u64,
     pub name: Arc<str>,
     pub grid: [u32; 3],
@@ -74,7 +74,7 @@ pub(crate) struct Launch {
     pub argument_bytes: usize,
 }
 
-/// The place of an operation: the stream, and how many operations were enqueued on it before.
+/// The position of an operation: the stream, and the number of operations enqueued on it before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub stream: u64,

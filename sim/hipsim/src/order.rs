@@ -1,7 +1,7 @@
-//! The order of operations: the memory that they use, and whether one of two must happen before the other.
+//! The order of operations: the memory that they use, and whether one of two must run before the other.
 //!
-//! Streams run as late as they may: an operation that has run is one that somebody has waited for. One that waits is in
-//! no order to anything but its own stream, and the streams that wait for an event behind it.
+//! Streams run as late as they may: an operation runs only when somebody waits for it. A waiting operation is ordered
+//! only to its own stream and to streams that wait for a later event of it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,20 +25,20 @@ impl Access {
         Self { range: start..start + bytes as u64, writes }
     }
 
-    /// The first address at which the order of two accesses matters.
+    /// Returns the first address at which the order of two accesses matters.
     fn conflict(&self, other: &Self) -> Option<u64> {
         let start = self.range.start.max(other.range.start);
         ((self.writes || other.writes) && start < self.range.end.min(other.range.end)).then_some(start)
     }
 }
 
-/// An operation that waits on a stream, and the call that has put it there.
+/// An operation that waits on a stream, and the call that enqueued it.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub operation: Operation,
     pub accesses: Vec<Access>,
     pub guards: Vec<Guard>,
-    /// The number of the call among those that queue something on the device.
+    /// The number of the call among those that enqueue something on the device.
     call: u64,
     pub stream: u64,
     thread: ThreadId,
@@ -53,13 +53,13 @@ impl Queued {
         Self { operation, accesses, guards, call, stream, thread: thread::current().id() }
     }
 
-    /// The first address that both use, where one of them writes.
+    /// Returns the first address that both use and one of them writes.
     pub(crate) fn conflict(&self, other: &Self) -> Option<u64> {
         let mut pairs = self.accesses.iter().flat_map(|access| other.accesses.iter().map(move |other| (access, other)));
         pairs.find_map(|(access, other)| access.conflict(other))
     }
 
-    /// Whether it uses some of a range.
+    /// True if it uses any part of a range.
     pub(crate) fn uses(&self, range: &Range<u64>) -> bool {
         self.accesses.iter().any(|access| access.range.start < range.end && range.start < access.range.end)
     }
@@ -89,7 +89,7 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
             add(*from, *bytes, false);
         }
         Operation::Fill { to, bytes, .. } => add(*to, *bytes, true),
-        // A kernel may do anything with its pointers: it is taken to write where they point.
+        // A kernel may do anything with its pointers, so each is taken as a write.
         Operation::Launch(launch) => {
             pointers(launch).filter(|pointer| memory.contains(*pointer, 1)).for_each(|pointer| add(pointer, 1, true));
         }
@@ -105,7 +105,7 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
     }
 }
 
-/// Words of a kernel's arguments that may be addresses.
+/// Returns the words of a kernel's arguments that may be addresses.
 fn pointers(launch: &Launch) -> impl Iterator<Item = u64> {
     let bytes = launch.arguments.iter().flat_map(|word| word.to_le_bytes()).take(launch.argument_bytes);
     let bytes: Vec<u8> = bytes.collect();
@@ -113,14 +113,14 @@ fn pointers(launch: &Launch) -> impl Iterator<Item = u64> {
     words.into_iter()
 }
 
-/// The page-locked memory that a kernel's arguments point into, from there on.
+/// Returns the page-locked memory that a kernel's arguments point into, from each pointer on.
 pub(crate) fn pinned_by(launch: &Launch) -> impl Iterator<Item = Range<u64>> {
     let host = host_memory().lock();
     let ranges = pointers(launch).filter_map(|pointer| Some(pointer..host.memory.extent(pointer)?.1));
     ranges.collect::<Vec<_>>().into_iter()
 }
 
-/// The guards of an operation's page-locked memory, which a kernel is taken to read.
+/// Guards an operation's page-locked memory; a kernel is taken to read it.
 fn guard(operation: &Operation, guards: &mut Vec<Guard>) {
     let (HostAddress(host), bytes, copy) = match operation {
         Operation::ToDevice { from, bytes, .. } => (*from, *bytes, Use::Reads),
@@ -138,7 +138,7 @@ fn guard(operation: &Operation, guards: &mut Vec<Guard>) {
     }
 }
 
-/// Up to which position the operations of other streams come before what is queued next.
+/// The positions up to which operations of other streams precede the next queued operation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known(HashMap<u64, u64>);
 

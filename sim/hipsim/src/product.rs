@@ -1,9 +1,9 @@
-//! A matrix product of the stand-in matrix library, computed in f64 when its stream comes to it.
+//! A matrix product of the simulated matrix library, computed in f64 when its stream reaches it.
 
 use crate::memory::Memory;
 use crate::status::{Result, Status};
 
-/// Elements of a matrix, by hipDataType.
+/// Element types of a matrix, by hipDataType.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     F32,
@@ -11,11 +11,11 @@ pub(crate) enum Element {
     Bf16,
     /// e4m3 of OCP, without infinities.
     E4m3,
-    /// The e4m3 of gfx942: exponents have a bias of 8, and the code of a negative zero is no number.
+    /// The e4m3 of gfx942: the exponent bias is 8, and the code of negative zero is NaN.
     E4m3Fnuz,
 }
 
-/// A matrix in device memory, column after column.
+/// A matrix in device memory, column-major.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix {
     pub at: u64,
@@ -26,8 +26,8 @@ pub(crate) struct Matrix {
     pub stride: usize,
 }
 
-/// `d = alpha · transposed a · b + beta · d + bias`, the bias being one number per row of `d`, in elements as `d`'s.
-/// Each column of `a`, and of `b`, has a factor (f32) in `scales`, where they are given.
+/// `d = alpha · transposed a · b + beta · d + bias`. The bias is one number per row of `d`, with `d`'s element type.
+/// Each column of `a` and of `b` has a factor (f32) in `scales`, if given.
 #[derive(Debug, Clone)]
 pub(crate) struct Product {
     pub a: Matrix,
@@ -37,7 +37,7 @@ pub(crate) struct Product {
     pub beta: f32,
     pub scales: Option<[u64; 2]>,
     pub bias: Option<u64>,
-    /// Whether one element is to be wrong.
+    /// True if one element must be wrong.
     pub wrong: bool,
 }
 
@@ -81,7 +81,7 @@ impl Element {
     }
 }
 
-/// A number of 4 bits of exponent and 3 of mantissa; `nan` is the code that is none, whatever its sign.
+/// Decodes a number with 4 bits of exponent and 3 of mantissa; `nan` is the code of NaN, with either sign.
 fn e4m3(code: u8, bias: i32, nan: u8) -> f64 {
     let (sign, size) = (if code & 0x80 == 0 { 1.0 } else { -1.0 }, code & 0x7f);
     let (exponent, mantissa) = (i32::from(size >> 3), f64::from(size & 7));
@@ -130,7 +130,7 @@ impl Product {
                 let mut sum: f64 = weights.iter().zip(&x).map(|(w, x)| w * x).sum();
                 sum *= f64::from(self.alpha) * scale(0, row) * scale(1, col);
                 let at = &mut d[size * (self.d.stride * col + row)..][..size];
-                // A factor of zero means that the old content is not read: it may be no number.
+                // With a factor of zero the old content is not read: it may be NaN.
                 if self.beta != 0.0 {
                     sum += f64::from(self.beta) * self.d.element.read(at);
                 }

@@ -1,4 +1,4 @@
-//! Streams and events. A stream is a list of operations that have not run yet; an event is a place in such a list.
+//! Streams and events. A stream is a list of operations that have not run yet; an event is a position in such a list.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,9 +9,9 @@ use crate::order::{Known, Queued};
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub waiting: VecDeque<Queued>,
-    /// Operations taken out of `waiting`, ever.
+    /// The number of operations ever removed from `waiting`.
     pub done: u64,
-    /// Operations of other streams that come before the next operation.
+    /// Operations of other streams that precede the next operation.
     pub known: Known,
     pub capture: Capture,
 }
@@ -20,20 +20,20 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     /// The latest record.
     pub mark: Option<Mark>,
-    /// Operations of other streams that the stream knew to come before its record.
+    /// Operations of other streams that precede its record.
     pub known: Known,
-    /// Whether a query after that record has been answered with "not ready".
+    /// True if a query after that record has returned "not ready".
     pub queried: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     pub live: HashMap<u64, Stream>,
-    /// Operations done by streams that were destroyed; what was waiting then never runs.
+    /// The numbers of operations that destroyed streams had done; those still waiting never run.
     destroyed: HashMap<u64, u64>,
 }
 
-/// Whether an operation has run.
+/// The state of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     Done,
@@ -52,14 +52,14 @@ impl Streams {
         }
     }
 
-    /// Forgets a stream; answers how many operations are lost with it.
+    /// Removes a stream; returns how many operations are lost with it.
     pub(crate) fn destroy(&mut self, id: u64) -> Option<usize> {
         let stream = self.live.remove(&id)?;
         self.destroyed.insert(id, stream.done);
         Some(stream.waiting.len())
     }
 
-    /// Drops everything that waits, after a fault.
+    /// Drops all waiting operations, after a fault.
     pub(crate) fn clear(&mut self) {
         for stream in self.live.values_mut() {
             stream.done += stream.waiting.len() as u64;
@@ -69,12 +69,12 @@ impl Streams {
 }
 
 impl Stream {
-    /// Operations that wait, with their positions.
+    /// Returns the waiting operations with their positions.
     pub(crate) fn positions(&self) -> impl Iterator<Item = (u64, &Queued)> {
         (self.done..).zip(&self.waiting)
     }
 
-    /// The place of an operation enqueued now.
+    /// Returns the position of an operation enqueued now.
     pub(crate) fn next_position(&self) -> u64 {
         self.done + self.waiting.len() as u64
     }

@@ -14,12 +14,12 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The devices; made by the first call, after that always the same.
+/// Returns the devices, which the first call creates.
 pub(crate) fn devices() -> Result<&'static [Device]> {
     open(None)
 }
 
-/// Makes the devices that a list names in place of `HIPSIM_TARGET`, if none were made yet.
+/// Creates the devices of a list instead of those of `HIPSIM_TARGET`, if none exist yet.
 pub(crate) fn open(list: Option<&str>) -> Result<&'static [Device]> {
     let devices = DEVICES.get_or_init(|| {
         let settings = Settings::read(list);
@@ -37,7 +37,7 @@ pub(crate) fn device(index: usize) -> Result<&'static Device> {
     devices()?.get(index).ok_or(Status::INVALID_DEVICE)
 }
 
-/// The device of an index as programs pass it.
+/// Returns the device of an index of a program.
 pub(crate) fn device_of(index: i32) -> Result<&'static Device> {
     device(usize::try_from(index).map_err(|_| Status::INVALID_DEVICE)?)
 }

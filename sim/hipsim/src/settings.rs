@@ -1,4 +1,4 @@
-//! Settings, read from the environment once (see the README for what they mean).
+//! Settings, read from the environment once (the README describes them).
 
 use std::path::PathBuf;
 
@@ -11,14 +11,14 @@ pub(crate) struct Settings {
     pub devices: Vec<DeviceSettings>,
     /// Operations run when they are enqueued. `HIPSIM_EAGER=1`
     pub eager: bool,
-    /// Numbers of the devices that say they are part of a processor. `HIPSIM_INTEGRATED=0,2`
+    /// Numbers of the devices that report to be part of a processor. `HIPSIM_INTEGRATED=0,2`
     pub integrated: Vec<usize>,
-    /// A file by which a device is lost. `HIPSIM_LOST`
+    /// A file that makes a device lost. `HIPSIM_LOST`
     pub lost: Option<PathBuf>,
     /// Every launch is reported. `HIPSIM_TRACE=1`
     pub trace: bool,
-    /// Memory of each device. `HIPSIM_MEMORY_MB`
-    pub memory_bytes: u64,
+    /// Memory of the devices; the last value counts for all further devices. `HIPSIM_MEMORY_MB`
+    pub memory_bytes: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub(crate) struct DeviceSettings {
 }
 
 const DEFAULT_TARGET: &str = "gfx1100";
-const DEFAULT_MEMORY_MB: u64 = 1024;
+const DEFAULT_MEMORY_MB: &str = "1024";
 
 impl Settings {
-    /// `devices` stands in for `HIPSIM_TARGET`.
+    /// Reads the settings; `devices` replaces `HIPSIM_TARGET`.
     pub(crate) fn read(devices: Option<&str>) -> Result<Self, String> {
         Self::from_variables(devices, |name| std::env::var(name).ok())
     }
@@ -53,11 +53,12 @@ impl Settings {
             None => variable("HIPSIM_TARGET").unwrap_or_else(|| DEFAULT_TARGET.to_owned()),
         };
         let devices = devices.split(',').map(|entry| device(entry.trim(), order)).collect::<Result<Vec<_>, _>>()?;
-        let memory_mb = match variable("HIPSIM_MEMORY_MB") {
-            None => DEFAULT_MEMORY_MB,
-            Some(text) => text.parse().map_err(|_| format!("HIPSIM_MEMORY_MB={text}: a number is expected"))?,
-        };
-        let memory_bytes = memory_mb << 20;
+        let memory = variable("HIPSIM_MEMORY_MB").unwrap_or_else(|| DEFAULT_MEMORY_MB.to_owned());
+        let memory_bytes = memory.split(',').map(|number| {
+            let number: Result<u64, _> = number.trim().parse();
+            number.map(|mb| mb << 20).map_err(|_| format!("HIPSIM_MEMORY_MB={memory}: numbers are expected"))
+        });
+        let memory_bytes = memory_bytes.collect::<Result<_, String>>()?;
         let integrated = variable("HIPSIM_INTEGRATED").filter(|list| !list.is_empty());
         let integrated = integrated.iter().flat_map(|list| list.split(',')).map(|number| {
             let number = number.trim();
@@ -70,8 +71,8 @@ impl Settings {
     }
 }
 
-/// Parses one entry of the list: a target, `:up` or `:down` after it where its order differs from the default, and
-/// `:weak` where workgroups shall not see each other's stores before AMD's memory model says so.
+/// Parses one entry of the list: a target, then `:up` or `:down` for an order other than the default, and `:weak` for
+/// AMD's memory model. With the latter, workgroups see each other's stores as late as allowed.
 fn device(entry: &str, default: Order) -> Result<DeviceSettings, String> {
     let problem = || format!("device {entry:?}: one of {}, with :up, :down, :weak, is expected", Target::names());
     let mut parts = entry.split(':');
@@ -80,7 +81,7 @@ fn device(entry: &str, default: Order) -> Result<DeviceSettings, String> {
     for part in parts {
         match order(part) {
             Some(order) => device.order = order,
-            // Compiled kernels of the CPU run on the CPU's own caches, which are coherent.
+            // Kernels compiled for the CPU use the CPU's own caches, which are coherent.
             None if part == "weak" && !target.is_cpu() => device.coherence = Coherence::Weak,
             None => return Err(problem()),
         }
@@ -115,6 +116,8 @@ mod tests {
             read(&[("HIPSIM_TARGET", "gfx942, cpu-wave64:up"), ("HIPSIM_ORDER", "down"), ("HIPSIM_EAGER", "1")]);
         let settings = settings.unwrap();
         assert!(settings.eager);
+        assert_eq!(settings.memory_bytes, [1 << 30]);
+        assert_eq!(read(&[("HIPSIM_MEMORY_MB", "1, 24")]).unwrap().memory_bytes, [1 << 20, 24 << 20]);
         let devices: Vec<_> = settings.devices.iter().map(|device| (device.target.name, device.order)).collect();
         assert_eq!(devices, [("gfx942", Order::Down), ("cpu-wave64", Order::Up)]);
         let settings = read(&[("HIPSIM_TARGET", "gfx90a:weak:down,gfx90a")]).unwrap();

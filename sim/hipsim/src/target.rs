@@ -1,6 +1,6 @@
-//! The devices that can be imitated.
+//! The devices that this library can imitate.
 
-/// A device as its attributes describe it.
+/// A device's attributes.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub name: &'static str,
@@ -10,7 +10,7 @@ pub(crate) struct Target {
     pub multiprocessors: u32,
     pub lds_bytes: u32,
     pub l2_bytes: u32,
-    /// The generic target whose code objects run here too.
+    /// The generic target whose code objects also run here.
     pub generic: &'static str,
 }
 
@@ -62,17 +62,17 @@ impl Target {
         TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether the run-time compiler knows an architecture.
+    /// True if the run-time compiler knows an architecture.
     pub(crate) fn compiles(name: &str) -> bool {
         TARGETS.iter().any(|target| target.name == name || (target.generic == name && !name.is_empty()))
     }
 
-    /// Whether its kernels are compiled for the CPU.
+    /// True if its kernels are compiled for the CPU.
     pub(crate) fn is_cpu(&self) -> bool {
         self.name.starts_with("cpu-")
     }
 
-    /// Whether a code object for `object` runs on this device.
+    /// True if a code object for `object` runs on this device.
     pub(crate) fn runs(&self, object: &str) -> bool {
         object == self.name || (object == self.generic && !object.is_empty())
     }

@@ -1,4 +1,4 @@
-//! Tests the settings of the environment, in one test, since the environment and the devices belong to the process.
+//! Tests the environment settings in one test, since the environment and the devices belong to the process.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Tests what a process has mapped for the threads of kernels, in one test, since others would map at the same time.
+//! Tests the mappings that a process has for kernel threads. One test only, since others would map at the same time.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
@@ -13,7 +13,7 @@ use hipsim::api::stream::*;
 
 const DEVICES: &CStr = c"cpu-wave32,cpu-wave64";
 
-/// The pages that nobody may touch, each by itself: one below every stack.
+/// Counts the inaccessible single pages: one below every stack.
 fn guards() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let is_guard = |line: &&str| {

@@ -1,4 +1,4 @@
-//! Kernels compiled at run time and executed, on the CPU and in the simulator, right ones and wrong ones.
+//! Kernels compiled at run time and executed, on the CPU and in the simulator: correct and faulty ones.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 mod common;
@@ -16,7 +16,7 @@ const DEVICES: &CStr = c"cpu-wave32,cpu-wave32:down,cpu-wave64,cpu-wave64:down,\
 const ROWS: usize = 3;
 const COLS: usize = 777;
 
-/// Runs `normalize` and answers the largest error, relative to the largest value.
+/// Runs `normalize` and returns the largest error, relative to the largest value.
 fn normalize_error(gpu: &Gpu, options: &[&str]) -> f64 {
     let (module, function) = gpu.kernel(c"normalize", options);
     let stream = gpu.stream();
@@ -131,7 +131,7 @@ fn arguments_can_be_one_buffer() {
     }
 }
 
-/// Returns the device's text on the failure of a kernel; the failure stays.
+/// Returns the device's text after a kernel failed; the failure stays.
 fn failure(gpu: &Gpu, name: &CStr, args: &ScaleArgs) -> String {
     let (_, function) = gpu.kernel(name, &[]);
     let stream = gpu.stream();
@@ -158,7 +158,7 @@ fn a_wrong_kernel_is_a_launch_failure_and_not_the_end() {
     assert!(text.contains("memory access out of bounds"), "{text}");
     let text = failure(&gpu, c"divide", &ScaleArgs { rows: 0, ..args });
     assert!(text.contains("division by zero"), "{text}");
-    // If an allocation fills its last page, the next one is inaccessible; else the bytes behind it are checked for
+    // If an allocation fills its last page, the next page is inaccessible. Otherwise the bytes after it are checked for
     // changes.
     let full = gpu.malloc(4096);
     let text = failure(&gpu, c"overrun", &ScaleArgs { out: full + 4000, cols: 2, ..args });
@@ -196,7 +196,7 @@ fn the_compiler_speaks_up() {
     assert!(log.contains("absent.h"), "{log}");
     let (mut major, mut minor) = (0, -1);
     assert_eq!(unsafe { hiprtcVersion(&mut major, &mut minor) }, RtcStatus::SUCCESS);
-    // The minor one tells the CPU's header, as FNV-1a hashes it, and whether the processor has fused products.
+    // The minor version holds the FNV-1a hash of the CPU's header, and one bit for fused products.
     let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     let header = common::source("../../kernels/host/gpu_cpu.h");
     let expected = (header.to_bytes().iter().fold(0x811c_9dc5, hash) >> 1).cast_signed();

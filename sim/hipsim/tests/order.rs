@@ -1,5 +1,4 @@
-//! Tests of the order of operations: a program that does not wait ends in a fault, which names both operations that
-//! were in no order.
+//! Tests the order of operations: a program that does not wait ends in a fault, which names both unordered operations.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 mod common;
@@ -15,7 +14,7 @@ use hipsim::api::{event::*, graph::*, memory::*, stream::*};
 const DEVICES: &CStr =
     c"cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32";
 
-/// The fault, which has to contain all of some parts.
+/// Checks that the fault contains all given parts.
 #[track_caller]
 fn expect(gpu: &Gpu, parts: &[&str]) {
     let fault = gpu.fault();
@@ -31,7 +30,7 @@ fn the_host_writes_what_a_queued_copy_reads() {
     let source = gpu.pinned(8192);
     source.fill(1);
     ok(gpu.upload(a, &source[4096..4100], stream));
-    // Reading is allowed, and so is writing beside it.
+    // Reading is allowed, and so is writing next to it.
     assert_eq!(source[4096], 1);
     source[0] = 7;
     source[4097] = 2;
@@ -40,7 +39,7 @@ fn the_host_writes_what_a_queued_copy_reads() {
     expect(&gpu, &[&address, "the host used", "order-", "call 1, ThreadId", "copy of 4 bytes from the host's"]);
 }
 
-/// The kernel runs by itself, and in a graph.
+/// The kernel runs alone, and in a graph.
 #[test]
 fn the_host_writes_what_a_queued_kernel_reads() {
     let gpu = Gpu::new(DEVICES, 8);
@@ -70,7 +69,7 @@ fn the_host_writes_what_a_queued_kernel_reads() {
     let (mut graph, mut executable) = (null_mut(), null_mut());
     ok(unsafe { hipStreamEndCapture(stream, &mut graph) });
     ok(unsafe { hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0) });
-    // The graph has not begun to run.
+    // The graph has not started.
     source.fill(0);
     ok(hipGraphLaunch(executable, stream));
     ok(hipStreamSynchronize(stream));
@@ -115,7 +114,7 @@ fn two_streams_without_an_event_between_them() {
     let gpu = Gpu::new(DEVICES, 3);
     let (first, second, a) = (gpu.stream(), gpu.stream(), gpu.malloc(64));
     ok(unsafe { hipMemsetD8Async(a, 1, 32, first) });
-    // A fill of the bytes beside them makes no conflict.
+    // A fill of the adjacent bytes does not conflict.
     ok(unsafe { hipMemsetD8Async(a + 32, 1, 32, second) });
     assert_eq!(unsafe { hipMemcpyDtoDAsync(a + 48, a + 31, 1, second) }, Status::ILLEGAL_STATE);
     let address = format!("two streams use {:#x}", a + 31);
@@ -128,7 +127,7 @@ fn an_event_orders_what_came_before_it_for_who_waits() {
     let streams = [gpu.stream(), gpu.stream(), gpu.stream()];
     let events = [gpu.event(), gpu.event()];
     let a = gpu.malloc(4);
-    // The streams run from the first over the second to the third.
+    // The streams form a chain from the first to the third.
     for (at, stream) in streams.into_iter().enumerate() {
         if at > 0 {
             ok(hipStreamWaitEvent(stream, events[at - 1], 0));
@@ -138,12 +137,12 @@ fn an_event_orders_what_came_before_it_for_who_waits() {
             ok(hipEventRecord(events[at], stream));
         }
     }
-    // An operation that somebody has waited for is in order to all that comes later.
+    // An operation that somebody has waited for precedes all later ones.
     assert_eq!(gpu.read::<u8>(a, 4, streams[2]), [2; 4]);
     ok(unsafe { hipMemsetD8Async(a, 5, 4, streams[0]) });
     ok(hipStreamSynchronize(streams[0]));
     assert_eq!(gpu.read::<u8>(a, 4, streams[1]), [5; 4]);
-    // An operation behind the event is in no order to the stream that waits for the event.
+    // An operation after the event is not ordered to the stream that waits for the event.
     ok(hipEventRecord(events[0], streams[0]));
     ok(unsafe { hipMemsetD8Async(a, 6, 4, streams[0]) });
     ok(hipStreamWaitEvent(streams[1], events[0], 0));

@@ -1,4 +1,4 @@
-//! Streams run late and alone; events and graphs.
+//! Streams run as late as possible and independently; events and graphs.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 mod common;
@@ -18,7 +18,7 @@ fn a_copy_happens_when_the_stream_is_synchronized() {
     let gpu = Gpu::new(DEVICES, 0);
     let stream = gpu.stream();
     let a = gpu.malloc(4);
-    // Memory that is not page-locked is not watched: changes before it is copied stay unseen.
+    // Memory that is not page-locked is not guarded: changes before the copy stay undetected.
     let (mut source, mut target) = (*b"soon", [0; 4]);
     ok(gpu.upload(a, &source, stream));
     ok(gpu.download(&mut target, a, stream));
@@ -147,7 +147,7 @@ fn what_cannot_be_captured_is_refused() {
     let graph = capture(&gpu, stream, || {
         ok(unsafe { hipMemsetD8Async(a, 9, 4, stream) });
         assert_eq!(hipStreamBeginCapture(stream, 1), Status::ILLEGAL_STATE);
-        // Other threads, and this thread's other streams, go on.
+        // Other threads, and this thread's other streams, continue.
         ok(unsafe { hipMemsetD8Async(a, 8, 4, other) });
         let (stream, other) = (stream.expose_provenance(), other.expose_provenance());
         thread::spawn(move || {

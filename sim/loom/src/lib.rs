@@ -1,5 +1,5 @@
-//! The engine's lock-free protocols, which are model-checked here: their sources compiled once more, with loom's
-//! primitives. By itself, because compiling the whole engine for four tests takes minutes.
+//! Model checks of the engine's lock-free protocols: their sources compiled again with loom's primitives. A separate
+//! crate, because compiling the whole engine for four tests takes minutes.
 
 #[path = "../../../src/error.rs"]
 pub mod error;

@@ -1,13 +1,13 @@
-//! Arguments that contradict each other: every op refuses them before anything is computed.
+//! Contradictory arguments: every op refuses them before it computes anything.
 
 mod latent;
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
-    Activation, AddNorm, AddRows, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns, GateRows,
-    GatedActivation, GatherRows, Gating, KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear,
-    NormInPlace, NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention,
-    RopeKind, RopeSpec, Rotation, Scoring, TableRow,
+    Activation, AddNorm, AddRows, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns,
+    GateFunction, GateHeads, GateRows, GatedActivation, GatherRows, Gating, KvLayerSpec, Linear, Loader, MixExperts,
+    Norm, NormExperts, NormGatedLinear, NormInPlace, NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout,
+    RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, ScaleRows, Scoring, TableRow, Xielu,
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
@@ -15,14 +15,15 @@ use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Tokens of a step, so many that no op's rows fit into a buffer of one: devices round its size up.
+/// Tokens of a step. They are so many that no op's rows fit in a one-row buffer, whose size devices round up.
 const TOKENS: usize = 66;
 const COLS: usize = 256;
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, gated: false, has_kv: true };
+const LAYOUT: QkvLayout =
+    QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, value_dim: 128, gated: false, has_kv: true };
 const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
 
-/// Judges the outcome of an op with arguments that contradict each other.
-fn judge(what: &str, outcome: Result<()>, arguments: &str, tally: &mut Tally<'_>) {
+/// Judges the outcome of an op with contradictory arguments.
+pub(super) fn judge(what: &str, outcome: Result<()>, arguments: &str, tally: &mut Tally<'_>) {
     let verdict = match outcome {
         Err(Error::Internal { .. }) => Ok(0.0),
         Err(error) => Err(format!("ends in another error: {error}")),
@@ -47,7 +48,10 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let (rope, wide_rope) = (loader.upload_rope(&whole)?, loader.upload_rope(&wide)?);
     let KvLayerSpec { num_kv_heads, head_dim, .. } = spec(LAYOUT);
     let mut kv = kv_layer(&mut loader, spec(LAYOUT))?;
-    let mut other_kv = kv_layer(&mut loader, spec(QkvLayout { num_kv_heads, head_dim: head_dim / 2, ..LAYOUT }))?;
+    let mut other_kv = kv_layer(
+        &mut loader,
+        spec(QkvLayout { num_kv_heads, head_dim: head_dim / 2, value_dim: head_dim / 2, ..LAYOUT }),
+    )?;
     let experts_spec = |used| ExpertSpec {
         num: 2,
         used,
@@ -64,6 +68,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         scale: 1.0,
         router_scale: 1.0,
         output_scales: false,
+        weighs_inputs: false,
     };
     let data = bytes_of(&random.values(2 * 16 * COLS));
     let view = |rows, cols| TensorView {
@@ -72,6 +77,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         rows,
         cols,
         data: &data[..4 * rows * cols],
+        scales: &[],
     };
     let (router, gate, down) = (view(2, COLS), view(2 * 16, COLS), view(2 * COLS, 16));
     let tensors = ExpertTensors {
@@ -112,7 +118,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let layer_norm = Norm { kind: NormKind::Layer, ..norm };
     let activation = Activation::Silu;
 
-    // Each op with arguments that are right, and then with one that is not.
+    // Runs each op with valid arguments, then with one invalid argument at a time.
     macro_rules! refused {
         ($what:literal, $step:ident, $right:expr, $($wrong:expr),+ $(,)?) => {{
             backend.step(&batch, &mut |$step: &mut <L::Backend as Backend>::Step<'_>| $right)?;
@@ -164,6 +170,12 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     );
     let (x_cols, cols) = (2 * COLS, COLS);
     refused!(
+        "scale_rows",
+        step,
+        step.scale_rows(ScaleRows { x: &mut out, rows, cols, scale: 0.5, cap: None }),
+        step.scale_rows(ScaleRows { x: &mut small, rows, cols, scale: 0.5, cap: None }),
+    );
+    refused!(
         "gate_columns",
         step,
         step.gate_columns(GateColumns { gate: &x, x: &x, x_cols, first: COLS, activation, rows, cols, out: &mut out }),
@@ -202,6 +214,13 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         "gated_activation",
         step,
         step.gated_activation(GatedActivation { gate_up: &x, activation, rows, cols: COLS / 2, out: &mut out }),
+        step.gated_activation(GatedActivation {
+            gate_up: &x,
+            activation: Activation::Xielu(Xielu { positive: 1.0, negative: 1.0, slope: 1.0, eps: 0.0 }),
+            rows,
+            cols: COLS / 2,
+            out: &mut out
+        }),
         step.gated_activation(GatedActivation { gate_up: &small, activation, rows, cols: COLS / 2, out: &mut out }),
         step.gated_activation(GatedActivation { gate_up: &x, activation, rows, cols: COLS / 2, out: &mut small }),
     );
@@ -270,6 +289,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     );
     let plain = Rotation { norms: None, rope: &rope, angles: &angles, temperature: None };
     let uneven = QkvLayout { num_heads: 3, num_kv_heads: 2, ..LAYOUT };
+    let long_values = QkvLayout { value_dim: LAYOUT.head_dim + 8, ..LAYOUT };
+    let odd_values = QkvLayout { value_dim: LAYOUT.head_dim - 4, ..LAYOUT };
     let too_wide = Rotation { rope: &wide_rope, ..plain };
     let no_angles = Rotation { angles: &small_angles, ..plain };
     let misfits = Rotation {
@@ -301,6 +322,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut out }),
         step.attention(Attention { qkv: &small, layout, scoring, sinks: None, group, kv: &kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout: uneven, scoring, sinks: None, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout: long_values, scoring, sinks: None, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout: odd_values, scoring, sinks: None, group, kv: &kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &other_kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut small }),
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group: 1, kv: &kv, out: &mut out }),
@@ -321,6 +344,15 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.gate_rows(GateRows { x: &x, norm: Some(short_norm), weight, rows, cols, out: &mut out }),
         step.gate_rows(GateRows { x: &x, norm: Some(layer_norm), weight, rows, cols, out: &mut out }),
         step.gate_rows(GateRows { x: &x, norm: None, weight, rows, cols, out: &mut small }),
+    );
+    let (function, heads, cols) = (GateFunction::Sigmoid, 2, COLS / 2);
+    refused!(
+        "gate_heads",
+        step,
+        step.gate_heads(GateHeads { gate: &x, function, rows, heads, cols, out: &mut out }),
+        step.gate_heads(GateHeads { gate: &small, function, rows, heads: COLS, cols: 1, out: &mut out }),
+        step.gate_heads(GateHeads { gate: &x, function, rows, heads, cols, out: &mut small }),
+        step.gate_heads(GateHeads { gate: &x, function, rows, heads, cols: usize::MAX, out: &mut out }),
     );
     let matrix = &square;
     refused!(
@@ -438,7 +470,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     Ok(())
 }
 
-/// A layer of full attention with room for the step.
+/// Returns a layer of full attention with room for the step.
 fn spec(layout: QkvLayout) -> KvLayerSpec {
     let QkvLayout { num_kv_heads, head_dim, .. } = layout;
     let (kind, num_blocks, dtype) = (GroupKind::Full, TOKENS.div_ceil(16), KvCacheDtype::F16);

@@ -1,4 +1,4 @@
-//! Paged attention against softmax(q·k) v in f64 over the values that the cache holds.
+//! Paged attention, compared with softmax(q·k) v in f64 over the values in the cache.
 
 use half::f16;
 
@@ -8,14 +8,18 @@ use crate::backend::{KvLayerSpec, Loader, QkvLayout, Scoring};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 
-/// Sequences as `(tokens in the cache, tokens of the step)`.
+/// Sequences are `(tokens in the cache, tokens of the step)`.
 pub(super) struct Case {
     pub(super) num_heads: usize,
     pub(super) num_kv_heads: usize,
     pub(super) head_dim: usize,
+    /// Elements of a head of V.
+    pub(super) value_dim: usize,
     pub(super) block_size: usize,
     pub(super) window: Option<u32>,
-    /// Tokens to each side that a token sees, where it sees both sides.
+    /// Tokens of a chunk. Tokens only attend to tokens of their own chunk.
+    pub(super) chunk: Option<u32>,
+    /// Tokens that a token attends to on each side, in bidirectional attention.
     pub(super) reach: Option<u32>,
     pub(super) softcap: Option<f32>,
     pub(super) sinks: bool,
@@ -33,14 +37,16 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    let (window, reach, softcap, sinks, gated, skips_first) = (None, None, None, false, false, false);
+    let (window, chunk, reach, softcap, sinks, gated, skips_first) = (None, None, None, None, false, false, false);
     let dtype = KvCacheDtype::F16;
     Case {
         num_heads,
         num_kv_heads,
         head_dim,
+        value_dim: head_dim,
         block_size,
         window,
+        chunk,
         reach,
         softcap,
         sinks,
@@ -53,9 +59,9 @@ pub(super) const fn case(
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows, caps, sinks and
-/// gates; then a cache in f32, wide heads, and first tokens that are no keys.
-pub(super) const CASES: [Case; 38] = [
+/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first, and sequences of several row tiles. Then windows, caps, sinks and
+/// gates. Then a cache in f32, wide heads, excluded first tokens, chunks, and values shorter than keys.
+pub(super) const CASES: [Case; 46] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -94,14 +100,22 @@ pub(super) const CASES: [Case; 38] = [
     Case { skips_first: true, ..case([4, 2], 64, 16, &[(0, 1), (1, 1), (16, 1), (0, 70), (0, 2), (1, 5), (300, 1)]) },
     Case { skips_first: true, gated: true, ..case([6, 1], 256, 16, &[(0, 33), (1, 1), (130, 2)]) },
     Case { skips_first: true, dtype: KvCacheDtype::F32, ..case([3, 1], 17, 16, &[(0, 1), (0, 19), (1, 1), (40, 1)]) },
+    Case { chunk: Some(1), ..case([2, 1], 16, 16, MIX) },
+    Case { chunk: Some(32), ..case([4, 2], 64, 16, &[(31, 1), (32, 1), (0, 150), (95, 70), (300, 1)]) },
+    Case { chunk: Some(8), dtype: KvCacheDtype::F32, ..case([3, 1], 17, 16, MIX) },
+    Case { chunk: Some(128), sinks: true, gated: true, ..case([2, 1], 256, 32, &[(127, 1), (128, 1), (100, 70)]) },
+    Case { value_dim: 8, ..case([4, 2], 24, 16, MIX) },
+    Case { value_dim: 128, sinks: true, ..case([8, 2], 192, 16, MIX) },
+    Case { value_dim: 16, dtype: KvCacheDtype::F32, ..case([6, 1], 64, 32, MIX) },
+    Case { value_dim: 64, window: Some(20), ..case([2, 2], 128, 16, &[(37, 150), (0, 64), (300, 1)]) },
 ];
 
-/// Whole prompts, of one token and of several tiles of rows.
+/// Whole prompts of one token and of several row tiles.
 const WHOLE: &[(usize, usize)] = &[(0, 150), (0, 1), (0, 33), (0, 64)];
 const ALL: Option<u32> = Some(u32::MAX);
 
-/// Attention in both directions: to all tokens, then to those within reach, then over a cache in f32; odd heads first.
-/// Tokens of an earlier step are seen like all others.
+/// Bidirectional attention to all tokens, then to those within reach, then over an f32 cache; odd heads first. Tokens
+/// of an earlier step count like all others.
 pub(super) const BIDIRECTIONAL: [Case; 15] = [
     Case { reach: ALL, ..case([1, 1], 1, 16, &[(0, 1)]) },
     Case { reach: ALL, ..case([2, 1], 3, 16, &[(0, 5), (20, 1), (7, 3)]) },
@@ -120,7 +134,7 @@ pub(super) const BIDIRECTIONAL: [Case; 15] = [
     Case { reach: Some(8), dtype: KvCacheDtype::F32, ..case([2, 2], 64, 16, WHOLE) },
 ];
 
-/// Chunks of prompts whose contexts devices split.
+/// Prompt chunks with contexts that devices split.
 const SPLIT: [Case; 7] = [
     case([2, 1], 40, 16, &[(2200, 70), (0, 5), (1100, 1)]),
     case([2, 2], 128, 16, &[(3200, 3)]),
@@ -135,12 +149,12 @@ const fn int8(case: Case) -> Case {
     Case { dtype: KvCacheDtype::Int8, ..case }
 }
 
-/// Absolute error of attention over an int8 cache, of values up to 1, against the values that were stored: half a level
-/// of V is 0.004, and K's rounding moves the weights.
+/// Absolute error of attention over an int8 cache with values up to 1, compared with the values before storing. Half a
+/// level of V is 0.004, and the rounding of K moves the weights.
 const INT8_ERROR: f64 = 0.03;
 
-/// Over an int8 cache: odd sizes, groups of heads, wide heads, and all that masks keys.
-pub(super) const INT8: [Case; 16] = [
+/// An int8 cache with odd sizes, groups of heads, wide heads, and all kinds of masks.
+pub(super) const INT8: [Case; 17] = [
     int8(case([1, 1], 1, 16, &[(0, 1)])),
     int8(case([2, 1], 3, 16, &[(0, 5), (20, 1)])),
     int8(case([7, 1], 80, 32, MIX)),
@@ -155,36 +169,38 @@ pub(super) const INT8: [Case; 16] = [
     int8(Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) }),
     int8(Case { sinks: true, gated: true, ..case([8, 1], 64, 16, MIX) }),
     int8(Case { skips_first: true, ..case([4, 2], 64, 16, &[(0, 1), (1, 1), (16, 1), (0, 70), (1, 5), (300, 1)]) }),
+    int8(Case { value_dim: 32, ..case([4, 2], 64, 16, MIX) }),
     int8(Case { reach: ALL, ..case([3, 3], 64, 32, WHOLE) }),
     int8(Case { reach: Some(8), ..case([2, 1], 96, 16, &[(0, 140), (0, 66)]) }),
 ];
 
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
-        let &Self { num_heads, num_kv_heads, head_dim, gated, .. } = self;
-        QkvLayout { num_heads, num_kv_heads, head_dim, gated, has_kv: true }
+        let &Self { num_heads, num_kv_heads, head_dim, value_dim, gated, .. } = self;
+        QkvLayout { num_heads, num_kv_heads, head_dim, value_dim, gated, has_kv: true }
     }
 
     pub(super) fn scoring(&self) -> Scoring {
-        // Larger than 1/sqrt(d), so that the softmax has peaks.
+        // Larger than 1/sqrt(d), so the softmax has peaks.
         Scoring { scale: 6.0 / (self.head_dim as f32).sqrt(), softcap: self.softcap }
     }
 
     pub(super) fn kind(&self) -> GroupKind {
-        match (self.window, self.reach) {
-            (None, None) => GroupKind::Full,
-            (Some(window), _) => GroupKind::Sliding { window },
-            (None, Some(reach)) => GroupKind::Bidirectional { reach },
+        match (self.window, self.chunk, self.reach) {
+            (None, None, None) => GroupKind::Full,
+            (Some(window), ..) => GroupKind::Sliding { window },
+            (None, Some(size), _) => GroupKind::Chunked { size },
+            (None, None, Some(reach)) => GroupKind::Bidirectional { reach },
         }
     }
 
-    /// Sinks of about the size of a key's score, one for each head, where the case has them.
+    /// Returns one sink per head, with the magnitude of a key's score, if the case has sinks.
     pub(super) fn sinks(&self) -> Option<Vec<f32>> {
         let values = Random(self.num_heads as u64).values(self.num_heads);
         self.sinks.then(|| values.iter().map(|value| 4.0 * value).collect())
     }
 
-    /// The case's layer on a backend, with nothing rotated.
+    /// Returns the case's layer on a backend without rotation.
     pub(super) fn rig<L: Loader>(&self, loader: L, spec: KvLayerSpec, rows: &[f32]) -> Result<AttentionRig<L>> {
         AttentionRig::with_rotation(loader, self.layout(), spec, rows, &no_rope().into(), self.sinks().as_deref())
     }
@@ -193,7 +209,7 @@ impl Case {
         self.seqs.iter().map(|(cached, new)| cached + new)
     }
 
-    /// Blocks in a random order, half of the pool never used.
+    /// Returns pieces with blocks in random order. Half of the pool stays unused.
     pub(super) fn pieces(&self, random: &mut Random) -> (Vec<Piece>, KvLayerSpec) {
         let needed: usize = self.contexts().map(|n| n.div_ceil(self.block_size)).sum();
         let num_blocks = 2 * needed + 1;
@@ -222,26 +238,26 @@ impl Case {
         )
     }
 
-    /// Absolute error that is allowed.
+    /// Returns the absolute tolerance.
     pub(super) fn tolerance(&self, accuracy: Accuracy) -> f64 {
         match self.dtype {
-            // Matrix units take both as f16.
+            // Matrix units read both as f16.
             KvCacheDtype::F16 | KvCacheDtype::Int8 => accuracy.attention_f16,
             KvCacheDtype::F32 => 2e-6,
         }
     }
 
-    /// qkv rows of all tokens, sequence after sequence.
+    /// Returns the qkv rows of all tokens, sequence after sequence.
     pub(super) fn rows(&self, random: &mut Random) -> Vec<f32> {
         random.values(self.contexts().sum::<usize>() * self.layout().cols())
     }
 }
 
-/// Contexts of one token more than these, short and long ones mixed: of the long ones devices give pieces to several
-/// blocks, of which the last may have little, or the new token alone.
+/// Mixed short and long contexts of one more token than these. Devices split long ones over several thread blocks; the
+/// last split may be short, or only the new token.
 const UNEVEN: &[(usize, usize)] = &[(640, 1), (0, 1), (15, 1), (128, 1), (1099, 1), (255, 1), (36, 1)];
 
-/// Contexts about and far beyond what a kernel holds at once, for groups of 1 to 10 heads.
+/// Contexts around and far beyond what a kernel holds at once, for groups of 1 to 10 heads.
 const LONG: [Case; 13] = [
     case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]),
     case([8, 1], 128, 16, UNEVEN),
@@ -299,7 +315,7 @@ fn check_case<L: Loader>(
     Ok(())
 }
 
-/// Output of a step of `pieces`; `rows` holds the qkv rows of all their tokens.
+/// Returns the output of a step of `pieces`. `rows` holds the qkv rows of all their tokens.
 pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> {
     let of_piece = |piece: &Piece| {
         let rows = &rows[piece.first_row * case.layout().cols()..];
@@ -310,12 +326,18 @@ pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> 
     pieces.iter().flat_map(of_piece).collect()
 }
 
-/// A window of no tokens would mask even the token itself, and no kernel has a window that leaves out the first token:
-/// there are no such layers.
+/// Such layers do not exist: a window of zero tokens would mask even the token itself. No kernel combines a window with
+/// an excluded first token.
 fn nothing_to_attend_to<L: Loader>(loader: &impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     let of_window = |window| Case { window: Some(window), ..case([4, 2], 20, 16, &[(0, 5)]) };
     let without_first = Case { skips_first: true, ..of_window(3) };
-    for (what, case) in [("a window of no tokens", of_window(0)), ("a window without the first token", without_first)] {
+    let of_chunk = |size| Case { chunk: Some(size), ..case([4, 2], 20, 16, &[(0, 5)]) };
+    for (what, case) in [
+        ("a window of no tokens", of_window(0)),
+        ("a window without the first token", without_first),
+        ("chunks of no tokens", of_chunk(0)),
+        ("chunks of 24 tokens", of_chunk(24)),
+    ] {
         refused(loader(512)?, what, &case, tally)?;
     }
     Ok(())
@@ -329,8 +351,8 @@ fn refused<L: Loader>(mut loader: L, what: &str, case: &Case, tally: &mut Tally<
     Ok(())
 }
 
-/// A head of K or V as the cache holds it. In int8, elements are whole numbers times a scale that makes the largest of
-/// them 127.
+/// Returns a head of K or V with the rounding of the cache. In int8, elements are whole numbers times a scale that
+/// makes the largest one 127.
 fn stored(dtype: KvCacheDtype, head: &[f32]) -> Vec<f64> {
     let largest = head.iter().fold(0.0f32, |top, x| top.max(x.abs()));
     let levels = if largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -342,19 +364,20 @@ fn stored(dtype: KvCacheDtype, head: &[f32]) -> Vec<f64> {
     head.iter().map(of_element).collect()
 }
 
-/// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows; there are `context` of them.
+/// Returns one token's output, `[num_heads * value_dim]`, from its sequence's `context` qkv rows.
 fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<f64> {
     let layout = case.layout();
     let (Scoring { scale, softcap }, sinks) = (case.scoring(), case.sinks());
-    let sees = |token: &usize| match (case.window, case.reach) {
-        (None, None) => *token <= position && (*token > 0 || position == 0 || !case.skips_first),
-        (Some(window), _) => *token <= position && position - token < window as usize,
-        (None, Some(reach)) => token.abs_diff(position) <= reach as usize,
+    let sees = |token: &usize| match case.kind() {
+        GroupKind::Full => *token <= position && (*token > 0 || position == 0 || !case.skips_first),
+        GroupKind::Sliding { window } => *token <= position && position - token < window as usize,
+        GroupKind::Chunked { size } => *token <= position && token / size as usize == position / size as usize,
+        GroupKind::Bidirectional { reach } => token.abs_diff(position) <= reach as usize,
     };
     let seen: Vec<usize> = (0..context).filter(sees).collect();
-    let d = layout.head_dim;
-    let cached = |token: usize, column: usize| {
-        stored(case.dtype, &rows[token * layout.cols() + layout.gate_cols() + column..][..d])
+    let (d, values) = (layout.head_dim, layout.value_dim);
+    let cached = |token: usize, column: usize, len: usize| {
+        stored(case.dtype, &rows[token * layout.cols() + layout.gate_cols() + column..][..len])
     };
     let mut out = Vec::new();
     for head in 0..layout.num_heads {
@@ -363,7 +386,7 @@ fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<
         let scores: Vec<f64> = seen
             .iter()
             .map(|&token| {
-                let k = cached(token, layout.q_cols() + kv_head * d);
+                let k = cached(token, layout.q_cols() + kv_head * d, d);
                 let dot: f64 = q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum();
                 let score = dot * f64::from(scale);
                 softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
@@ -373,9 +396,9 @@ fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<
         let top = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
         let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - top).exp());
-        let mut sums = vec![0.0; d];
+        let mut sums = vec![0.0; values];
         for (&token, weight) in seen.iter().zip(&weights) {
-            let v = cached(token, layout.q_cols() + layout.kv_cols() + kv_head * d);
+            let v = cached(token, layout.q_cols() + layout.k_cols() + kv_head * values, values);
             sums.iter_mut().zip(&v).for_each(|(sum, v)| *sum += weight / total * v);
         }
         if layout.gated {

@@ -4,19 +4,33 @@ use super::reference::{self, HostNorm};
 use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{
-    Activate, Activation, AddNorm, AddRows, Backend, Embed, GateColumns, GateRows, GatedActivation, GatherRows, Loader,
-    Norm, NormInPlace, NormKind, NormRows, Ops, RopeAngles, RopeKind, RopeSpec, ScaleLogits, TableRow,
+    Activate, Activation, AddNorm, AddRows, Backend, Cap, Embed, GateColumns, GateFunction, GateHeads, GateRows,
+    GatedActivation, GatherRows, Loader, Norm, NormInPlace, NormKind, NormRows, Ops, RopeAngles, RopeKind, RopeSpec,
+    ScaleRows, TableRow, Xielu,
 };
 use crate::batch::Batch;
 
-/// `(rows, cols)`; rows of 5001 and 12,301 are longer than what a block of threads holds at once.
+/// `(rows, cols)`. Rows of 5001 and 12,301 are longer than a thread block holds at once.
 const SHAPES: [(usize, usize); 11] =
     [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000), (2, 5001), (1, 12_301)];
 
-/// All activations that a gate may have, and those of them that need none.
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::ClampedSwiglu];
-const PLAIN: [Activation; 4] = [Activation::Silu, Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu];
+/// All activations of a gate. `PLAIN` has those that work without one.
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluErf,
+    Activation::SquaredRelu,
+    Activation::ClampedSwiglu,
+    Activation::ClampedSilu { limit: 0.375 },
+];
+const PLAIN: [Activation; 6] = [
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluErf,
+    Activation::SquaredRelu,
+    Activation::Xielu(Xielu { positive: 0.8, negative: 0.7, slope: 0.5, eps: -1e-6 }),
+    Activation::Xielu(Xielu { positive: 0.3, negative: 1.2, slope: 0.1, eps: -0.1 }),
+];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("norm, activation, logits, gather");
@@ -27,6 +41,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         gate_columns(loader(rows)?, rows, cols, seed as u64, tally)?;
         plain(loader(rows)?, rows, cols, seed as u64, tally)?;
         gate_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
+        gate_heads(loader(rows)?, rows, cols, seed as u64, tally)?;
         gather(loader(rows)?, rows, cols, seed as u64, tally)?;
         add_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
     }
@@ -34,8 +49,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     angles(loader(8)?, tally)
 }
 
-/// Checks norms of either kind, with a bias and without, in a step and behind it, and added to what the output holds,
-/// with a factor on the sum.
+/// Checks norms of both kinds, with and without a bias, inside a step and after it. Also checks norms that are added to
+/// the contents of the output, with a factor on the sum.
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (values, w) = (random.values(rows * cols), random.values(cols));
@@ -65,7 +80,7 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         if let Some(factor) = factor {
             expected.iter_mut().zip(&x).for_each(|(sum, x)| *sum = f64::from(factor) * (*sum + x));
         }
-        // An addition or subtraction may cancel nearly all of a number; the mean of a row is off by a rounding.
+        // An addition or subtraction may cancel almost all of a number, and the mean of a row has a rounding error.
         let absolute = match (kind, with_bias || factor.is_some()) {
             (NormKind::Rms, false) => 1e-30,
             (NormKind::Rms, true) => 1e-6,
@@ -85,7 +100,7 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     Ok(())
 }
 
-/// Absolute error of an activation of numbers up to 20: SiLU is right as far down as it goes.
+/// Returns the absolute error of an activation of numbers up to 20. SiLU is accurate for the smallest results too.
 fn tolerance(activation: Activation) -> f64 {
     if activation == Activation::Silu { 1e-30 } else { 1e-6 }
 }
@@ -114,7 +129,7 @@ fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     Ok(())
 }
 
-/// A gate on columns from anywhere in rows that are wider.
+/// Checks a gate on any range of columns of wider rows.
 fn gate_columns<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (first, x_cols) = (seed as usize % 5, cols + 7);
@@ -142,7 +157,7 @@ fn gate_columns<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, t
     Ok(())
 }
 
-/// Activations without a gate, and logits scaled and capped.
+/// Checks activations without a gate, and values that are scaled and capped.
 fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let x: Vec<f32> = Random(seed).values(rows * cols).iter().map(|x| 20.0 * x).collect();
     let table = matrix(&mut loader, &x, cols)?;
@@ -157,30 +172,27 @@ fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         let what = format!("activation {activation:?} of {rows} rows of {cols}");
         tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, tolerance(activation));
     }
-    for (scale, softcap) in [(0.25f32, None), (1.5, Some(5.0f32))] {
+    for (scale, cap) in [(0.25f32, None), (1.5, Some(Cap::Soft(5.0))), (0.5, Some(Cap::Hard(3.0)))] {
         fill(&mut backend, &table, rows, &mut out)?;
-        within(&mut backend, rows, |step| {
-            step.scale_logits(ScaleLogits { logits: &mut out, rows, cols, scale, softcap })
-        })?;
-        let capped = |x: f64| softcap.map_or(x, |cap| f64::from(cap) * (x / f64::from(cap)).tanh());
+        within(&mut backend, rows, |step| step.scale_rows(ScaleRows { x: &mut out, rows, cols, scale, cap }))?;
+        let capped = |x: f64| match cap {
+            None => x,
+            Some(Cap::Soft(cap)) => f64::from(cap) * (x / f64::from(cap)).tanh(),
+            Some(Cap::Hard(cap)) => x.clamp(-f64::from(cap), f64::from(cap)),
+        };
         let expected: Vec<f64> = x.iter().map(|&x| capped(f64::from(x * scale))).collect();
-        let what = format!("logits times {scale}, cap {softcap:?}, of {rows} rows of {cols}");
-        tally.close(
-            &what,
-            backend.to_host(&out, rows, cols)?,
-            &expected,
-            1e-6,
-            1e-6 * f64::from(softcap.unwrap_or(0.0)),
-        );
+        let what = format!("{rows} rows of {cols} times {scale}, cap {cap:?}");
+        let absolute = if matches!(cap, Some(Cap::Soft(_))) { 5e-6 } else { 0.0 };
+        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, absolute);
     }
     Ok(())
 }
 
-/// Rows times a gate of their own, which is made of other rows, with a norm and without.
+/// Checks rows times their gate, which is computed from other rows, with and without a norm.
 fn gate_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (x, norm) = (random.values(rows * cols), random.values(cols));
-    // A product is of about the same size whatever the number of columns.
+    // Keeps the magnitude of a product independent of the number of columns.
     let weight: Vec<f32> = random.values(cols).iter().map(|x| 8.0 * x / (cols as f32).sqrt()).collect();
     let table = matrix(&mut loader, &x, cols)?;
     let (weight_vector, norm_vector) = (vector(&mut loader, &weight)?, vector(&mut loader, &norm)?);
@@ -201,8 +213,36 @@ fn gate_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tall
         let rows_of_x = wide.chunks(cols).zip(gates);
         let expected: Vec<f64> = rows_of_x.flat_map(|(row, gate)| row.iter().map(move |x| x * gate)).collect();
         let what = format!("gate of {rows} rows of {cols}, with a norm: {}", norm.is_some());
-        // A product is off by roundings of all of its numbers.
+        // The error of a product contains the roundings of all its numbers.
         tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-5, 1e-30);
+    }
+    Ok(())
+}
+
+/// Checks heads times a function of their gates.
+fn gate_heads<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
+    let mut random = Random(seed);
+    let heads = 1 + seed as usize % 6;
+    let gates: Vec<f32> = random.values(rows * heads).iter().map(|x| 25.0 * x).collect();
+    let x = random.values(rows * heads * cols);
+    let (gate_table, table) = (matrix(&mut loader, &gates, heads)?, matrix(&mut loader, &x, heads * cols)?);
+    let (mut gate, mut out) = (loader.alloc_buffer(rows, heads)?, loader.alloc_buffer(rows, heads * cols)?);
+    let mut backend = loader.finish()?;
+    fill(&mut backend, &gate_table, rows, &mut gate)?;
+    for function in [GateFunction::Sigmoid, GateFunction::Softplus] {
+        fill(&mut backend, &table, rows, &mut out)?;
+        within(&mut backend, rows, |step| {
+            step.gate_heads(GateHeads { gate: &gate, function, rows, heads, cols, out: &mut out })
+        })?;
+        let factor = |gate: f32| match function {
+            GateFunction::Sigmoid => 1.0 / (1.0 + (-f64::from(gate)).exp()),
+            GateFunction::Softplus => f64::from(gate).exp().ln_1p(),
+        };
+        let of_head =
+            |(head, &gate): (&[f32], &f32)| -> Vec<f64> { head.iter().map(|&x| f64::from(x) * factor(gate)).collect() };
+        let expected: Vec<f64> = x.chunks(cols).zip(&gates).flat_map(of_head).collect();
+        let what = format!("{function:?} of gates of {heads} heads of {rows} rows of {cols}");
+        tally.close(&what, backend.to_host(&out, rows, heads * cols)?, &expected, 1e-6, 1e-7);
     }
     Ok(())
 }
@@ -240,7 +280,7 @@ fn gather<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: 
 
 const SEPARATOR: u32 = 2;
 
-/// Sequences of so many tokens in all, of 0 to 64 each; some have no separator, others several.
+/// Returns a batch of `rows` tokens in all, with sequences of 0 to 64. Some have no separator, others several.
 fn pairs(rows: usize) -> Batch {
     let mut batch = Batch { cu_seqlens_q: vec![0], ..rows_batch((0..rows as u32).collect()) };
     batch.context_lens.clear();
@@ -260,7 +300,7 @@ fn pairs(rows: usize) -> Batch {
     batch
 }
 
-/// Rows of a table by the tokens' positions, by the texts of pairs, or its first one for all, added to what is there.
+/// Checks the addition of table rows: by the tokens' positions, by the texts of pairs, and the first row for all.
 fn add_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let first = 3;
@@ -314,7 +354,7 @@ fn add_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally
     Ok(())
 }
 
-/// The angle is f32 (position times frequency, rounded), its cos and sin are right to the last place.
+/// The angle is f32 (position times frequency, rounded); its cos and sin are right to the last place.
 fn angles<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
     let positions = [0, 1, 2, 17, 4095, 131_071];
     let inv_freq: Vec<f32> = (0..5).map(|i| 10_000f32.powf(-(i as f32) / 5.0)).collect();

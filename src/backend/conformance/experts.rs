@@ -1,4 +1,4 @@
-//! Mixtures of experts, with their router and the norm before it, against f64.
+//! Mixtures of experts, with their router and the norm before it, compared with f64.
 
 use super::linear::Weights;
 use super::reference::{HostNorm, gated, plain};
@@ -12,35 +12,35 @@ use crate::tensor::TensorView;
 use crate::{Error, Result};
 
 const EPS: f32 = 1e-5;
-/// The last logit that is chosen and the first that is not could change places in f32 if they were nearer to each other
-/// than this; no case has such, but those that are equal.
+/// The smallest distance between the last chosen logit and the first other one. Closer logits could change places in
+/// f32. All cases keep this distance, except for exact ties.
 const CLEAR: f64 = 1e-5;
 
 struct Case {
     rows: usize,
     num: usize,
     used: usize,
-    /// Columns of the hidden state, and of an expert; rounded up to whole blocks of the types.
+    /// Columns of the hidden state and of an expert, rounded up to whole blocks of the types.
     hidden: usize,
     ffn: usize,
     /// Tensor types of gate, up and down.
     types: [GgmlType; 3],
-    /// Whether experts 0 and 1, 2 and 3 ... have the same logit.
+    /// True if experts 0 and 1, 2 and 3 and so on have the same logit.
     ties: bool,
     normalize: bool,
     style: Style,
 }
 
-/// Where the sum over a row's experts goes.
+/// The use of the sum over a row's experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sum {
-    /// It takes the place of what was there.
+    /// It replaces the contents of the output.
     Alone,
     /// It is added to the row.
     Added,
 }
 
-/// How a family of models mixes its experts.
+/// The mixture of a model family.
 #[derive(Clone, Copy)]
 struct Style {
     activation: Activation,
@@ -50,10 +50,12 @@ struct Style {
     router_bias: bool,
     choice_bias: bool,
     biases: bool,
-    /// Whether gate and up are one tensor, of one type.
+    /// True if gate and up are one tensor of one type.
     fused: bool,
-    /// Whether the router reads rows of its own, its weights have a factor, and those of the experts have theirs.
+    /// True if the router reads separate rows, the router's weights have a factor, and the experts' weights have
+    /// factors.
     routed: bool,
+    weighs_inputs: bool,
 }
 
 const PLAIN: Style = Style {
@@ -66,16 +68,18 @@ const PLAIN: Style = Style {
     biases: false,
     fused: false,
     routed: false,
+    weighs_inputs: false,
 };
-/// The styles of gpt-oss, of GLM and MiniMax, of Gemma 4, of Nemotron 3, and one of the combinations that these leave
-/// out.
+/// The styles of gpt-oss, of GLM and MiniMax, of Gemma 4, of Nemotron 3, of Llama 4, and a combination that none of
+/// them has.
 const GPT_OSS: Style = Style { activation: Activation::ClampedSwiglu, router_bias: true, biases: true, ..PLAIN };
 const GLM: Style = Style { gating: Gating::Sigmoid, choice_bias: true, ..PLAIN };
 const GEMMA: Style = Style { activation: Activation::Gelu, fused: true, routed: true, ..PLAIN };
 const NEMOTRON: Style = Style { activation: Activation::SquaredRelu, gate: false, ..GLM };
+const LLAMA4: Style = Style { gating: Gating::Sigmoid, weighs_inputs: true, ..PLAIN };
 const OTHER: Style = Style { activation: Activation::Gelu, choice_bias: true, router_bias: true, ..PLAIN };
 
-/// The style of DeepSeek V3.
+/// Returns the style of DeepSeek V3.
 const fn grouped(num: usize, used: usize) -> Style {
     Style { groups: Some(ExpertGroups { num, used }), ..GLM }
 }
@@ -84,7 +88,7 @@ const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, t
     Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 45] = [
+const CASES: [Case; 51] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -110,6 +114,8 @@ const CASES: [Case; 45] = [
     Case { style: GPT_OSS, ..case(1, 32, 4, 320, 96, GgmlType::MXFP4) },
     Case { style: GPT_OSS, ..case(40, 6, 4, 96, 64, GgmlType::MXFP4) },
     Case { style: GPT_OSS, ..case(70, 4, 2, 64, 96, GgmlType::MXFP4) },
+    case(3, 6, 2, 128, 64, GgmlType::NVFP4),
+    Case { style: Style { fused: true, ..PLAIN }, ..case(20, 5, 3, 64, 128, GgmlType::NVFP4) },
     Case {
         style: GPT_OSS,
         types: [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::Q5_1],
@@ -136,7 +142,11 @@ const CASES: [Case; 45] = [
     Case { style: grouped(8, 4), normalize: false, ..case(3, 256, 8, 64, 32, GgmlType::Q8_0) },
     Case { style: Style { choice_bias: false, ..grouped(3, 1) }, ..case(6, 12, 4, 33, 17, GgmlType::F32) },
     Case { style: grouped(2, 2), ..case(5, 6, 3, 64, 33, GgmlType::F16) },
-    // More super-blocks than a kernel brings at once, in runs of 64 and of 16 rows.
+    Case { style: LLAMA4, normalize: false, ..case(1, 6, 1, 33, 47, GgmlType::F32) },
+    Case { style: LLAMA4, normalize: false, ..case(9, 40, 1, 65, 17, GgmlType::F32) },
+    Case { style: LLAMA4, normalize: false, ..case(70, 4, 1, 64, 33, GgmlType::F16) },
+    Case { style: LLAMA4, normalize: false, ..case(2, 5, 1, 256, 96, GgmlType::Q8_0) },
+    // More super-blocks than a kernel loads at once, in groups of 64 and of 16 rows.
     case(34, 2, 1, 1280, 32, GgmlType::Q8_0),
     Case { types: [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q8_0], ..case(34, 2, 1, 1280, 32, GgmlType::Q4_K) },
 ];
@@ -147,7 +157,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         tally.begin(&case.name())?;
         let layer = Layer::new(case, seed as u64)?;
         let mut rig = Rig::new(loader(case.rows)?, &layer)?;
-        // All rows, then fewer in what those have left behind.
+        // All rows, then fewer rows in the used buffers.
         let few = case.rows.div_ceil(3);
         for rows in [case.rows, few] {
             layer.compare(case, rows, &rig.run(rows)?, Sum::Added, tally)?;
@@ -159,7 +169,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     Ok(())
 }
 
-/// A row's result has the same bits, alone and with others, whichever of them there are.
+/// A row's result has the same bits alone and together with any other rows.
 pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     for (seed, case) in tally.part(&CASES) {
         tally.begin(&case.name())?;
@@ -193,12 +203,12 @@ struct Layer {
     router: Vec<f32>,
     /// Weights of gate, up and down.
     weights: [Weights; 3],
-    /// Biases of gate, up and down, where the spec has them.
+    /// Biases of gate, up and down, if the spec has them.
     biases: [Vec<f32>; 3],
     router_bias: Vec<f32>,
     choice_bias: Vec<f32>,
     fused: bool,
-    /// Weights of the norm of what the router reads, where it has rows of its own, and the factors of the experts.
+    /// Weights of the norm of the router's separate rows, and the factors of the experts.
     routed: Option<[Vec<f32>; 2]>,
 }
 
@@ -209,8 +219,8 @@ impl Layer {
         let hidden_size = case.hidden.next_multiple_of(gate.block_elements().max(up.block_elements()));
         let ffn_size = case.ffn.next_multiple_of(down.block_elements());
         let Case { num, used, normalize, style, .. } = *case;
-        let Style { activation, gate: has_gate, gating, groups, router_bias, choice_bias, biases, fused, routed } =
-            style;
+        let Style { activation, gate: has_gate, gating, groups, router_bias, choice_bias, biases, fused, .. } = style;
+        let Style { routed, weighs_inputs, .. } = style;
         let spec = ExpertSpec {
             num,
             used,
@@ -227,6 +237,7 @@ impl Layer {
             scale: if normalize { 1.0 } else { 2.5 },
             router_scale: if routed { 0.75 } else { 1.0 },
             output_scales: routed,
+            weighs_inputs,
         };
         let mut router = random.values(num * hidden_size);
         if case.ties {
@@ -236,9 +247,9 @@ impl Layer {
             }
         }
         let weights = [
-            Weights::random(gate, num * ffn_size * if fused { 2 } else { 1 }, hidden_size, seed)?,
-            Weights::random(up, num * ffn_size, hidden_size, seed + 100)?,
-            Weights::random(down, num * hidden_size, ffn_size, seed + 200)?,
+            Weights::random(gate, num * ffn_size * if fused { 2 } else { 1 }, hidden_size, seed)?.scaled(num),
+            Weights::random(up, num * ffn_size, hidden_size, seed + 100)?.scaled(num),
+            Weights::random(down, num * hidden_size, ffn_size, seed + 200)?.scaled(num),
         ];
         let (x, norm) = (random.values(case.rows * hidden_size), random.values(hidden_size));
         let biases = [ffn_size, ffn_size, hidden_size].map(|rows| random.values(num * rows));
@@ -247,13 +258,13 @@ impl Layer {
         Ok(Self { spec, x, norm, router, weights, biases, router_bias, choice_bias, fused, routed })
     }
 
-    /// The layer with its rows from `first` on alone.
+    /// Returns the layer with only its rows from `first` on.
     fn rows_from(&self, first: usize) -> Self {
         Self { x: self.x[first * self.spec.hidden_size..].to_vec(), ..self.clone() }
     }
 
-    /// `got` is what became of the first `rows` rows. An element may be off by a part of the largest change of its row:
-    /// what two products of roundings to f32, 16 bits or 8 bits may add up to.
+    /// Compares `got`, the first `rows` rows after the op. The tolerance of an element is relative to the largest
+    /// change of its row. It covers the roundings of two products to f32, 16 bits or 8 bits.
     fn compare(&self, case: &Case, rows: usize, got: &[f32], sum: Sum, tally: &mut Tally<'_>) -> Result<()> {
         let tolerance = match case.types {
             [GgmlType::F32, ..] => 1e-5,
@@ -272,7 +283,7 @@ impl Layer {
         Ok(())
     }
 
-    /// The experts that may be chosen: all, or those of the groups whose best two have the largest sums.
+    /// Returns the experts that may be chosen: all, or those of the groups with the largest sums of two best scores.
     fn open_experts(&self, compared: &[f64]) -> Result<Vec<usize>> {
         let Some(ExpertGroups { num, used }) = self.spec.groups else { return Ok((0..compared.len()).collect()) };
         let of_group = compared.len() / num;
@@ -290,7 +301,7 @@ impl Layer {
         Ok(order[..used].iter().flat_map(|group| group * of_group..(group + 1) * of_group).collect())
     }
 
-    /// The sum that the experts add to the row `x`.
+    /// Returns the sum that the experts add to the row `x`.
     fn reference(&self, x: &[f32], ties: bool) -> Result<Vec<f64>> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, normalize, scale, .. } = self.spec;
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
@@ -307,7 +318,7 @@ impl Layer {
             }
             Gating::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
         };
-        // Without a bias of the choice the logits are in the same order, and further apart.
+        // Without a choice bias, compare logits: they have the same order, at larger distances.
         let compared = match (self.spec.choice_bias, self.spec.groups) {
             (false, None) => logits,
             (has_bias, _) => plus(shares.clone(), has_bias.then_some(&self.choice_bias)),
@@ -325,6 +336,10 @@ impl Layer {
         let sum: f64 = if normalize { chosen.iter().map(|&e| shares[e]).sum() } else { 1.0 };
         let mut change = vec![0.0; hidden];
         for &expert in chosen {
+            let factor = self.routed.as_ref().map_or(1.0, |[_, factors]| f64::from(factors[expert]));
+            let weight = factor * f64::from(scale) * shares[expert] / sum;
+            let [of_input, of_output] = if self.spec.weighs_inputs { [weight, 1.0] } else { [1.0, weight] };
+            let x: Vec<f64> = x.iter().map(|x| of_input * x).collect();
             let of_expert = |part: usize, rows: usize, x: &[f64]| {
                 let (part_of, place) = match self.fused && part < 2 {
                     true => (0, 2 * expert + part),
@@ -341,9 +356,8 @@ impl Layer {
                 false => plain(self.spec.activation, up),
             };
             let gated: Vec<f64> = pairs.map(activated).collect();
-            let factor = self.routed.as_ref().map_or(1.0, |[_, factors]| f64::from(factors[expert]));
             for (change, y) in change.iter_mut().zip(of_expert(2, hidden, &gated)) {
-                *change += factor * f64::from(scale) * shares[expert] / sum * y;
+                *change += of_output * y;
             }
         }
         Ok(change)
@@ -362,7 +376,7 @@ fn multiply(matrix: &[f32], x: &[f64]) -> Vec<f64> {
 }
 
 fn view<'a>(name: &'a str, rows: usize, cols: usize, data: &'a [u8]) -> TensorView<'a> {
-    TensorView { name, ggml_type: GgmlType::F32, rows, cols, data }
+    TensorView { name, ggml_type: GgmlType::F32, rows, cols, data, scales: &[] }
 }
 
 /// A layer on a backend.
@@ -371,7 +385,7 @@ struct Rig<L: Loader> {
     spec: ExpertSpec,
     table: <L::Backend as Backend>::Matrix,
     norm: <L::Backend as Backend>::Vector,
-    /// The norm of what the router reads, and a buffer for it.
+    /// The norm of the router's input, and a buffer for it.
     router_norm: Option<<L::Backend as Backend>::Vector>,
     routed: super::BufferOf<L>,
     experts: <L::Backend as Backend>::Experts,
@@ -416,7 +430,7 @@ impl<L: Loader> Rig<L> {
         Ok(Self { backend: loader.finish()?, spec, table, norm, router_norm, routed, experts, work, residual, normed })
     }
 
-    /// The first `rows` rows of the table through the layer.
+    /// Passes the first `rows` rows of the table through the layer.
     fn run(&mut self, rows: usize) -> Result<Vec<f32>> {
         // The fused op has one norm for router and experts.
         if self.router_norm.is_some() {
@@ -429,7 +443,7 @@ impl<L: Loader> Rig<L> {
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }
 
-    /// Runs the op alone, behind a norm of its own. The rows are there before it.
+    /// Runs the op alone after a separate norm. Fills the rows beforehand.
     fn run_op(&mut self, rows: usize, sum: Sum) -> Result<Vec<f32>> {
         let Self { backend, table, norm, router_norm, routed, experts, work, residual, normed, .. } = self;
         fill(backend, table, rows, residual)?;

@@ -1,4 +1,4 @@
-//! Ops that are fused where the device can: a decoder's half layers, over f32 weights, against f64.
+//! Ops that a device may fuse: the half layers of a decoder over f32 weights, compared with f64.
 
 use super::reference::{self, HostNorm};
 use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
@@ -13,12 +13,12 @@ use crate::tensor::TensorView;
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
 const EPS: f32 = 1e-5;
 
-/// How a family of models builds its half layers.
+/// The half layers of a model family.
 struct Style {
-    /// `None`: without a norm.
+    /// `None` means no norm.
     norm: Option<NormKind>,
     activation: Activation,
-    /// Whether the norm, and gate and up, have biases.
+    /// True if the norm, and gate and up, have biases.
     biases: bool,
 }
 
@@ -104,7 +104,7 @@ fn half_layer<L: Loader>(
     Ok(())
 }
 
-/// Gate and up, stacked, with their biases.
+/// Uploads gate and up as a stack with their biases.
 fn gate_and_up<L: Loader>(
     loader: &mut L,
     weights: &[f32],
@@ -114,7 +114,7 @@ fn gate_and_up<L: Loader>(
     let rows = weights.len() / cols / 2;
     let data: Vec<_> = weights.chunks(rows * cols).map(bytes_of).collect();
     let biases: Vec<_> = bias.iter().flat_map(|bias| bias.chunks(rows)).map(bytes_of).collect();
-    let view = |name, rows, cols, data| TensorView { name, ggml_type: GgmlType::F32, rows, cols, data };
+    let view = |name, rows, cols, data| TensorView { name, ggml_type: GgmlType::F32, rows, cols, data, scales: &[] };
     let parts = data.iter().enumerate().map(|(i, data)| LinearPart {
         weight: view("gate or up", rows, cols, data),
         bias: biases.get(i).map(|bias| view("bias", 1, rows, bias)),

@@ -1,4 +1,4 @@
-//! Gate and up of a feed-forward with their activation, over weights as files have them, against f64.
+//! Gate and up of a feed-forward with their activation, for weight types of real files, compared with f64.
 
 use super::linear::Weights;
 use super::reference::{self, HostNorm};
@@ -8,16 +8,18 @@ use crate::backend::{Activation, Backend, Fusions, LinearPart, Loader, Norm, Nor
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
-/// `[rows, inputs, outputs]`: rows about the tile sizes of matrix units, outputs that end within a tile and a block.
+/// `[rows, inputs, outputs]`. Rows are around the tile sizes of matrix units, and outputs end within a tile and a
+/// block.
 const SHAPES: [[usize; 3]; 5] = [[2, 256, 273], [8, 512, 35], [11, 256, 17], [24, 256, 17], [40, 256, 17]];
 const TYPES: [GgmlType; 4] = [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::Q8_0, GgmlType::BF16];
-const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu];
+const ACTIVATIONS: [Activation; 4] =
+    [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu, Activation::ClampedSilu { limit: 0.5 }];
 const EPS: f32 = 1e-5;
-/// Most that a product may be wrong by, of the length of its terms: six standard deviations and more of what
-/// activations lose that are rounded to int8 in blocks of up to 32, each independently. A product in another's place,
-/// or a block with another's scale, is wrong by about the whole length.
+/// Tolerance of a product, relative to the length of its terms. It is at least six standard deviations of independent
+/// int8 roundings of activations in blocks of up to 32. A misplaced product, or a block with another block's scale, is
+/// wrong by about the whole length.
 const OF_LENGTH: f64 = 0.05;
-/// Half a step of bf16, relative: outputs may be 16-bit numbers.
+/// Half a rounding step of bf16, relative. Outputs may be 16-bit numbers.
 const BF16: f64 = 1.0 / 256.0;
 
 pub(crate) fn check<L: Loader>(
@@ -34,7 +36,7 @@ pub(crate) fn check<L: Loader>(
     Ok(())
 }
 
-/// Checks one shape; odd seeds have a bias and no norm.
+/// Checks one shape. Odd seeds have a bias and no norm.
 pub(crate) fn check_shape<L: Loader>(
     mut loader: L,
     ggml_type: GgmlType,
@@ -52,7 +54,7 @@ pub(crate) fn check_shape<L: Loader>(
     let (gate, up) = (gate?, up?);
     let biases = [random.values(outputs), random.values(outputs)];
     let bytes = biases.each_ref().map(|bias| bytes_of(bias));
-    let bias = |data| TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: outputs, data };
+    let bias = |data| TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: outputs, data, scales: &[] };
     let parts = [(&gate, &bytes[0]), (&up, &bytes[1])]
         .map(|(weights, data)| LinearPart { weight: weights.view(), bias: plain.then(|| bias(data)) });
     let gate_up = loader.upload_matrix(&parts, &mut |_| Ok(()))?;

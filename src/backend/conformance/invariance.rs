@@ -1,4 +1,4 @@
-//! Batch invariance, bit for bit: attention of a token alone, in a chunk, and in a mixed batch; the other ops row by
+//! Batch invariance, bit for bit: attention of a token alone, in a chunk and in a mixed batch, and the other ops row by
 //! row.
 
 use super::attention::{BIDIRECTIONAL, CASES, INT8};
@@ -16,7 +16,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     rows_alone(loader(200)?, tally)
 }
 
-/// Chunked prefill equals whole prefill equals decode, alone or with others; the pool around them is NaN.
+/// Chunked prefill equals whole prefill equals decode, alone or with other sequences. Unused parts of the pool are NaN.
 fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     let causal = INT8.iter().filter(|case| case.reach.is_none());
     let cases: Vec<_> = CASES.iter().chain(causal).collect();
@@ -34,7 +34,7 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
                 for start in (0..end).step_by(chunk) {
                     let part = Piece { cached: start, new: chunk.min(end - start), ..piece.clone() };
                     let out = rig.step(case.scoring(), &[part])?;
-                    let wanted = piece.cached.saturating_sub(start) * case.layout().q_cols();
+                    let wanted = piece.cached.saturating_sub(start) * case.layout().out_cols();
                     alone.extend_from_slice(out.get(wanted..).unwrap_or(&[]));
                 }
             }
@@ -44,7 +44,7 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
     Ok(())
 }
 
-/// Prompts that tokens see on both sides are computed as a whole: each alone is as it is with the others.
+/// Bidirectional prompts are computed whole. Each gives equal bits alone and with others.
 fn whole_prompts<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     for (seed, case) in tally.part(&BIDIRECTIONAL) {
         if case.seqs.iter().any(|&(cached, _)| cached > 0) {

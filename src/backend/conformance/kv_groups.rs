@@ -1,5 +1,4 @@
-//! Layers of two KV groups in one step: each group with block tables, slots, copies, head shape and size of pool of its
-//! own.
+//! Layers of two KV groups in one step. Each group has its own block tables, slots, copies, head shape and pool size.
 
 use super::attention::{Case, case, expected};
 use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
@@ -10,7 +9,7 @@ use crate::backend::{
 use crate::batch::{Batch, BlockCopy, GroupKind};
 use crate::config::KvCacheDtype;
 
-/// Prompts, chunks and single tokens; then single tokens alone.
+/// Prompts, chunks and single tokens together; then single tokens only.
 const SEQS: [&[(usize, usize)]; 2] = [&[(0, 33), (40, 1), (17, 20), (0, 1)], &[(40, 1), (3, 1), (90, 1)]];
 
 pub(crate) fn check<L: Loader>(
@@ -51,7 +50,7 @@ impl<L: Loader> Layer<L> {
         Ok(Self {
             table: matrix(loader, &rows, layout.cols())?,
             qkv: loader.alloc_buffer(most, layout.cols())?,
-            out: loader.alloc_buffer(most, layout.q_cols())?,
+            out: loader.alloc_buffer(most, layout.out_cols())?,
             kv: kv_layer(loader, spec)?,
             case,
             rows,
@@ -62,7 +61,7 @@ impl<L: Loader> Layer<L> {
     }
 }
 
-/// The step of two layers' pieces, whose tokens are the same.
+/// Returns the step of two layers' pieces, which have the same tokens.
 fn batch<L: Loader>(layers: &[Layer<L>; 2], of_step: impl Fn(&Piece) -> Piece, kinds: [GroupKind; 2]) -> Batch {
     let [first, second] = [0, 1].map(|i| {
         let pieces: Vec<Piece> = layers[i].pieces.iter().map(&of_step).filter(|piece| piece.new > 0).collect();
@@ -109,7 +108,7 @@ fn check_cases<L: Loader>(
             Ok(())
         })?;
         for layer in layers {
-            let cols = layer.case.layout().q_cols();
+            let cols = layer.case.layout().out_cols();
             layer.got = backend.to_host(&layer.out, batch.num_tokens(), cols)?.to_vec();
         }
         Ok(())
@@ -121,14 +120,14 @@ fn check_cases<L: Loader>(
         }
     };
 
-    // The first batch stores the tokens that the sequences have in the cache; the second is the step.
+    // The first batch stores the cached tokens of the sequences; the second is the step.
     let before = batch(&layers, |piece| Piece { cached: 0, new: piece.cached, ..piece.clone() }, [GroupKind::Full; 2]);
     run(&mut layers, &before)?;
     let now = batch(&layers, Piece::clone, kinds);
     run(&mut layers, &now)?;
     judge(&what, &layers);
 
-    // The step again, with a block of each group in another place, where the step copies it to.
+    // Repeat the step with a block of each group moved, which the step itself copies.
     let mut block_copies = Vec::new();
     for (group, Layer { pieces, spec, .. }) in (0..).zip(&mut layers) {
         let is_free = |block: &u32| pieces.iter().all(|piece| !piece.blocks.contains(block));

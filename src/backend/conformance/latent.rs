@@ -1,5 +1,5 @@
-//! Multi-head latent attention: matrices of heads, the rows of the cache, and attention over them, against the plain
-//! form in f64, in which every head has keys and values of its own.
+//! Multi-head latent attention: matrices of heads, rows of the cache, and attention over them. The f64 reference uses
+//! the plain form, in which every head has its own keys and values.
 
 use half::f16;
 
@@ -16,7 +16,7 @@ use crate::quant::GgmlType;
 
 const EPS: f32 = 1e-5;
 
-/// Sequences as `(tokens in the cache, tokens of the step)`.
+/// Sequences are `(tokens in the cache, tokens of the step)`.
 struct Case {
     shape: LatentShape,
     block_size: usize,
@@ -27,7 +27,8 @@ struct Case {
     seqs: &'static [(usize, usize)],
 }
 
-/// `heads`, then the elements of a head's parts without and with RoPE, of the latent, and of a head's values.
+/// Returns a case from the number of heads and the sizes: a head's parts without and with RoPE, the latent, and a
+/// head's values.
 const fn case([num_heads, plain_dim, rope_dim, rank, value_dim]: [usize; 5], seqs: &'static [(usize, usize)]) -> Case {
     let shape = LatentShape { num_heads, plain_dim, rope_dim, rank, value_dim };
     let (dtype, weights) = (KvCacheDtype::F16, GgmlType::F16);
@@ -36,9 +37,9 @@ const fn case([num_heads, plain_dim, rope_dim, rank, value_dim]: [usize; 5], seq
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (5, 40)];
 const SINGLE: &[(usize, usize)] = &[(40, 1), (3, 1), (300, 1), (0, 1)];
-const FAR: Option<Temperature> = Some(Temperature { scale: 0.5, context: 12 });
+const FAR: Option<Temperature> = Some(Temperature { scale: 0.5, context: 12, offset: 5 });
 
-/// Sizes that are no multiple of anything first; those of the golden models; those of DeepSeek V3 and GLM-4.7-Flash.
+/// First sizes that are a multiple of nothing, then those of the golden models, of DeepSeek V3 and of GLM-4.7-Flash.
 const CASES: [Case; 13] = [
     case([1, 1, 2, 1, 1], &[(0, 5), (20, 1)]),
     Case { block_size: 32, ..case([3, 5, 4, 7, 3], MIX) },
@@ -55,7 +56,7 @@ const CASES: [Case; 13] = [
     Case { weights: GgmlType::BF16, ..case([2, 80, 32, 260, 70], &[(0, 20), (130, 1), (0, 66)]) },
 ];
 
-/// Contexts that devices split, for a single token and for a chunk of a prompt.
+/// Contexts that devices split, for a single token and for a prompt chunk.
 const LONG: Case = case([9, 16, 16, 64, 16], &[(1100, 1), (40, 1), (2100, 9)]);
 
 pub(crate) fn check<L: Loader>(
@@ -73,7 +74,7 @@ pub(crate) fn check<L: Loader>(
     Ok(())
 }
 
-/// A step in one piece and in chunks gives the same bits.
+/// A step at once and in chunks gives equal bits.
 pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     for (seed, case) in tally.part(&CASES) {
         let what = format!("{}, in chunks", case.name());
@@ -112,7 +113,7 @@ fn check_case<L: Loader>(loader: L, accuracy: Accuracy, seed: u64, case: &Case, 
     let got = rig.run(&rows.pieces, Vec::new())?;
     tally.close(&what, &got, &expected, 0.0, tolerance);
 
-    // The step again, with its sequences' first blocks in other places, where the step copies them to.
+    // Repeat the step with the first blocks of its sequences moved, which the step itself copies.
     let mut copies = Vec::new();
     let mut free: Vec<u32> = (0..rows.num_blocks as u32).collect();
     free.retain(|block| rows.pieces.iter().all(|piece| !piece.blocks.contains(block)));
@@ -133,8 +134,8 @@ impl Case {
         format!("{shape:?} of {} over {dtype:?}{temperature}", weights.name())
     }
 
-    /// Errors are a part of the largest result: what the cache rounds, the activations of a product (8 bits on a CPU,
-    /// 16 on a GPU), and matrices that a GPU keeps in f16.
+    /// Returns the tolerance relative to the largest result. It covers the rounding of the cache and of matrices that a
+    /// GPU stores as f16. It also covers the activations of a product, which have 8 bits on a CPU and 16 on a GPU.
     fn tolerance(&self, accuracy: Accuracy) -> f64 {
         let of_cache = if self.dtype == KvCacheDtype::F16 { 2e-3 } else { 3e-5 };
         let of_products = match self.weights {
@@ -147,14 +148,14 @@ impl Case {
 
     fn scoring(&self) -> Scoring {
         let LatentShape { plain_dim, rope_dim, rank, .. } = self.shape;
-        // Scores of uniform numbers are then about 2 from their mean, so that the softmax has peaks.
+        // Scores of uniform numbers then differ from their mean by about 2, so the softmax has peaks.
         let variance = (plain_dim * rank) as f32 / 27.0 + rope_dim as f32 / 9.0;
         let of_weights = if self.weights == GgmlType::Q8_0 { 3.0 } else { 1.0 };
         Scoring { scale: 2.0 * of_weights / variance.sqrt(), softcap: None }
     }
 }
 
-/// Rows of all tokens of a case, sequence after sequence, and its weights.
+/// The rows of all tokens of a case, sequence after sequence, and its weights.
 struct Rows {
     q: Vec<f32>,
     latents: Vec<f32>,
@@ -187,7 +188,7 @@ impl Rows {
             keys: Weights::random(case.weights, heads * shape.rank, shape.plain_dim, seed + 1)?,
             values: Weights::random(case.weights, heads * shape.value_dim, shape.rank, seed + 2)?,
             rope: RopeSpec {
-                kind: RopeKind::Norm,
+                kind: if seed % 3 == 1 { RopeKind::Neox } else { RopeKind::Norm },
                 inv_freq: random.values(shape.rope_dim / 2),
                 magnitude: if seed.is_multiple_of(2) { 1.0 } else { 0.75 },
             },
@@ -196,7 +197,7 @@ impl Rows {
         })
     }
 
-    /// The latent of a token, and the key that RoPE has rotated, as the cache holds them.
+    /// Returns a token's latent and its rotated key with the rounding of the cache.
     fn row(&self, case: &Case, first_row: usize, position: usize) -> [Vec<f64>; 2] {
         let LatentShape { rank, .. } = case.shape;
         let is_f16 = case.dtype == KvCacheDtype::F16;
@@ -209,10 +210,14 @@ impl Rows {
         [latent.collect(), self.rotated(key, position).into_iter().map(stored).collect()]
     }
 
-    /// Pairs of neighbours, rotated.
+    /// Returns the rotated pairs contiguously, for pairs of neighbours or of the two halves. Products ignore the order.
     fn rotated(&self, x: &[f32], position: usize) -> Vec<f64> {
-        let pairs = x.as_chunks::<2>().0.iter().zip(&self.rope.inv_freq);
-        let rotate = |(&[a, b], inv_freq): (&[f32; 2], &f32)| {
+        let pair = |i: usize| match self.rope.kind {
+            RopeKind::Norm => [x[2 * i], x[2 * i + 1]],
+            RopeKind::Neox => [x[i], x[x.len() / 2 + i]],
+        };
+        let pairs = (0..x.len() / 2).map(pair).zip(&self.rope.inv_freq);
+        let rotate = |([a, b], inv_freq): ([f32; 2], &f32)| {
             let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
             let (a, b) = (f64::from(a), f64::from(b));
             [a * cos - b * sin, a * sin + b * cos].map(|x| x * f64::from(self.rope.magnitude))
@@ -220,7 +225,7 @@ impl Rows {
         pairs.flat_map(rotate).collect()
     }
 
-    /// Values of the new tokens of a sequence, `[new, value_cols]`: each head has keys and values of its own.
+    /// Returns the values of a sequence's new tokens, `[new, value_cols]`. Each head has its own keys and values.
     fn expected(&self, case: &Case, piece: &Piece) -> Vec<f64> {
         let LatentShape { num_heads, plain_dim, rank, value_dim, .. } = case.shape;
         let end = piece.cached + piece.new;
@@ -275,7 +280,7 @@ struct Rig<L: Loader> {
     spec: KvLayerSpec,
     scoring: Scoring,
     temperature: Option<Temperature>,
-    /// Rows of all tokens, and after them a block of rows of NaN.
+    /// The rows of all tokens, followed by a block of rows of NaN.
     q_table: <L::Backend as Backend>::Matrix,
     latent_table: <L::Backend as Backend>::Matrix,
     norm: <L::Backend as Backend>::Vector,
@@ -324,14 +329,14 @@ impl<L: Loader> Rig<L> {
             out: loader.alloc_buffer(most, shape.value_cols())?,
             backend: loader.finish()?,
         };
-        // Whoever reads what was not stored shows it.
+        // Fill the cache with NaN, which exposes a read of anything not stored.
         for block in 0..num_blocks as u32 {
             rig.store_rows(Piece { first_row: num_rows, blocks: vec![block], cached: 0, new: block_size })?;
         }
         Ok(rig)
     }
 
-    /// Stores what sequences have in the cache.
+    /// Stores the cached tokens of the sequences.
     fn store(&mut self, pieces: &[Piece]) -> Result<()> {
         for piece in pieces.iter().filter(|piece| piece.cached > 0) {
             self.store_rows(Piece { cached: 0, new: piece.cached, ..piece.clone() })?;
@@ -339,12 +344,12 @@ impl<L: Loader> Rig<L> {
         Ok(())
     }
 
-    /// Stores the new tokens and attends to nothing: the square of a long context takes a simulated device minutes.
+    /// Stores the new tokens without attention, which would take a simulated device minutes for a long context.
     fn store_rows(&mut self, piece: Piece) -> Result<()> {
         self.step(&[piece], Vec::new(), false)
     }
 
-    /// The values of the new tokens.
+    /// Returns the values of the new tokens.
     fn run(&mut self, pieces: &[Piece], block_copies: Vec<BlockCopy>) -> Result<Vec<f32>> {
         self.step(pieces, block_copies, true)?;
         let rows = pieces.iter().map(|piece| piece.new).sum();

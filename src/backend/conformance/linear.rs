@@ -1,8 +1,8 @@
-//! Matrix products and embedding rows of every tensor type, against f64 over the scalar decoders.
+//! Matrix products and embedding rows of every tensor type, compared with f64 over the scalar decoders.
 //!
-//! The tolerance is six standard deviations of what a backend may round, each rounding uniform and independent: the
-//! activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A wrong scale,
-//! column or sign of a single block is far outside.
+//! The tolerance is six standard deviations of the rounding error of a backend, with uniform and independent roundings.
+//! A backend may round activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A
+//! wrong scale, column or sign of a single block is far outside.
 
 use super::reference::HostNorm;
 use super::{Random, Tally, bytes_of, fill, matrix, rows_batch, two_buffers, vector, within};
@@ -13,8 +13,8 @@ use crate::{Error, Result};
 
 const EPS: f32 = 1e-5;
 
-/// `(rows, out_rows, cols)`; `cols` is rounded up to whole blocks of the type. Rows: one (matrix times vector), and
-/// those about the tile sizes of matrix units.
+/// `(rows, out_rows, cols)`; `cols` is rounded up to whole blocks of the type. There are single rows (matrix-vector
+/// products), and numbers of rows around the tile sizes of matrix units.
 const SHAPES: [(usize, usize, usize); 9] = [
     (1, 33, 576),
     (1, 17, 4864),
@@ -27,17 +27,17 @@ const SHAPES: [(usize, usize, usize); 9] = [
     (65, 20, 64),
 ];
 
-/// Rows of f32 weights, so many that a GPU multiplies them in larger blocks: `(rows, out_rows, cols)`.
+/// `(rows, out_rows, cols)` with so many rows that a GPU multiplies f32 weights in larger blocks.
 const MANY: [(usize, usize, usize); 2] = [(577, 35, 320), (513, 17, 33)];
 
 /// Rows longer than a kernel may hold at once.
 const LONG: [(GgmlType, usize); 3] = [(GgmlType::F32, 8320), (GgmlType::F16, 8500), (GgmlType::Q8_0, 16_416)];
 
-/// Stacks of two types: types, outputs of each, inputs, and the rows of activations.
+/// Stacks of two types: types, outputs of each, inputs, and the numbers of activation rows.
 type Stack = ([GgmlType; 2], [usize; 2], usize, &'static [usize]);
 const STACKS: [Stack; 4] = [
-    // Common files stack V (Q6_K) beside Q and K (Q4_K): a backend may have kernels for that. The numbers of rows are
-    // about the tile sizes of matrix units.
+    // Common files stack V (Q6_K) with Q and K (Q4_K), for which a backend may have special kernels. The numbers of
+    // rows are around the tile sizes of matrix units.
     ([GgmlType::Q4_K, GgmlType::Q6_K], [37, 21], 768, &[1, 5, 8, 13, 16, 17]),
     ([GgmlType::Q5_K, GgmlType::Q6_K], [35, 67], 256, &[1, 2, 9]),
     // Long enough to be split along the columns.
@@ -45,9 +45,9 @@ const STACKS: [Stack; 4] = [
     ([GgmlType::Q6_K, GgmlType::Q4_0], [17, 33], 512, &[1, 8]),
 ];
 
-/// Elements that may share one scale, of weights and of quantised activations.
+/// Elements that may share one scale, both of weights and of quantized activations.
 const GROUP: usize = 32;
-/// Half a step of f16 and bf16, relative; of f32 sums, with room for their length.
+/// Half a rounding step of f16 and of bf16, relative; and of f32 sums, with room for their length.
 const F16: f64 = 1.0 / 2048.0;
 const BF16: f64 = 1.0 / 256.0;
 const SUMS: f64 = 1.0 / (1u64 << 20) as f64;
@@ -78,7 +78,7 @@ pub(crate) fn check<L: Loader>(
     Ok(())
 }
 
-/// The cases of one type.
+/// Checks the cases of one type.
 pub(crate) fn check_type<L: Loader>(
     loader: impl Fn(usize) -> Result<L>,
     ggml_type: GgmlType,
@@ -103,11 +103,13 @@ pub(super) struct Weights {
     rows: usize,
     cols: usize,
     data: Vec<u8>,
+    /// Factors in the file's bytes, of NVFP4 alone.
+    scales: Vec<u8>,
     pub(super) values: Vec<f32>,
 }
 
 impl Weights {
-    /// Blocks of random bytes, but with scales of sane size: a random f16 may be infinite.
+    /// Returns blocks of random bytes with scales of a sane size, since a random f16 may be infinite.
     pub(super) fn random(ggml_type: GgmlType, rows: usize, cols: usize, seed: u64) -> Result<Self> {
         let mut random = Random(seed);
         let bytes = ggml_type.block_bytes();
@@ -121,8 +123,10 @@ impl Weights {
                 GgmlType::F16 => block.copy_from_slice(&half::f16::from_f32(random.value()).to_le_bytes()),
                 GgmlType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.value()).to_le_bytes()),
                 GgmlType::MXFP4 => block[0] = 118 + block[0] % 8,
+                // Scales of 2^-5 to almost 2^-1, and some that are subnormal.
+                GgmlType::NVFP4 => block[..4].iter_mut().for_each(|s| *s = if *s < 16 { *s % 8 } else { 16 + *s % 32 }),
                 GgmlType::IQ1_M => {
-                    // the scale is the upper nibble of four words
+                    // the scale consists of the upper nibbles of four words
                     let scale = u16::from_le_bytes(scale());
                     for k in 0..4 {
                         block[49 + 2 * k] = (block[49 + 2 * k] & 15) | (((scale >> (4 * k)) & 15) as u8) << 4;
@@ -133,15 +137,36 @@ impl Weights {
         }
         let mut values = vec![0.0; rows * cols];
         dequantize(ggml_type, &data, &mut values)?;
-        Ok(Self { ggml_type, rows, cols, data, values })
+        Ok(Self { ggml_type, rows, cols, data, scales: Vec::new(), values }.scaled(1))
+    }
+
+    /// The weights with `num` factors, each of an equal number of rows, in place of one, if their type has factors.
+    pub(super) fn scaled(mut self, num: usize) -> Self {
+        if self.ggml_type == GgmlType::NVFP4 {
+            let before = self.scales.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+            let factors: Vec<f32> = (0..num).map(|i| 0.75 * 0.5f32.powi(i as i32 % 3)).collect();
+            self.scales = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+            let of_one = self.values.len() / num;
+            for (values, factor) in self.values.chunks_exact_mut(of_one).zip(factors) {
+                values.iter_mut().for_each(|value| *value *= factor / before);
+            }
+        }
+        self
     }
 
     pub(super) fn view(&self) -> TensorView<'_> {
-        TensorView { name: "weights", ggml_type: self.ggml_type, rows: self.rows, cols: self.cols, data: &self.data }
+        TensorView {
+            name: "weights",
+            ggml_type: self.ggml_type,
+            rows: self.rows,
+            cols: self.cols,
+            data: &self.data,
+            scales: &self.scales,
+        }
     }
 }
 
-/// Byte offsets of the f16 scales (and minima) in a block.
+/// Returns the byte offsets of the f16 scales (and minimums) in a block.
 fn scale_offsets(ggml_type: GgmlType) -> &'static [usize] {
     match ggml_type {
         GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => &[0, 2],
@@ -163,7 +188,7 @@ fn product<L: Loader>(loader: L, weights: &Weights, rows: usize, with_bias: bool
     Ok(())
 }
 
-/// A matrix on a backend, and rows to multiply it with.
+/// A matrix on a backend, and the rows to multiply it with.
 pub(super) struct ProductRig<L: Loader> {
     backend: L::Backend,
     matrix: <L::Backend as Backend>::Matrix,
@@ -171,7 +196,7 @@ pub(super) struct ProductRig<L: Loader> {
     out: super::BufferOf<L>,
     rows: usize,
     x: Vec<f32>,
-    /// Bias of each output; zeros where the stack has none.
+    /// Bias of each output; zeros if the stack has none.
     bias: Vec<f32>,
 }
 
@@ -183,8 +208,14 @@ impl<L: Loader> ProductRig<L> {
         x[..cols / 4].fill(0.0); // whole blocks of zeros
         let bias = if with_bias { random.values(weights.rows) } else { vec![0.0; weights.rows] };
         let bias_data = bytes_of(&bias);
-        let bias_view =
-            TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: weights.rows, data: &bias_data };
+        let bias_view = TensorView {
+            name: "bias",
+            ggml_type: GgmlType::F32,
+            rows: 1,
+            cols: weights.rows,
+            data: &bias_data,
+            scales: &[],
+        };
         let part = LinearPart { weight: weights.view(), bias: with_bias.then_some(bias_view) };
         let uploaded = loader.upload_matrix(&[part], &mut |_| Ok(()))?;
         let table = matrix(&mut loader, &x, cols)?;
@@ -202,7 +233,7 @@ impl<L: Loader> ProductRig<L> {
         Ok(self.backend.to_host(&self.out, self.rows, self.bias.len())?.to_vec())
     }
 
-    /// The right products, each with its tolerance.
+    /// Returns the expected products, each with its tolerance.
     pub(super) fn expected(&self, weights: &Weights) -> impl ExactSizeIterator<Item = (f64, f64)> {
         let mut expected = Vec::with_capacity(self.rows * weights.rows);
         for x in self.x.chunks(weights.cols) {
@@ -215,7 +246,7 @@ impl<L: Loader> ProductRig<L> {
     }
 }
 
-/// The three products of a stack, with bias: of rows as they are, added to others, and of normed rows.
+/// Checks the three products of a stack with bias: plain, added to other rows, and of normed rows.
 fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize, tally: &mut Tally<'_>) -> Result<()> {
     let (cols, outputs) = (weights[0].cols, weights[0].rows + weights[1].rows);
     let [first, second] = weights.each_ref().map(|part| format!("{} of {}", part.ggml_type.name(), part.rows));
@@ -229,7 +260,7 @@ fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize, tally:
     let bias_data = [first_bias, second_bias].map(bytes_of);
     let parts = [0, 1].map(|i| {
         let (cols, data) = (weights[i].rows, &bias_data[i][..]);
-        let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols, data };
+        let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols, data, scales: &[] };
         LinearPart { weight: weights[i].view(), bias: Some(bias) }
     });
     let uploaded = loader.upload_matrix(&parts, &mut |_| Ok(()))?;
@@ -277,7 +308,7 @@ fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize, tally:
     Ok(())
 }
 
-/// `w · x`, and how far a backend may be from it.
+/// Returns `w · x` and the error that a backend may have.
 fn reference(ggml_type: GgmlType, w: &[f32], x: &[f32]) -> (f64, f64) {
     let (mut sum, mut magnitude, mut variance) = (0.0, 0.0, 0.0);
     for (w, x) in w.chunks(GROUP).zip(x.chunks(GROUP)) {
@@ -305,7 +336,7 @@ fn reference(ggml_type: GgmlType, w: &[f32], x: &[f32]) -> (f64, f64) {
     (sum, 6.0 * variance.sqrt() + SUMS * (magnitude + 1.0))
 }
 
-/// Embedding rows must be exact, or the nearest f16 where a backend may keep the type as that.
+/// Embedding rows must be exact, or the nearest f16 if a backend may store the type as f16.
 fn embedding<L: Loader>(mut loader: L, weights: &Weights, tally: &mut Tally<'_>) -> Result<()> {
     let what = format!("embedding of {}", weights.ggml_type.name());
     tally.begin(&what)?;
@@ -330,7 +361,7 @@ fn embedding<L: Loader>(mut loader: L, weights: &Weights, tally: &mut Tally<'_>)
     Ok(())
 }
 
-/// Types that no GPU kernel multiplies as they lie in the file.
+/// True for types that no GPU kernel multiplies in the file's layout.
 fn may_be_kept_as_f16(ggml_type: GgmlType) -> bool {
-    ["IQ1", "IQ2", "IQ3", "TQ"].iter().any(|family| ggml_type.name().starts_with(family))
+    ["IQ1", "IQ2_XS", "IQ2_S", "IQ3_S"].iter().any(|family| ggml_type.name().starts_with(family))
 }

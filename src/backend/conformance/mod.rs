@@ -1,6 +1,6 @@
-//! The cases that every backend must compute, as data (shape, seed, tolerance; odd sizes first), against f64
-//! references, through the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on
-//! the device that it finds.
+//! The cases that every backend must pass, as data (shape, seed, tolerance; odd sizes first), compared with f64
+//! references. They use only the traits. The tests of each backend run them, and so does `rocmforge doctor --test` on
+//! the user's device.
 
 pub(crate) mod arguments;
 pub(crate) mod attention;
@@ -21,6 +21,7 @@ mod shared_kv;
 pub(crate) mod splits;
 pub(crate) mod states;
 mod tally;
+mod written;
 
 pub use tally::{Extent, Group, Tally};
 
@@ -37,23 +38,23 @@ use rope::UploadedRotation;
 
 pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
 
-/// How near a backend comes where it may compute in less than f32.
+/// The accuracy of a backend that may compute in less than f32.
 #[derive(Debug, Clone, Copy)]
 pub struct Accuracy {
-    /// Absolute error of attention over an f16 or int8 cache, whose values are up to 1.
+    /// Absolute error of attention over an f16 or int8 cache with values up to 1.
     attention_f16: f64,
 }
 
 impl Accuracy {
     pub const CPU: Self = Self { attention_f16: 2e-6 };
-    /// The matrix units take q, and the softmax's weights, as f16.
+    /// Matrix units read q and the softmax weights as f16.
     pub const GPU: Self = Self { attention_f16: 2e-3 };
 }
 
-/// Runs all cases but those of `check_invariance`; `loader` makes a fresh loader for steps of up to the given rows.
+/// Runs all cases except those of `check_invariance`. `loader` creates a new loader for steps of up to the given rows.
 ///
 /// # Errors
-/// Errors of the backend; a wrong result is no error but counted in the tally.
+/// Errors of the backend. Wrong results are no errors; the tally counts them.
 pub fn check_all<L: Loader>(
     loader: impl Fn(usize) -> Result<L> + Copy,
     accuracy: Accuracy,
@@ -62,7 +63,7 @@ pub fn check_all<L: Loader>(
     check_types(loader, accuracy, |_| true, tally)
 }
 
-/// Runs the cases of `check_all`, with products of those tensor types alone that `types` accepts.
+/// Runs the cases of `check_all`, with products only of the tensor types that `types` accepts.
 ///
 /// # Errors
 /// See `check_all`.
@@ -72,9 +73,13 @@ pub(crate) fn check_types<L: Loader>(
     types: impl Fn(GgmlType) -> bool,
     tally: &mut Tally<'_>,
 ) -> Result<()> {
+    // The compiler makes a copy of every case for each type of closure.
+    let loader: &dyn Fn(usize) -> Result<L> = &loader;
+    let types: &dyn Fn(GgmlType) -> bool = &types;
+    written::check(loader, tally)?;
     elementwise::check(loader, tally)?;
     fused::check(loader, tally)?;
-    gated::check(loader, &types, tally)?;
+    gated::check(loader, types, tally)?;
     linear::check(loader, types, tally)?;
     parts::check(loader, tally)?;
     experts::check(loader, tally)?;
@@ -89,23 +94,27 @@ pub(crate) fn check_types<L: Loader>(
     selection::check(loader, tally)
 }
 
-/// Results have the same bits whatever was computed with them.
+/// Checks that results have the same bits with any other rows in the batch.
 ///
 /// # Errors
 /// See `check_all`.
 pub fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L> + Copy, tally: &mut Tally<'_>) -> Result<()> {
+    let loader: &dyn Fn(usize) -> Result<L> = &loader;
     invariance::check(loader, tally)
 }
 
-/// Runs cases in a test: panics with what is wrong.
+/// Runs cases in a test.
+///
+/// # Panics
+/// With the texts of all wrong results.
 #[cfg(test)]
-pub(crate) fn pass(check: impl FnOnce(&mut Tally<'_>) -> Result<()>) {
+pub(crate) fn pass(extent: Extent, check: impl FnOnce(&mut Tally<'_>) -> Result<()>) {
     let mut last = String::new();
     let mut watch = |what: &str| {
         what.clone_into(&mut last);
         true
     };
-    let mut tally = Tally::new(Extent::Full, &mut watch);
+    let mut tally = Tally::new(extent, &mut watch);
     let outcome = check(&mut tally);
     let groups = tally.into_groups();
     outcome.unwrap_or_else(|error| panic!("{last}: {error}"));
@@ -114,7 +123,7 @@ pub(crate) fn pass(check: impl FnOnce(&mut Tally<'_>) -> Result<()>) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Seeded values: splitmix64, whose low cost lets cases be many.
+/// Seeded values from splitmix64, which is cheap enough for many cases.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -124,7 +133,7 @@ impl Random {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
-    /// A number uniform in -1..1.
+    /// Returns a uniform number in -1..1.
     pub(crate) fn value(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
@@ -140,7 +149,8 @@ pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
 /// Uploads f32 values as a vector.
 pub(crate) fn vector<L: Loader>(loader: &mut L, values: &[f32]) -> Result<<L::Backend as Backend>::Vector> {
     let data = bytes_of(values);
-    let view = TensorView { name: "vector", ggml_type: GgmlType::F32, rows: 1, cols: values.len(), data: &data };
+    let view =
+        TensorView { name: "vector", ggml_type: GgmlType::F32, rows: 1, cols: values.len(), data: &data, scales: &[] };
     loader.upload_vector(view)
 }
 
@@ -162,22 +172,25 @@ pub(crate) fn stack<L: Loader>(
     let data: Vec<_> = parts.iter().map(|values| bytes_of(values)).collect();
     let parts = data.iter().map(|data| {
         let rows = data.len() / size_of::<f32>() / cols;
-        LinearPart { weight: TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data }, bias: None }
+        LinearPart {
+            weight: TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data, scales: &[] },
+            bias: None,
+        }
     });
     loader.upload_matrix(&parts.collect::<Vec<_>>(), &mut |_| Ok(()))
 }
 
-/// Two buffers alike.
+/// Allocates two buffers of the same size.
 fn two_buffers<L: Loader>(loader: &mut L, rows: usize, cols: usize) -> Result<[BufferOf<L>; 2]> {
     Ok([loader.alloc_buffer(rows, cols)?, loader.alloc_buffer(rows, cols)?])
 }
 
-/// Fills `buffer` with the first `rows` rows of `table`: the traits' own way in is the embedding.
+/// Fills `buffer` with the first `rows` rows of `table` by an embedding, the only input that the traits have.
 pub(crate) fn fill<B: Backend>(backend: &mut B, table: &B::Matrix, rows: usize, buffer: &mut B::Buffer) -> Result<()> {
     within(backend, rows, |step| step.embed(Embed { table, scale: 1.0, out: &mut *buffer }))
 }
 
-/// Runs ops in a step of `rows` tokens, of which they read nothing but their number.
+/// Runs ops in a step of `rows` tokens. The ops only use their number.
 pub(crate) fn within<B: Backend>(
     backend: &mut B,
     rows: usize,
@@ -186,35 +199,35 @@ pub(crate) fn within<B: Backend>(
     backend.step(&rows_batch((0..rows as u32).collect()), &mut ops)
 }
 
-/// A KV layer of this spec.
+/// Allocates a KV layer of this spec.
 pub(crate) fn kv_layer<L: Loader>(loader: &mut L, spec: KvLayerSpec) -> Result<<L::Backend as Backend>::KvLayer> {
     let layer = loader.alloc_kv_layers(&[spec])?.pop();
     layer.ok_or_else(|| crate::Error::internal("no KV layer where one was asked for"))
 }
 
-/// A batch of one sequence of these tokens, without a cache.
+/// Returns a batch with one sequence of these tokens and no cache.
 pub(crate) fn rows_batch(token_ids: Vec<u32>) -> Batch {
     let n = token_ids.len() as u32;
     let (positions, cu_seqlens_q, context_lens) = ((0..n).collect(), vec![0, n], vec![n]);
     Batch { token_ids, positions, cu_seqlens_q, context_lens, ..Batch::default() }
 }
 
-/// RoPE that rotates nothing, for cases about attention alone.
+/// Returns a RoPE that rotates nothing, for cases of attention alone.
 pub(crate) fn no_rope() -> RopeSpec {
     RopeSpec { kind: RopeKind::Neox, inv_freq: Vec::new(), magnitude: 1.0 }
 }
 
-/// One sequence of a batch: its block table, the tokens already in the cache, and those of this step.
+/// One sequence of a batch: its block table, its cached tokens and its tokens of this step.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
-    /// Row of the rig's table that holds q, k and v of the sequence's first token.
+    /// The row of the rig's table with q, k and v of the sequence's first token.
     pub(crate) first_row: usize,
     pub(crate) blocks: Vec<u32>,
     pub(crate) cached: usize,
     pub(crate) new: usize,
 }
 
-/// The batch of `pieces`, in blocks of `block_size`. Blocks that a window has left behind are null.
+/// Returns the batch of `pieces` with blocks of `block_size`. Blocks that have left a window are null.
 pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, kind: GroupKind) -> Batch {
     let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
     let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
@@ -232,6 +245,7 @@ pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, kind: GroupKind) -> 
         let first_key = match kind {
             GroupKind::Full | GroupKind::Bidirectional { .. } => 0,
             GroupKind::Sliding { window } => (piece.cached + 1).saturating_sub(window as usize),
+            GroupKind::Chunked { size } => piece.cached / size as usize * size as usize,
         };
         for (i, &block) in piece.blocks[..end.div_ceil(block_size)].iter().enumerate() {
             group.block_tables.push(if (i + 1) * block_size <= first_key { NULL_BLOCK } else { block });
@@ -242,12 +256,12 @@ pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, kind: GroupKind) -> 
     batch
 }
 
-/// A backend with one KV layer and the buffers of attention, whose inputs are rows of a table.
+/// A backend with one KV layer and the buffers of attention. Inputs are rows of a table.
 pub(crate) struct AttentionRig<L: Loader> {
     pub(crate) backend: L::Backend,
     pub(crate) layout: QkvLayout,
     pub(crate) spec: KvLayerSpec,
-    /// All qkv rows of a case, and after them one block of rows of NaN.
+    /// All qkv rows of a case, followed by one block of rows of NaN.
     pub(crate) table: <L::Backend as Backend>::Matrix,
     pub(crate) table_rows: usize,
     pub(crate) qkv: BufferOf<L>,
@@ -259,7 +273,7 @@ pub(crate) struct AttentionRig<L: Loader> {
 }
 
 impl<L: Loader> AttentionRig<L> {
-    /// `rows`: qkv rows, of `layout.cols()`. Nothing is rotated.
+    /// Returns a rig for qkv `rows` of `layout.cols()`, without rotation.
     #[cfg(test)]
     pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Result<Self> {
         Self::with_rotation(loader, layout, spec, rows, &no_rope().into(), None)
@@ -280,7 +294,7 @@ impl<L: Loader> AttentionRig<L> {
         let most = table_rows.max(spec.block_size);
         let qkv = loader.alloc_buffer(most, layout.cols())?;
         let angles = loader.alloc_buffer(most, 2 * rotation.rope.inv_freq.len().max(1))?;
-        let out = loader.alloc_buffer(most, layout.q_cols())?;
+        let out = loader.alloc_buffer(most, layout.out_cols())?;
         let kv = kv_layer(&mut loader, spec)?;
         let rotation = rotation.upload(&mut loader)?;
         let sinks = sinks.map(|sinks| vector(&mut loader, sinks)).transpose()?;
@@ -290,7 +304,7 @@ impl<L: Loader> AttentionRig<L> {
         Ok(rig)
     }
 
-    /// Fills the whole pool with NaN: whoever reads what was not stored shows it.
+    /// Fills the whole pool with NaN, which exposes a read of anything not stored.
     fn poison(&mut self) -> Result<()> {
         for block in 0..self.spec.num_blocks as u32 {
             let piece = Piece { first_row: self.table_rows, blocks: vec![block], cached: 0, new: self.spec.block_size };
@@ -310,7 +324,7 @@ impl<L: Loader> AttentionRig<L> {
         })
     }
 
-    /// Stores what the batch's sequences have in the cache, then runs the step: store and attention.
+    /// Stores the cached tokens of the sequences, then runs the step: store and attention.
     pub(crate) fn run(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         for piece in pieces {
             let before = Piece { cached: 0, new: piece.cached, ..piece.clone() };
@@ -319,7 +333,7 @@ impl<L: Loader> AttentionRig<L> {
         self.step(scoring, pieces)
     }
 
-    /// Runs one step, without storing the tokens that came before it.
+    /// Runs one step without storing the earlier tokens.
     pub(crate) fn step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
         let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
@@ -331,18 +345,18 @@ impl<L: Loader> AttentionRig<L> {
             step.rope_and_store_kv(RopeAndStore { qkv, layout, rotation, group: 0, kv })?;
             step.attention(Attention { qkv, layout, scoring, sinks: sinks.as_ref(), group: 0, kv, out })
         })?;
-        Ok(self.backend.to_host(&self.out, batch.num_tokens(), layout.q_cols())?.to_vec())
+        Ok(self.backend.to_host(&self.out, batch.num_tokens(), layout.out_cols())?.to_vec())
     }
 
     /// Runs one step with store and attention in one op.
     pub(crate) fn rope_step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
         self.rope_attention(scoring, Some(batch))?;
-        Ok(self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols())?.to_vec())
+        Ok(self.backend.to_host(&self.out, batch.num_tokens(), self.layout.out_cols())?.to_vec())
     }
 
-    /// Queues that step; without a batch, lets the device rehearse the steps that it asks for. Returns how often its
-    /// ops were called.
+    /// Queues the step of `rope_step`, or warms up the device without a batch. Returns the number of calls of the
+    /// step's ops.
     pub(crate) fn rope_attention(&mut self, scoring: Scoring, batch: Option<&Batch>) -> Result<usize> {
         let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
         let (layout, mut calls) = (*layout, 0);
@@ -364,7 +378,7 @@ impl<L: Loader> AttentionRig<L> {
         };
         match batch {
             Some(batch) => backend.step(batch, &mut ops)?,
-            None => backend.rehearse(&mut ops)?,
+            None => backend.warm_up(&mut ops)?,
         }
         Ok(calls)
     }

@@ -1,6 +1,6 @@
-//! Products that are added to a residual, and whatever may read it next in the same step: a device may leave the sums
-//! of the product's splits to that op. Weights and rows are small whole numbers, so that sums are exact in any order,
-//! and as rows of f16.
+//! Products that are added to a residual, followed in the same step by each op that may read it. A device may let that
+//! op add the partial sums of a split-K product. Weights and rows are small whole numbers. Sums are thus exact in any
+//! order, and also as f16.
 
 use super::reference::HostNorm;
 use super::{Random, Tally, fill, matrix, two_buffers, vector, within};
@@ -12,14 +12,14 @@ use crate::backend::{
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
-/// Rows, columns of the residual, and inputs of the product: rows are long where devices split them. The last residual
-/// is longer than what a block of threads may hold at once.
+/// Rows, columns of the residual, and inputs of the product. Devices split long rows. The last residual is longer than
+/// a thread block may hold at once.
 const SHAPES: [(usize, usize, usize); 4] = [(20, 352, 1088), (3, 96, 8192), (40, 96, 4096), (17, 4128, 1024)];
 const LONG: usize = 4096;
 /// Outputs of the product that reads the residual.
 const OUTPUTS: usize = 16;
 const EPS: f32 = 1e-5;
-/// Tolerances: norms are f32, and a device may store activations as f16.
+/// Tolerances. Norms are f32, but a device may store activations as f16.
 const F32: f64 = 1e-5;
 const F16: f64 = 1e-3;
 
@@ -36,16 +36,16 @@ fn what((rows, cols, inputs): (usize, usize, usize)) -> String {
     format!("{rows} rows of {cols}, {inputs} inputs")
 }
 
-/// Whole numbers from -2 to 2.
+/// Returns whole numbers from -2 to 2.
 fn whole(random: &mut Random, n: usize) -> Vec<f32> {
     random.values(n).into_iter().map(|x| (2.0 * x).round().clamp(-2.0, 2.0)).collect()
 }
 
-/// A matrix of such numbers in f16, which every device multiplies as they are.
+/// Uploads whole numbers as an f16 matrix, which every device multiplies without rounding.
 fn halves<L: Loader>(loader: &mut L, values: &[f32], cols: usize) -> Result<<L::Backend as Backend>::Matrix> {
     let data: Vec<u8> = values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
     let (name, ggml_type, rows) = ("matrix", GgmlType::F16, values.len() / cols);
-    let weight = TensorView { name, ggml_type, rows, cols, data: &data };
+    let weight = TensorView { name, ggml_type, rows, cols, data: &data, scales: &[] };
     loader.upload_matrix(&[LinearPart { weight, bias: None }], &mut |_| Ok(()))
 }
 
@@ -67,7 +67,7 @@ fn readers<L: Loader>(
     let what = what(shape);
     let mut random = Random(seed);
     let mut x = whole(&mut random, rows * inputs);
-    // Sums stay below the 2048 to which f16 counts.
+    // Keeps sums below 2048, up to which f16 holds every whole number.
     x.iter_mut().enumerate().filter(|(i, _)| i % 16 != 0).for_each(|(_, x)| *x = 0.0);
     let (down, before, next) =
         (whole(&mut random, cols * inputs), whole(&mut random, rows * cols), whole(&mut random, OUTPUTS * cols));
@@ -90,12 +90,12 @@ fn readers<L: Loader>(
     let rms = Norm::rms(&weight, EPS);
     let (x, down) = (&input, &down_matrix);
 
-    // Nobody reads it in the step.
+    // No op reads the residual in the step.
     fill(&mut backend, &before_table, rows, &mut residual)?;
     within(&mut backend, rows, |step| step.linear(Linear { x, matrix: down, rows, out: &mut residual, add: true }))?;
     tally.close(&format!("sums, {what}"), backend.to_host(&residual, rows, cols)?, &sums64, 0.0, 0.0);
 
-    // A product follows that is added too.
+    // Another product is added to the residual.
     fill(&mut backend, &before_table, rows, &mut residual)?;
     within(&mut backend, rows, |step| {
         step.linear(Linear { x, matrix: down, rows, out: &mut residual, add: true })?;
@@ -104,7 +104,7 @@ fn readers<L: Loader>(
     let twice: Vec<f64> = sums64.iter().zip(&products64).map(|(x, y)| x + y).collect();
     tally.close(&format!("sums of two, {what}"), backend.to_host(&residual, rows, cols)?, &twice, 0.0, 0.0);
 
-    // A norm of either kind reads it, which is whole afterwards.
+    // A norm of either kind reads the residual, which is complete afterwards.
     for (kind, bias, bias64) in [(NormKind::Rms, None, None), (NormKind::Layer, Some(&bias), Some(&norm_bias[..]))] {
         fill(&mut backend, &before_table, rows, &mut residual)?;
         within(&mut backend, rows, |step| {
@@ -118,12 +118,12 @@ fn readers<L: Loader>(
         tally.close(&format!("sums behind {kind:?}, {what}"), got, &sums64, 0.0, 0.0);
     }
 
-    // The longest rows are for norms alone: simulated devices take their time.
+    // The longest rows are only for norms, since simulated devices are slow.
     if cols > LONG {
         return Ok(());
     }
 
-    // It is normed where it lies.
+    // A norm in place.
     fill(&mut backend, &before_table, rows, &mut residual)?;
     within(&mut backend, rows, |step| {
         step.linear(Linear { x, matrix: down, rows, out: &mut residual, add: true })?;
@@ -131,7 +131,7 @@ fn readers<L: Loader>(
     })?;
     tally.close(&format!("sums normed in place, {what}"), backend.to_host(&residual, rows, cols)?, &rms64, F32, F32);
 
-    // A norm of other rows is added to it.
+    // A norm of other rows is added to the residual.
     fill(&mut backend, &before_table, rows, &mut residual)?;
     fill(&mut backend, &before_table, rows, &mut normed)?;
     within(&mut backend, rows, |step| {
@@ -142,7 +142,7 @@ fn readers<L: Loader>(
     let added: Vec<f64> = sums64.iter().zip(&added).map(|(x, y)| x + y).collect();
     tally.close(&format!("a norm added to sums, {what}"), backend.to_host(&residual, rows, cols)?, &added, F32, F32);
 
-    // A product takes it as it is, or in a format of its own.
+    // A product reads the residual directly, or through `norm_linear`, which may convert it to another format.
     let of_sums = wide(&multiply(&next, &sums, cols));
     for norm in [false, true] {
         fill(&mut backend, &before_table, rows, &mut residual)?;
@@ -158,7 +158,7 @@ fn readers<L: Loader>(
         tally.close(&format!("a product of sums, {what}"), got, &of_sums, 0.0, 0.0);
     }
 
-    // An activation reads it as gate and up.
+    // An activation reads the residual as gate and up.
     fill(&mut backend, &before_table, rows, &mut residual)?;
     within(&mut backend, rows, |step| {
         step.linear(Linear { x, matrix: down, rows, out: &mut residual, add: true })?;

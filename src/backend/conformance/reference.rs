@@ -1,8 +1,8 @@
-//! Norms and activations in f64, with which several cases compare.
+//! References in f64 for norms and activations, shared by several cases.
 
-use crate::backend::{Activation, NormKind};
+use crate::backend::{Activation, NormKind, Xielu};
 
-/// A norm of rows, each as long as the weights.
+/// A norm of rows that are as long as the weights.
 pub(super) struct HostNorm<'a> {
     pub(super) kind: NormKind,
     pub(super) weight: &'a [f32],
@@ -32,7 +32,7 @@ impl HostNorm<'_> {
     }
 }
 
-/// An activation without a gate, of one number.
+/// Returns an activation without a gate.
 pub(super) fn plain(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
@@ -45,12 +45,24 @@ pub(super) fn plain(activation: Activation, x: f64) -> f64 {
             let gate = x.min(7.0);
             gate / (1.0 + (-1.702 * gate).exp())
         }
+        Activation::ClampedSilu { limit } => plain(Activation::Silu, x).min(f64::from(limit)),
         Activation::SquaredRelu => x.max(0.0).powi(2),
+        Activation::Xielu(Xielu { positive, negative, slope, eps }) => {
+            let bent = match x > 0.0 {
+                true => f64::from(positive) * x * x,
+                false => f64::from(negative) * (x.min(f64::from(eps)).exp_m1() - x),
+            };
+            bent + f64::from(slope) * x
+        }
     }
 }
 
-/// An activation of a gate and of `up`, the value that the gate lets pass.
+/// Returns an activation of a gate and of `up`, the value that passes through the gate.
 pub(super) fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
-    let up = if activation == Activation::ClampedSwiglu { up.clamp(-7.0, 7.0) + 1.0 } else { up };
+    let up = match activation {
+        Activation::ClampedSwiglu => up.clamp(-7.0, 7.0) + 1.0,
+        Activation::ClampedSilu { limit } => up.clamp(-f64::from(limit), f64::from(limit)),
+        _ => up,
+    };
     plain(activation, gate) * up
 }

@@ -1,4 +1,4 @@
-//! q/k norms, RoPE, both kinds, whole and partial, and the temperature of queries.
+//! q/k norms, both kinds of RoPE on all or some elements, and the temperature of queries.
 
 use super::{Piece, Random, Tally, batch_of, fill, kv_layer, matrix, vector};
 use crate::Result;
@@ -14,6 +14,7 @@ struct Case {
     num_heads: usize,
     num_kv_heads: usize,
     head_dim: usize,
+    value_dim: usize,
     num_pairs: usize,
     norms: Norms,
     tokens: usize,
@@ -25,24 +26,25 @@ struct Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Norms {
     No,
-    /// A norm of each head, before RoPE (`Heads`) or after it (`HeadsLast`).
+    /// A norm of each head: `Heads` before RoPE, `HeadsLast` after it.
     Heads,
     HeadsLast,
-    /// `Heads`, and each head of v divided by its root mean square.
+    /// `Heads`, and each head of v is divided by its root mean square.
     HeadsAndV,
-    /// One norm over all heads of a row at once.
+    /// One norm over all heads of a row together.
     Rows,
 }
 
 const fn case(kind: RopeKind, heads: [usize; 2], head: [usize; 2], norms: Norms, tokens: usize) -> Case {
     let ([num_heads, num_kv_heads], [head_dim, num_pairs]) = (heads, head);
-    Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature: None, has_kv: true }
+    let (value_dim, temperature, has_kv) = (head_dim, None, true);
+    Case { kind, num_heads, num_kv_heads, head_dim, value_dim, num_pairs, norms, tokens, temperature, has_kv }
 }
 
-/// A context that a few tokens fill.
-pub(super) const TEMPERATURE: Option<Temperature> = Some(Temperature { scale: 0.1, context: 16 });
+/// A context of a few tokens.
+pub(super) const TEMPERATURE: Option<Temperature> = Some(Temperature { scale: 0.1, context: 16, offset: 1 });
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 24] = [
     case(RopeKind::Norm, [1, 1], [2, 1], Norms::No, 1),
     case(RopeKind::Neox, [1, 1], [2, 1], Norms::No, 3),
     case(RopeKind::Norm, [3, 1], [7, 3], Norms::Heads, 5),
@@ -62,6 +64,8 @@ const CASES: [Case; 22] = [
     case(RopeKind::Neox, [1, 1], [259, 64], Norms::HeadsLast, 2),
     case(RopeKind::Neox, [3, 1], [7, 2], Norms::HeadsAndV, 5),
     case(RopeKind::Neox, [4, 2], [64, 32], Norms::HeadsAndV, 33),
+    Case { value_dim: 8, ..case(RopeKind::Neox, [4, 2], [32, 16], Norms::HeadsAndV, 5) },
+    Case { value_dim: 128, ..case(RopeKind::Norm, [4, 2], [192, 32], Norms::Heads, 18) },
     Case { has_kv: false, ..case(RopeKind::Neox, [3, 1], [7, 2], Norms::Heads, 5) },
     Case { has_kv: false, ..case(RopeKind::Norm, [9, 3], [64, 32], Norms::No, 33) },
     Case { has_kv: false, temperature: TEMPERATURE, ..case(RopeKind::Norm, [6, 2], [33, 16], Norms::Rows, 18) },
@@ -80,8 +84,9 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 
 fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
-    let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature, has_kv } = case;
-    let layout = QkvLayout { num_heads, num_kv_heads, head_dim, gated: false, has_kv };
+    let &Case { kind, num_heads, num_kv_heads, head_dim, value_dim, num_pairs, norms, tokens, .. } = case;
+    let &Case { temperature, has_kv, .. } = case;
+    let layout = QkvLayout { num_heads, num_kv_heads, head_dim, value_dim, gated: false, has_kv };
     let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms:?}, {temperature:?}");
     tally.begin(&what)?;
     let cols = layout.cols();
@@ -126,7 +131,7 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tall
     Ok(())
 }
 
-/// The norms' weights, for q and for k.
+/// The weights of the norms of q and k.
 pub(crate) struct HostNorms {
     weights: [Vec<f32>; 2],
     after_rope: bool,
@@ -138,7 +143,7 @@ impl HostNorms {
         let lens = match norms {
             Norms::No => return None,
             Norms::Heads | Norms::HeadsLast | Norms::HeadsAndV => [layout.head_dim; 2],
-            Norms::Rows => [layout.q_cols(), layout.kv_cols()],
+            Norms::Rows => [layout.q_cols(), layout.k_cols()],
         };
         let weights = lens.map(|len| random.values(len));
         Some(Self { weights, after_rope: norms == Norms::HeadsLast, v: norms == Norms::HeadsAndV })
@@ -169,13 +174,13 @@ impl HostRotation {
         Ok(UploadedRotation { rope: loader.upload_rope(&self.rope)?, norms, temperature: self.temperature })
     }
 
-    /// Rotates q and k of a row in place, and divides v by its norm.
+    /// Rotates q and k of a row in place, and norms v if the case does.
     pub(super) fn apply(&self, row: &mut [f64], layout: QkvLayout, position: usize) {
         let row = &mut row[layout.gate_cols()..];
         let (q, rest) = row.split_at_mut(layout.q_cols());
-        let (k, v) = rest.split_at_mut(rest.len() / 2);
+        let (k, v) = rest.split_at_mut(if layout.has_kv { layout.k_cols() } else { 0 });
         if self.norms.as_ref().is_some_and(|norms| norms.v) {
-            v.chunks_mut(layout.head_dim).for_each(|head| normalize(head, &vec![1.0; layout.head_dim]));
+            v.chunks_mut(layout.value_dim).for_each(|head| normalize(head, &vec![1.0; layout.value_dim]));
         }
         for (part, heads) in [q, k].into_iter().enumerate() {
             let weights = self.norms.as_ref().map(|norms| (&norms.weights[part], norms.after_rope));
@@ -190,7 +195,7 @@ impl HostRotation {
             norm(heads, true);
         }
         if let Some(temperature) = self.temperature {
-            let contexts = position / temperature.context as usize;
+            let contexts = (position + temperature.offset as usize) / temperature.context as usize;
             let factor = 1.0 + f64::from(temperature.scale) * (1.0 + contexts as f64).ln();
             row[..layout.q_cols()].iter_mut().for_each(|x| *x *= factor);
         }

@@ -1,5 +1,5 @@
-//! RoPE, store and attention in one op, for steps of single tokens: two steps one after the other, so that what the
-//! first stored is read.
+//! RoPE, store and attention in one op for steps of single tokens. The second of two steps reads what the first one
+//! stored.
 
 use super::attention::{Case, expected};
 use super::rope::{HostNorms, HostRotation, Norms, TEMPERATURE};
@@ -11,18 +11,19 @@ use crate::config::KvCacheDtype;
 
 /// Tokens in the cache; two are new.
 const SEQS: &[(usize, usize)] = &[(0, 2), (1, 2), (15, 2), (31, 2), (127, 2), (130, 2), (300, 2)];
-/// Devices may serve few sequences, and long ones, in other ways.
+/// Devices may use other kernels for few or long sequences.
 const FEW: &[(usize, usize)] = &[(260, 2)];
 const LONG: &[(usize, usize)] = &[(1100, 2), (40, 2)];
-/// Or many, as these are with eight heads of k on a device of 132 multiprocessors; one is long enough to be cut.
+/// Many sequences: with eight KV heads this is many for a device with 132 multiprocessors. One is long enough to be
+/// split.
 const MANY: &[(usize, usize)] = &{
     let mut seqs = [(1, 2); 26];
     (seqs[3], seqs[9], seqs[25]) = ((17, 2), (600, 2), (0, 2));
     seqs
 };
-/// Tolerance of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
+/// Tolerance of an f16 cache. k is computed in f32 on the device and in f64 here, so it may round the other way.
 const ROUNDED: f64 = 2e-3;
-/// Tolerance of an int8 cache, likewise: an element may be a level off.
+/// Tolerance of an int8 cache; an element may be one level off.
 const A_LEVEL: f64 = 2e-2;
 
 struct Rotated {
@@ -38,7 +39,8 @@ const fn case(heads: [usize; 2], head_dim: usize, kind: RopeKind, num_pairs: usi
     Rotated { case: super::attention::case(heads, head_dim, 16, SEQS), kind, num_pairs, norms, temperature: None }
 }
 
-/// Pairs that fill the head, that do not, and that are no multiple of four; several heads of q for one of k.
+/// Returns the cases. Pairs fill the head, or only a part of it, or are not a multiple of four. Each KV head has
+/// several q heads.
 fn cases() -> Vec<Rotated> {
     use RopeKind::{Neox, Norm};
     let f32_cache = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::F32, ..rotated.case }, ..rotated };

@@ -1,4 +1,4 @@
-//! Selection of a step's logits: the largest, the best few, their log-sum-exp, a random token, or the row.
+//! Selection from a step's logits: the largest, the best few, their log-sum-exp, a random token, or the row.
 
 use super::tally::bits;
 use super::{BufferOf, Random, Tally, fill, matrix, rows_batch};
@@ -6,24 +6,24 @@ use crate::Result;
 use crate::backend::{Backend, Embed, Loader, Ops};
 use crate::selection::{
     Alteration, AlteredToken, BestTokens, Cut, Draw, Drawn, FRACTION_BITS, MAX_TOP, NO_TOKEN, Penalties, Ranked,
-    Selected, TokenMask, Wanted, Wish,
+    SamplingRequest, Selected, TokenMask, Wanted,
 };
 
-/// Vocabularies: smaller and larger than what a block of threads reads at a time, and a real one.
+/// Vocabulary sizes: smaller and larger than a thread block reads at once, and a real one.
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
 
-/// Each function gives a row's logits by their index; a kernel's way depends on where the large ones are.
+/// Functions from a token's index to its logit. The path through a kernel depends on the places of the large logits.
 const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |random, _| 30.0 * random.value(),
     |_, i| i as f32 / 1000.0,
     |_, i| -(i as f32) / 1000.0,
-    // Short ramps: the best of a thread's neighbours comes last, and its share holds several of the best.
+    // Short ramps: the best of a thread's neighbours comes last, and its share contains several of the best.
     |_, i| (i % 8) as f32 - (i / 8 % 97) as f32 / 16.0,
-    // All logits are equal: the ids decide.
+    // All logits are equal, so the ids decide.
     |_, _| 1.5,
     |_, i| if i % 5 == 1 { f32::NEG_INFINITY } else { (i % 11) as f32 },
     |_, i| if i % 3 == 2 { f32::NAN } else { i as f32 },
-    // More good ones in few places than can be held at once: the best of them at the start, or in the middle.
+    // More good logits in few places than a kernel can hold at once, with the best at the start or in the middle.
     |_, i| if i / 4 % 32 == 0 { -(i as f32) } else { -1e6 },
     |_, i| if i / 4 % 32 == 0 { -(i as f32 - 34_304.0).abs() } else { -1e6 },
     // The logits that decide are all at the start.
@@ -31,8 +31,8 @@ const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |_, i| if i < 100 { i as f32 } else { f32::NEG_INFINITY },
 ];
 
-/// Draws of all tokens, of those that weigh enough, of a nucleus, of nearly equal ones, and of so many of the best; at
-/// the first token, at the last and between.
+/// Draws from all tokens, with min-p, with top-p, among nearly equal tokens, and with top-k. They end at the first
+/// token, at the last one and in between.
 const DRAWS: [Draw; 8] = [
     Draw { per_logit: 1.25, min_p: 0.0, top_k: 0, top_p: 1.0, uniform: 0.37 },
     Draw { per_logit: 1.0, min_p: 0.0, top_k: 0, top_p: 0.9, uniform: 0.999 },
@@ -60,7 +60,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         let most = MAX_TOP.min(cols) as u32;
         let top = |k: u32| Wanted::Top { k: k.min(most) };
         let draws = DRAWS.map(Wanted::Draw);
-        for wishes in [
+        for pair in [
             [Wanted::Argmax, Wanted::Argmax],
             [top(1), top(3)],
             [top(2), draws[0]],
@@ -71,9 +71,9 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             [draws[5], draws[6]],
             [draws[7], draws[5]],
         ] {
-            let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
-            let wishes: Vec<Wish<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
-            backend.select(&buffer, cols, &wishes)?;
+            let wanted: Vec<Wanted> = (0..rows).map(|row| pair[row % 2]).collect();
+            let sampling_requests: Vec<SamplingRequest<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
+            backend.select(&buffer, cols, &sampling_requests)?;
             let mut selection = backend.collect(&buffer, rows, cols)?;
             for (row, logits) in logits.chunks(cols).enumerate() {
                 let what = format!("row {row} of {cols} logits, {:?}", wanted[row]);
@@ -81,14 +81,14 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
                 tally.same(&format!("{what}: the whole row"), selection.whole_row(row)?, logits);
             }
         }
-        let wishes = [[Wanted::Argmax; 2], [top(u32::MAX), top(7)], [draws[0], draws[1]], [draws[6], top(256)]];
-        // A simulator is slow: of the largest vocabulary a mixture is enough.
-        for wishes in wishes.into_iter().skip(if cols > 100_000 { 2 } else { 0 }) {
-            // The last selection has left its rows altered.
+        let pairs = [[Wanted::Argmax; 2], [top(u32::MAX), top(7)], [draws[0], draws[1]], [draws[6], top(256)]];
+        // A simulator is slow, so the largest vocabulary gets only a part of the pairs.
+        for pair in pairs.into_iter().skip(if cols > 100_000 { 2 } else { 0 }) {
+            // The last selection has altered its rows.
             fill(&mut backend, &table, rows, &mut buffer)?;
-            check_altered(&mut backend, &buffer, &logits, cols, wishes, tally)?;
+            check_altered(&mut backend, &buffer, &logits, cols, pair, tally)?;
         }
-        // A row alone may be dealt to several blocks of threads.
+        // Several thread blocks may share a single row.
         for (row, logits) in logits.chunks(cols).enumerate() {
             let batch = rows_batch(vec![row as u32]);
             backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
@@ -103,13 +103,13 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     Ok(())
 }
 
-/// Bias and penalties of the best tokens of every row but each third, and of many others; masks of most rows.
+/// Checks biases and penalties of the best and many other tokens, for all rows except every third; masks of most rows.
 fn check_altered<B: Backend>(
     backend: &mut B,
     buffer: &B::Buffer,
     logits: &[f32],
     cols: usize,
-    wishes: [Wanted; 2],
+    pair: [Wanted; 2],
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     let rows = logits.len() / cols;
@@ -121,7 +121,7 @@ fn check_altered<B: Backend>(
             let mut ids: Vec<u32> = best.take(300).chain((0..cols as u32).step_by(1 + cols / 2500)).collect();
             ids.sort_unstable();
             ids.dedup();
-            // A request's list may name an id beyond the vocabulary: there is nothing to alter.
+            // A request's list may name an id beyond the vocabulary, which alters nothing.
             ids.push(cols as u32 + 3);
             let token = |(i, id): (usize, u32)| {
                 let bias = [0.0, 0.0, 3.7, -1.3, f32::NEG_INFINITY, 1e-3][i % 6] * random.value().abs();
@@ -139,18 +139,18 @@ fn check_altered<B: Backend>(
         .collect();
     let masks: Vec<Option<TokenMask>> = (0..rows).map(|row| mask(row, cols)).collect();
     let most = MAX_TOP.min(cols) as u32;
-    let wish = |row: usize| {
+    let request = |row: usize| {
         let (tokens, penalties) = &lists[row];
         let alteration = (!row.is_multiple_of(3)).then_some(Alteration { tokens, penalties: *penalties });
         let mask = masks[row].as_ref();
         let unaltered = if row.is_multiple_of(2) { most } else { 0 };
-        Wish { wanted: wishes[row % 2], alteration, mask, unaltered }
+        SamplingRequest { wanted: pair[row % 2], alteration, mask, unaltered }
     };
-    let asked: Vec<Wish<'_>> = (0..rows).map(wish).collect();
+    let asked: Vec<SamplingRequest<'_>> = (0..rows).map(request).collect();
     backend.select(buffer, cols, &asked)?;
     let mut selection = backend.collect(buffer, rows, cols)?;
     for (row, own) in logits.chunks(cols).enumerate() {
-        let Wish { wanted, alteration, .. } = asked[row];
+        let SamplingRequest { wanted, alteration, .. } = asked[row];
         let what = format!("altered row {row} of {cols} logits, {wanted:?}");
         if let Some(unaltered) = selection.unaltered(row) {
             let BestTokens { ids, logits, log_sum_exp, chosen } = unaltered;
@@ -178,8 +178,8 @@ fn check_altered<B: Backend>(
     Ok(())
 }
 
-/// Whether a row's mask allows a token: every fourth row has none, and of the others one allows tokens here and there,
-/// one three, and one nearly all.
+/// True if a row's mask allows a token. Every fourth row has no mask. The other masks allow about half of the tokens,
+/// three tokens, or nearly all.
 fn is_allowed(row: usize, token: usize, cols: usize) -> bool {
     match row % 4 {
         0 => true,
@@ -189,21 +189,21 @@ fn is_allowed(row: usize, token: usize, cols: usize) -> bool {
     }
 }
 
-/// A row's mask. One ends with its last token, and the others behind the row.
+/// Returns a row's mask. One kind ends with its last allowed token, another is longer than the row.
 fn mask(row: usize, cols: usize) -> Option<TokenMask> {
     let mut words = vec![0u32; cols.div_ceil(32) + if row.is_multiple_of(2) { 0 } else { 3 }];
     let allowed = (0..cols).filter(|&token| is_allowed(row, token, cols));
     allowed.for_each(|token| words[token / 32] |= 1 << (token % 32));
     if row % 4 == 1 {
-        // Tokens behind the last word are not allowed.
+        // Tokens after the last word are not allowed.
         let last = (0..cols).rfind(|&token| is_allowed(row, token, cols));
         words.truncate(last.map_or(1, |token| token / 32 + 1));
     }
     (!row.is_multiple_of(4)).then(|| TokenMask::from_words(words))
 }
 
-/// The row with bias and penalties. Every operation in double precision and then rounded: for these four that is
-/// how a single-precision one rounds.
+/// Returns the row with bias and penalties. Operations are computed in f64 and rounded, which for these four equals
+/// rounding in f32.
 fn altered(row: &[f32], tokens: &[AlteredToken], penalties: &Penalties) -> Vec<f32> {
     let mut out = row.to_vec();
     let of = |x: f32| f64::from(x);
@@ -228,7 +228,7 @@ fn altered(row: &[f32], tokens: &[AlteredToken], penalties: &Penalties) -> Vec<f
     out
 }
 
-/// A row on a backend, whose largest logit several blocks of threads look for.
+/// A row on a backend; several thread blocks search for its largest logit.
 pub(super) struct RowRig<L: Loader> {
     backend: L::Backend,
     buffer: BufferOf<L>,
@@ -244,7 +244,7 @@ impl<L: Loader> RowRig<L> {
         Ok(Self { backend, buffer, logits })
     }
 
-    /// Returns `bits`, after it compared the largest logit with the right one.
+    /// Returns `bits` after a comparison of the largest logit with the expected one.
     pub(super) fn run(&mut self, what: &str, tally: &mut Tally<'_>) -> Result<Vec<f32>> {
         self.backend.select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
         {
@@ -254,7 +254,7 @@ impl<L: Loader> RowRig<L> {
         self.bits()
     }
 
-    /// Token, logit and logarithm of the sum, or the row where the backend gives that.
+    /// Returns token, logit and the logarithm of the sum, or the row if the backend returns that.
     pub(super) fn bits(&mut self) -> Result<Vec<f32>> {
         self.backend.select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
         let selection = self.backend.collect(&self.buffer, 1, self.logits.len())?;
@@ -267,7 +267,7 @@ impl<L: Loader> RowRig<L> {
     }
 }
 
-/// The error of a selection as a share of the tolerance, or what is wrong with it.
+/// Returns the error of a selection relative to the tolerance, or a description of the fault.
 fn verdict(got: Selected<'_>, wanted: Wanted, logits: &[f32]) -> std::result::Result<f64, String> {
     let broken = logits.iter().any(|x| x.is_nan());
     let log_of = |got: f32, expected: f64| match broken {
@@ -279,7 +279,7 @@ fn verdict(got: Selected<'_>, wanted: Wanted, logits: &[f32]) -> std::result::Re
         },
     };
     match (got, wanted) {
-        // Any backend may give the whole row.
+        // Any backend may return the whole row.
         (Selected::Row(row), _) => match row.iter().map(|&x| bits(x)).eq(logits.iter().map(|&x| bits(x))) {
             true => Ok(0.0),
             false => Err("the row is another".to_owned()),
@@ -308,20 +308,20 @@ fn verdict(got: Selected<'_>, wanted: Wanted, logits: &[f32]) -> std::result::Re
     }
 }
 
-/// Tokens with their logits: descending, and the ids of equal ones ascending.
+/// Returns tokens with their logits in descending order; equal logits are in the order of their ids.
 fn order(logits: &[f32]) -> Vec<(u32, f32)> {
     let mut all: Vec<_> = (0..).zip(logits.iter().copied()).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     all
 }
 
-/// Logarithm of the sum of all `exp(logit - largest)`.
+/// Returns the logarithm of the sum of all `exp(logit - largest)`.
 fn log_total(logits: &[f32]) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum::<f64>().ln()
 }
 
-/// The place of the token that the device chose among all of the row as the model left it.
+/// Judges the rank of the chosen token in the model's original row.
 fn verdict_of_rank(got: Selected<'_>, chosen: Option<Ranked>, own: &[f32]) -> std::result::Result<f64, String> {
     let token = match got {
         Selected::Argmax { token, .. } => token,
@@ -338,8 +338,8 @@ fn verdict_of_rank(got: Selected<'_>, chosen: Option<Ranked>, own: &[f32]) -> st
     if chosen == expected { Ok(0.0) } else { Err(format!("{chosen:?}, not {expected:?}")) }
 }
 
-/// Sums are whole numbers, so a device has exactly these, and the weights in double precision are near them. It may
-/// give up where very many tokens are as good as the one that it looks for.
+/// Judges a draw. The device adds fixed-point weights, so its sums must be exact, and close to those of f64 weights. It
+/// may give up if very many tokens are as good as the one that it searches for.
 fn verdict_of_draw(got: Drawn, draw: Draw, logits: &[f32]) -> std::result::Result<f64, String> {
     let expected = draw.of_row(logits);
     if bits(got.largest) != bits(expected.largest) {

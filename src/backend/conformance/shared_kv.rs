@@ -1,4 +1,4 @@
-//! A layer whose rows hold q alone: it attends to the keys and values that another layer has stored.
+//! A layer whose rows hold q alone and attend to the keys and values of another layer.
 
 use super::attention::{Case, case, expected};
 use super::rope::{HostNorms, HostRotation, Norms};
@@ -11,10 +11,10 @@ use crate::backend::{
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 
-/// Prompts, chunks and single tokens; then single tokens alone.
+/// Prompts, chunks and single tokens together; then single tokens only.
 const MIX: &[(usize, usize)] = &[(0, 33), (40, 1), (17, 20), (0, 1)];
 const SINGLE: &[(usize, usize)] = &[(40, 1), (3, 1), (130, 1), (0, 1)];
-/// Absolute error over an f16 cache: q is rotated in f32 here, in f64 there.
+/// Absolute error over an f16 cache: q is rotated in f32 on the device, in f64 here.
 const ROTATED: f64 = 2e-5;
 
 const CASES: [Case; 7] = [
@@ -62,7 +62,7 @@ fn check_case<L: Loader>(
         temperature: None,
     };
 
-    // Rows as they would be if the layer had stored the keys and values itself.
+    // Rows with the keys and values, as if the layer had stored them.
     let mut together = rows.clone();
     let mut rotated = q.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
     let mut places = together.chunks_mut(layout.cols()).zip(rotated.chunks_mut(queries.cols()));
@@ -79,7 +79,7 @@ fn check_case<L: Loader>(
     let mut q = loader.alloc_buffer(tokens, queries.cols())?;
     let mut no_angles = loader.alloc_buffer(tokens, 2)?;
     let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs.max(1))?;
-    let mut out = loader.alloc_buffer(tokens, layout.q_cols())?;
+    let mut out = loader.alloc_buffer(tokens, layout.out_cols())?;
     let mut kv = kv_layer(&mut loader, spec)?;
     let mut backend = loader.finish()?;
     let mut run = |pieces: &[Piece], kind| {
@@ -102,7 +102,7 @@ fn check_case<L: Loader>(
                 out: &mut out,
             })
         })?;
-        Ok::<_, crate::Error>(backend.to_host(&out, batch.num_tokens(), layout.q_cols())?.to_vec())
+        Ok::<_, crate::Error>(backend.to_host(&out, batch.num_tokens(), layout.out_cols())?.to_vec())
     };
     let before: Vec<_> = pieces.iter().map(|piece| Piece { cached: 0, new: piece.cached, ..piece.clone() }).collect();
     let before: Vec<_> = before.into_iter().filter(|piece| piece.new > 0).collect();

@@ -1,5 +1,5 @@
-//! Results that several blocks of threads share, each by its own way of handing over what they have: again and again,
-//! with the same bits each time. Whoever arrives last adds up, in an order that does not depend on who that is.
+//! Results that several thread blocks compute together, each of them repeated with equal bits. The last block to arrive
+//! adds the partial results in an order that does not depend on which block it is.
 
 use super::attention::{Case, case, expected};
 use super::linear::{ProductRig, Weights};
@@ -12,13 +12,13 @@ use crate::quant::GgmlType;
 /// Type, rows, outputs and columns: long rows and few outputs, which devices split along the columns.
 const PRODUCTS: [(GgmlType, usize, usize, usize); 3] =
     [(GgmlType::Q8_0, 20, 35, 1088), (GgmlType::Q4_K, 8, 48, 8192), (GgmlType::F16, 64, 16, 4096)];
-/// Contexts that are split: a middling one, then a long one with another, which have sinks.
+/// Contexts that are split: one of medium length, then a long one with another, which have sinks.
 const ATTENTION: [Case; 2] =
     [case([2, 1], 64, 16, &[(300, 1)]), Case { sinks: true, ..case([8, 2], 128, 16, &[(1500, 1), (700, 1)]) }];
-/// Logits of a row that is dealt out.
+/// Logits of a row that several thread blocks share.
 const LOGITS: [usize; 2] = [33_000, 151_936];
 
-/// Runs each case `repetitions` times: right the first time, and then the same.
+/// Runs each case `repetitions` times. The first result must be right, and all others equal to it.
 pub(crate) fn check<L: Loader>(
     loader: impl Fn(usize) -> Result<L>,
     accuracy: Accuracy,
@@ -58,7 +58,7 @@ pub(crate) fn check<L: Loader>(
     Ok(())
 }
 
-/// Adds one more result to the tally, of all repetitions.
+/// Records one more result for all repetitions.
 fn repeat(
     what: &str,
     first: &[f32],
@@ -74,7 +74,7 @@ fn repeat(
             differ += 1;
             at = at.or(Some(repetition));
         }
-        // Now and then, so that whoever watches can end it.
+        // Now and then, so the watcher can stop the run.
         if repetition % 256 == 0 {
             tally.begin(what)?;
         }
@@ -92,7 +92,7 @@ mod tests {
     use super::super::Extent;
     use super::*;
 
-    /// One repetition of many that differs in one bit is found, and which it was.
+    /// A single repetition with one different bit is found and named.
     #[test]
     fn a_bit_that_changes_once_is_found() {
         let mut watch = |_: &str| true;

@@ -1,5 +1,5 @@
-//! Layers of states against their recurrences in f64: prompts, chunks and single tokens, from states that were kept
-//! half-way, at the end, and by others.
+//! Layers with states, compared with their recurrences in f64: prompts, chunks and single tokens. They start from
+//! states saved midway, at the end, and by other sequences.
 
 mod delta_net;
 mod join_rows;
@@ -17,42 +17,42 @@ use mamba2::Mamba2Layer;
 use short_convolution::ShortConvolutionLayer;
 
 const EPS: f32 = 1e-6;
-/// Largest error that is allowed: outputs are normed, so that all are about as large as their weights.
+/// The largest allowed error. Outputs are normed, so they are about as large as their weights.
 const TOLERANCE: f64 = 2e-5;
 
-/// A layer with the projections of all tokens of some texts.
+/// A layer and the projections of all tokens of some texts.
 trait StateLayerCase: Sized {
-    /// The layer's shape, and the texts' lengths.
+    /// The layer's shape and the texts' lengths.
     type Case: 'static;
     const NAME: &'static str;
-    /// Odd sizes first, then the sizes of models. Texts are shorter than the convolution, and longer than what a block
-    /// of threads has at once.
+    /// Odd sizes first, then the sizes of models. Some texts are shorter than the convolution, others longer than a
+    /// thread block processes at once.
     const CASES: &'static [Self::Case];
 
     fn new(case: &'static Self::Case, seed: u64) -> Self;
 
     fn name(&self) -> String;
 
-    /// Lengths of the texts.
+    /// Returns the lengths of the texts.
     fn texts(&self) -> &'static [usize];
 
-    /// Projections of all tokens of all texts, `[tokens, cols]`.
+    /// Returns the projections of all tokens of all texts, `[tokens, cols]`.
     fn x(&self) -> &[f32];
 
-    /// Columns of a row of projections, of the convolution's output, and of the layer's.
+    /// Returns the columns of the projections, of the convolution's output and of the layer's output.
     fn cols(&self) -> [usize; 3];
 
-    /// Columns of the buffer that the convolution's output goes to.
+    /// Returns the columns of the buffer for the convolution's output.
     fn convolved_cols<L: Loader>(&self, _rows: usize) -> usize {
         self.cols()[1]
     }
 
     fn spec(&self, num_slots: usize) -> StateLayerSpec;
 
-    /// The vectors of the layer, in the order of `run`.
+    /// Returns the vectors of the layer in the order of `run`.
     fn vectors(&self) -> Vec<&[f32]>;
 
-    /// Outputs of a text whose rows of projections these are.
+    /// Returns the outputs of a text with these rows of projections.
     fn reference(&self, rows: &[&[f32]]) -> Vec<f64>;
 
     fn run<B: Backend>(&self, step: &mut B::Step<'_>, parts: Parts<'_, B>) -> Result<()>;
@@ -78,7 +78,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     join_rows::refused(loader(80)?, tally)
 }
 
-/// A text in one piece gives the bits of its chunks, and of the same beside others.
+/// A text at once gives the bits of its chunks, alone and with others.
 pub(super) fn check_invariance<L: Loader>(loader: &impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     check_chunks::<DeltaNetLayer, L>(loader, tally)?;
     check_chunks::<Mamba2Layer, L>(loader, tally)?;
@@ -86,15 +86,15 @@ pub(super) fn check_invariance<L: Loader>(loader: &impl Fn(usize) -> Result<L>, 
     check_chunks::<JoinedRows, L>(loader, tally)
 }
 
-/// A part of a text in a step.
+/// The part of a text in a step.
 #[derive(Debug, Clone)]
 struct Piece {
     text: usize,
-    /// Tokens of the text that the state has seen, and the slot that holds it.
+    /// Tokens of the text that the state includes, and the slot of this state.
     start: usize,
     slot: u32,
     new: usize,
-    /// Tokens of the piece, and the slots that their states go to.
+    /// Pairs of a number of tokens of the piece and the slot for the state after them.
     writes: Vec<(usize, u32)>,
 }
 
@@ -117,15 +117,15 @@ fn check_layer<L: Loader>(loader: L, layer: &impl StateLayerCase, tally: &mut Ta
     let mut rig = Rig::new(loader, layer)?;
     let texts = || layer.texts().iter().enumerate();
     let (first, second) = (|text: usize| 3 * text as u32, |text: usize| 3 * text as u32 + 1);
-    // The first half of each text leaves a state behind its first token, and one at its end.
+    // The first half of each text saves a state after its first token and one at its end.
     let halves = texts().map(|(text, &len)| {
         let new = len.div_ceil(2);
         let half_way = (new > 1).then_some((1, first(text)));
         let writes = half_way.into_iter().chain([(new, second(text))]).collect();
         Piece { text, start: 0, slot: NO_STATE, new, writes }
     });
-    // Then all go on in the slot that they have, but for the last token, while another sequence goes another way from
-    // the first state, and a third one begins anew in its own.
+    // Next, each text continues in its slot up to its last token. A second sequence forks from the first state. A third
+    // one, also from the first state, is a single token and saves nothing.
     let rests = texts().flat_map(|(text, &len)| {
         let (start, again) = (len.div_ceil(2), len.div_ceil(2) - 1);
         let new = (len - start).saturating_sub(1);
@@ -182,18 +182,18 @@ fn check_chunks<C: StateLayerCase, L: Loader>(
     Ok(())
 }
 
-/// Row of a text's first token.
+/// Returns the row of a text's first token.
 fn first_row(layer: &impl StateLayerCase, text: usize) -> usize {
     layer.texts()[..text].iter().sum()
 }
 
-/// A piece's part of the outputs of all texts.
+/// Returns a piece's part of the outputs of all texts.
 fn rows_of<'a, T>(layer: &impl StateLayerCase, rows: &'a [T], piece: &Piece) -> &'a [T] {
     let [_, _, cols] = layer.cols();
     &rows[(first_row(layer, piece.text) + piece.start) * cols..][..piece.new * cols]
 }
 
-/// Outputs of all tokens of all texts.
+/// Returns the outputs of all tokens of all texts.
 fn reference_of(layer: &impl StateLayerCase) -> Vec<f64> {
     let [cols, ..] = layer.cols();
     let rows: Vec<&[f32]> = layer.x().chunks(cols).collect();
@@ -201,7 +201,7 @@ fn reference_of(layer: &impl StateLayerCase) -> Vec<f64> {
     texts.flat_map(|(text, &len)| layer.reference(&rows[first_row(layer, text)..][..len])).collect()
 }
 
-/// Sums of a causal convolution for a token of a text: `input` is that of a token's channel.
+/// Returns the sums of a causal convolution for a token of a text. `input` returns the value of a token and channel.
 fn convolution(
     taps: &[f32],
     channels: usize,
@@ -274,7 +274,7 @@ fn batch_of(layer: &impl StateLayerCase, pieces: &[Piece]) -> Batch {
     batch
 }
 
-/// Counts whether a step was refused.
+/// Records whether a step was refused.
 fn judge(tally: &mut Tally<'_>, outcome: Result<Vec<f32>>, name: &str) {
     let verdict = match outcome {
         Err(Error::Internal { .. }) => Ok(0.0),
@@ -284,7 +284,7 @@ fn judge(tally: &mut Tally<'_>, outcome: Result<Vec<f32>>, name: &str) {
     tally.judge("states that are refused", 1, verdict);
 }
 
-/// A step of two texts of 40 tokens from the start, which is right.
+/// Returns a valid step of two texts of 40 tokens from the start.
 fn right_pieces() -> [Piece; 2] {
     [whole_piece(0, NO_STATE, &[(2, 1), (40, 0)]), whole_piece(1, 3, &[(40, 3)])]
 }
@@ -293,9 +293,8 @@ fn whole_piece(text: usize, slot: u32, writes: &[(usize, u32)]) -> Piece {
     Piece { text, start: 0, slot, new: 40, writes: writes.to_vec() }
 }
 
-/// Checks that a layer refuses batches that contradict themselves, layers of other shapes, vectors of other lengths,
-/// and buffers that are too small. `layer` has two texts of 40 tokens, and an output of another width than its
-/// projections.
+/// Checks that a layer refuses contradictory batches, layers of other shapes, vectors of other lengths, and buffers
+/// that are too small. `layer` has two texts of 40 tokens, and its output is not as wide as its projections.
 fn check_refused<L: Loader, C: StateLayerCase>(
     loader: L,
     layer: &C,

@@ -1,42 +1,42 @@
-//! The findings of cases: how many there were, how near the worst came to what is allowed, and which were wrong.
+//! The results of cases: their number, the largest error relative to the tolerance, and the wrong results.
 
 use crate::{Error, Result};
 
-/// How many of the cases run.
+/// The part of the cases that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Full,
-    /// Every op and type, with each third of their shapes; what takes long is left out.
+    /// Every op and type with every third shape; slow cases are left out.
     Quick,
-    /// No case runs after one that was wrong.
+    /// Stops after the first wrong result.
     #[cfg(test)]
     UntilWrong,
 }
 
-/// Texts of wrong results that a group keeps: one that is wrong everywhere needs no more.
+/// Texts of wrong results that a group keeps, which is enough for a group that is wrong everywhere.
 const MOST_TEXTS: usize = 5;
 
 /// The cases of one op, or of the products of one tensor type.
 #[derive(Debug, Clone)]
 pub struct Group {
     pub name: String,
-    /// Results that were compared, each of many numbers.
+    /// Compared results, each with many numbers.
     pub cases: u64,
     pub numbers: u64,
-    /// The largest error as a share of the tolerance: at most 1 where all is right; infinite for what is no number, or
-    /// where nothing but the very bits would do.
+    /// The largest error relative to the tolerance, at most 1 if all results are right. It is infinite for NaN, and if
+    /// only equal bits are right.
     pub worst: f64,
     pub wrong: u64,
     /// Descriptions of the first wrong results, at most `MOST_TEXTS`.
     pub texts: Vec<String>,
 }
 
-/// A NaN counts as such, whatever its bits: arithmetic may give another than it got.
+/// Returns the bits of a number, with one form for all NaN: arithmetic may return another NaN than it got.
 pub(super) fn bits(x: f32) -> u32 {
     if x.is_nan() { f32::NAN } else { x }.to_bits()
 }
 
-/// Takes the results of cases.
+/// Collects the results of cases.
 pub struct Tally<'a> {
     extent: Extent,
     groups: Vec<Group>,
@@ -44,8 +44,8 @@ pub struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// `watch` is told of each case before it runs, so that it can be named if nothing comes after it, and says whether
-    /// to go on.
+    /// `watch` gets the name of each case before it runs, so the last name identifies a case that never ends. It
+    /// returns false to stop.
     pub fn new(extent: Extent, watch: &'a mut dyn FnMut(&str) -> bool) -> Self {
         Self { extent, groups: Vec::new(), watch }
     }
@@ -58,12 +58,12 @@ impl<'a> Tally<'a> {
         self.extent != Extent::Quick
     }
 
-    /// The cases that run, each with its number.
+    /// Returns the cases that run, each with its number.
     pub(super) fn part<'c, T>(&self, cases: &'c [T]) -> impl Iterator<Item = (usize, &'c T)> + use<'c, T> {
         cases.iter().enumerate().step_by(if self.is_full() { 1 } else { 3 })
     }
 
-    /// Begins a group: the results that follow belong to it.
+    /// Begins a group, to which the following results belong.
     pub(super) fn group(&mut self, name: &str) {
         if self.groups.last().is_none_or(|group| group.name != name) {
             let name = name.to_owned();
@@ -71,10 +71,10 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// A case is about to run.
+    /// Announces a case that is about to run.
     ///
     /// # Errors
-    /// `Interrupted` if it shall not.
+    /// `Interrupted` if it must not run.
     pub(super) fn begin(&mut self, what: &str) -> Result<()> {
         #[cfg(test)]
         if self.extent == Extent::UntilWrong && self.groups.iter().any(|group| group.wrong > 0) {
@@ -83,7 +83,7 @@ impl<'a> Tally<'a> {
         if (self.watch)(what) { Ok(()) } else { Err(Error::Interrupted) }
     }
 
-    /// The verdict on a result: its largest error as a share of the tolerance, or what is wrong with it.
+    /// Records the verdict on a result: its largest error relative to the tolerance, or a description of the fault.
     pub(super) fn judge(&mut self, what: &str, numbers: usize, verdict: std::result::Result<f64, String>) {
         if self.groups.is_empty() {
             self.group("all");
@@ -95,7 +95,7 @@ impl<'a> Tally<'a> {
             Ok(share) => (share, None),
             Err(text) => (f64::INFINITY, Some(text)),
         };
-        // Written so that no share at all counts as wrong.
+        // This form also counts a NaN error as wrong.
         let is_right = share <= 1.0;
         group.worst = if share.is_nan() { f64::INFINITY } else { share.max(group.worst) };
         if !is_right {
@@ -108,7 +108,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Numbers against those that are right, each with its tolerance. NaN never passes.
+    /// Compares numbers with the expected ones, each with its tolerance. NaN never passes.
     pub(super) fn compare(&mut self, what: &str, got: &[f32], expected: impl ExactSizeIterator<Item = (f64, f64)>) {
         let count = expected.len();
         if got.len() != count {
@@ -134,12 +134,12 @@ impl<'a> Tally<'a> {
         self.judge(what, count, verdict);
     }
 
-    /// |got - expected| <= relative * |expected| + absolute, element by element.
+    /// Checks |got - expected| <= relative * |expected| + absolute for each element.
     pub(super) fn close(&mut self, what: &str, got: &[f32], expected: &[f64], relative: f64, absolute: f64) {
         self.compare(what, got, expected.iter().map(|&x| (x, relative * x.abs() + absolute)));
     }
 
-    /// Compares numbers bit by bit, after `bits` has made all NaN alike.
+    /// Compares numbers bit for bit, with one form for all NaN.
     pub(super) fn same(&mut self, what: &str, got: &[f32], expected: &[f32]) {
         let differs = got.iter().zip(expected).position(|(&got, &expected)| bits(got) != bits(expected));
         let verdict = match differs {
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!((found.cases, found.numbers, found.worst, found.wrong), (2, 3, 0.5, 0));
     }
 
-    /// NaN, infinity, a number too few and one bit are each as wrong as a wrong number.
+    /// NaN, infinity, a missing number and a single different bit each count like a wrong number.
     #[test]
     fn what_is_wrong_is_counted_and_named() {
         let wrong: [fn(&mut Tally<'_>); 5] = [

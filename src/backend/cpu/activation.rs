@@ -1,11 +1,13 @@
-//! The activations of feed-forward layers, with and without a gate, and the scale and cap of the logits.
+//! The activations of feed-forward layers, with and without a gate, and the scale and cap of rows.
 
 use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, LANES, Simd, clamped_swiglu, gelu, gelu_erf, silu, squared_relu, tanh};
+use super::simd::{
+    Isa, Kernel, LANES, Simd, clamped_silu, clamped_swiglu, exp, gelu, gelu_erf, silu, squared_relu, tanh,
+};
 use super::split::for_rows;
-use crate::backend::Activation;
+use crate::backend::{Activation, Cap, Xielu};
 
-/// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]`.
+/// Computes `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]`.
 pub(super) fn gated(pool: &ThreadPool, isa: Isa, gate_up: &[f32], act: Activation, cols: usize, out: &mut [f32]) {
     for_rows(pool, out, cols, |first, out| {
         for (row, out) in out.chunks_exact_mut(cols).enumerate() {
@@ -17,22 +19,23 @@ pub(super) fn gated(pool: &ThreadPool, isa: Isa, gate_up: &[f32], act: Activatio
 
 fn gate_row(isa: Isa, act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     match act {
-        Activation::Silu => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
+        Activation::Silu | Activation::Xielu(_) => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
         Activation::Gelu => isa.run(Pairs { function: GeluGate, x: gate, y: up, out }),
         Activation::GeluErf => isa.run(Pairs { function: GeluErfGate, x: gate, y: up, out }),
         Activation::ClampedSwiglu => isa.run(Pairs { function: ClampedSwiglu, x: gate, y: up, out }),
+        Activation::ClampedSilu { limit } => isa.run(Pairs { function: ClampedSilu(limit), x: gate, y: up, out }),
         Activation::SquaredRelu => isa.run(Pairs { function: SquaredReluGate, x: gate, y: up, out }),
     }
 }
 
-/// Columns of rows, from column `first` on.
+/// The columns of rows from column `first` on.
 pub(super) struct Columns<'a> {
     pub(super) rows: &'a [f32],
     pub(super) cols: usize,
     pub(super) first: usize,
 }
 
-/// `out[r][i] = act(gate[r][i]) * x[r][i]`, x being the columns.
+/// Computes `out[r][i] = act(gate[r][i]) * x[r][i]`, where `x` is a range of columns.
 pub(super) fn gate_columns(
     pool: &ThreadPool,
     isa: Isa,
@@ -51,29 +54,23 @@ pub(super) fn gate_columns(
     });
 }
 
-/// `out = act(x)`, for activations that need no gate.
+/// Computes `out = act(x)`, for activations without a gate.
 pub(super) fn plain(pool: &ThreadPool, isa: Isa, x: &[f32], act: Activation, cols: usize, out: &mut [f32]) {
     for_rows(pool, out, cols, |first, out| {
         let x = &x[first * cols..][..out.len()];
         match act {
-            Activation::Silu => isa.run(Pairs { function: Silu, x, y: x, out }),
+            Activation::Silu | Activation::ClampedSilu { .. } => isa.run(Pairs { function: Silu, x, y: x, out }),
             Activation::Gelu | Activation::ClampedSwiglu => isa.run(Pairs { function: Gelu, x, y: x, out }),
             Activation::GeluErf => isa.run(Pairs { function: GeluErf, x, y: x, out }),
             Activation::SquaredRelu => isa.run(Pairs { function: SquaredRelu, x, y: x, out }),
+            Activation::Xielu(xielu) => isa.run(Pairs { function: xielu, x, y: x, out }),
         }
     });
 }
 
-/// `logits = cap(scale * logits)`.
-pub(super) fn scale_logits(
-    pool: &ThreadPool,
-    isa: Isa,
-    logits: &mut [f32],
-    cols: usize,
-    scale: f32,
-    softcap: Option<f32>,
-) {
-    for_rows(pool, logits, cols, |_, logits| isa.run(ScaleLogits { logits, scale, softcap }));
+/// Computes `x = cap(scale * x)`.
+pub(super) fn scale_rows(pool: &ThreadPool, isa: Isa, x: &mut [f32], cols: usize, (scale, cap): (f32, Option<Cap>)) {
+    for_rows(pool, x, cols, |_, x| isa.run(ScaleRows { x, scale, cap }));
 }
 
 /// A function of two vectors.
@@ -133,28 +130,60 @@ functions! {
     SquaredReluGate: |s, gate, up| s.mul(squared_relu(s, gate), up);
 }
 
-struct ScaleLogits<'a> {
-    logits: &'a mut [f32],
-    scale: f32,
-    softcap: Option<f32>,
+/// Holds the limit.
+#[derive(Clone, Copy)]
+struct ClampedSilu(f32);
+
+impl Function for ClampedSilu {
+    #[inline(always)]
+    fn of<S: Simd>(self, s: S, gate: S::V, up: S::V) -> S::V {
+        clamped_silu(s, gate, up, self.0)
+    }
 }
 
-impl Kernel for ScaleLogits<'_> {
+impl Function for Xielu {
+    #[inline(always)]
+    fn of<S: Simd>(self, s: S, x: S::V, _y: S::V) -> S::V {
+        xielu(s, x, self)
+    }
+}
+
+struct ScaleRows<'a> {
+    x: &'a mut [f32],
+    scale: f32,
+    cap: Option<Cap>,
+}
+
+impl Kernel for ScaleRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let change = |x: S::V| {
             let x = s.mul(x, s.splat(self.scale));
-            match self.softcap {
-                Some(cap) => s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap)))),
+            match self.cap {
+                Some(Cap::Soft(cap)) => s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap)))),
+                // `max` and `min` return their second argument for NaN, so NaN passes through.
+                Some(Cap::Hard(cap)) => s.min(s.splat(cap), s.max(s.splat(-cap), x)),
                 None => x,
             }
         };
-        let (vectors, tail) = self.logits.as_chunks_mut::<LANES>();
+        let (vectors, tail) = self.x.as_chunks_mut::<LANES>();
         for x in vectors {
             s.store(change(s.load(x)), x);
         }
         s.store_partial(change(s.load_partial(tail)), tail);
     }
+}
+
+/// See `Xielu`.
+#[inline(always)]
+fn xielu<S: Simd>(s: S, x: S::V, Xielu { positive, negative, slope, eps }: Xielu) -> S::V {
+    const ABOVE_ZERO: f32 = f32::from_bits(1);
+    let line = s.mul(s.splat(slope), x);
+    let above = s.fma(s.mul(s.splat(positive), x), x, line);
+    // `min` returns its second argument for NaN, so NaN passes through.
+    let grown = s.sub(exp(s, s.min(s.splat(eps), x)), s.splat(1.0));
+    let below = s.fma(s.splat(negative), s.sub(grown, x), line);
+    s.select_lt(x, ABOVE_ZERO, below, above)
 }

@@ -1,12 +1,16 @@
-//! Paged attention with online softmax, for any mix of query lengths: causal, within a window, or in both directions.
+//! Paged attention with online softmax for any mix of query lengths: causal, windowed or bidirectional.
 //!
-//! A *row* is one query head of one token; rows that share a kv head are computed together, so that a tile of K or V is
-//! read and widened to f32 once for up to [`MAX_ROWS`] of them. The next chunk is asked for meanwhile.
+//! A *row* is one query head of one token. Rows that share a KV head are computed together. A tile of K or V is then
+//! read and widened to f32 once for up to [`MAX_ROWS`] rows. Meanwhile the next chunk is prefetched.
 //!
-//! It is batch-invariant bit for bit: keys are taken in chunks of [`CHUNK_KEYS`] at absolute positions, in increasing
-//! order; a row's maximum and correction factor change once per chunk; each score is one chain of FMAs over the head's
-//! elements, each output element one chain of FMAs over the row's own keys. The tiling of rows decides only which rows
-//! are computed next to each other. Masked keys take no part (not even times zero: they may be NaN).
+//! Attention is batch-invariant bit for bit:
+//! - Keys come in chunks of [`CHUNK_KEYS`] at absolute positions, in increasing order.
+//! - A row's maximum and correction factor change once per chunk.
+//! - Each score is one chain of FMAs over the head's elements.
+//! - Each output element is one chain of FMAs over the row's own keys.
+//! - Masked keys are left out. They are not multiplied by zero, because they may be NaN.
+//!
+//! The tiling of rows only decides which rows are computed next to each other.
 #![allow(unsafe_code)] // Rows of the output are written from several threads.
 
 mod latent;
@@ -25,15 +29,15 @@ use crate::{Error, Result};
 /// Keys between two updates of a row's running maximum.
 const CHUNK_KEYS: usize = 128;
 const CHUNK_TILES: usize = CHUNK_KEYS / TILE;
-/// Rows that share a tile of K; 8 rows by 2 tiles of scores fill the registers of AVX-512.
+/// Rows that share a tile of K. Eight rows by two tiles of scores fill the registers of AVX-512.
 const MAX_ROWS: usize = 8;
-/// Rows of one unit of work: enough to be worth handing out, few enough to balance.
+/// Rows of one unit of work: enough to amortize its scheduling, few enough for load balance.
 const UNIT_ROWS: usize = 32;
 
-/// Scores, later probabilities, of a row tile and a chunk: `[row][tile][lane]`.
+/// Scores, later probabilities, of a group of rows and a chunk: `[row][tile][lane]`.
 type Scores = [[[f32; LANES]; CHUNK_TILES]; MAX_ROWS];
 
-/// Consecutive tokens of one sequence, for one kv head.
+/// Consecutive tokens of one sequence for one KV head.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     seq: usize,
@@ -41,12 +45,12 @@ pub(super) struct Unit {
     tokens: Range<usize>,
 }
 
-/// Arguments of one call: `qkv` of all tokens of the batch, and one layer's cache.
+/// The arguments of one call: `qkv` of all tokens of the batch, and one layer's cache.
 pub(super) struct Attention<'a, E> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
     pub(super) scoring: Scoring,
-    /// One sink of each query head, where the model has them: a score without a value.
+    /// One score without a value per query head; `None` if the model has no sinks.
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
@@ -54,10 +58,10 @@ pub(super) struct Attention<'a, E> {
 }
 
 impl<E: KvElement> Attention<'_, E> {
-    /// Computes all rows into `out`, `[n, num_heads * value_dim]`. `units` is scratch of the caller.
+    /// Computes all rows into `out`, `[n, num_heads * value_dim]`. `units` is the caller's scratch.
     ///
     /// # Errors
-    /// `Internal` when a block table does not cover the keys that its sequence attends to.
+    /// `Internal` if a block table does not cover the keys that its sequence attends to.
     pub(super) fn run_on(&self, pool: &ThreadPool, isa: Isa, units: &mut Vec<Unit>, out: &mut [f32]) -> Result<()> {
         for seq in 0..self.batch.num_seqs() {
             self.check_block_table(seq)?;
@@ -68,10 +72,11 @@ impl<E: KvElement> Attention<'_, E> {
         Ok(())
     }
 
-    /// Keys that the token at flat index `token`, of sequence `seq`, attends to.
+    /// Returns the keys that the token at flat index `token` of sequence `seq` attends to.
     fn keys_of(&self, seq: usize, token: usize) -> Range<usize> {
         let keys = self.kv.spec.keys(self.batch.positions[token], self.batch.context_lens[seq]);
-        keys.start as usize..keys.end as usize
+        let end = self.batch.image_end(token).map_or(keys.end, |end| keys.end.max(end));
+        keys.start as usize..end as usize
     }
 
     fn check_block_table(&self, seq: usize) -> Result<()> {
@@ -90,7 +95,7 @@ impl<E: KvElement> Attention<'_, E> {
         check_blocks(&self.kv.spec, blocks)
     }
 
-    /// Cuts the batch into units, the costliest first so that no thread starts a long one at the end.
+    /// Cuts the batch into units, the most expensive first, so that no thread starts a long one at the end.
     fn plan(&self, units: &mut Vec<Unit>) {
         units.clear();
         let step = (UNIT_ROWS * self.layout.num_kv_heads / self.layout.num_heads).max(1);
@@ -117,7 +122,7 @@ struct UnitKernel<'a, E> {
     out: &'a Split<'a, f32>,
 }
 
-/// The rows computed together: their heads, queries, outputs, and the keys that each attends to.
+/// Rows that are computed together: their heads, queries, outputs and the keys that each attends to.
 struct Rows<'a> {
     len: usize,
     head: [usize; MAX_ROWS],
@@ -142,14 +147,14 @@ impl<E: KvElement> Kernel for UnitKernel<'_, E> {
 }
 
 impl<'a, E: KvElement> UnitKernel<'a, E> {
-    /// Query heads per kv head.
+    /// Returns the query heads per KV head.
     fn group_size(&self) -> usize {
         self.attention.layout.num_heads / self.attention.layout.num_kv_heads
     }
 
-    /// Rows `first..first + len` of the unit, whose rows are token by token, head by head.
+    /// Returns rows `first..first + len` of the unit, which are ordered by token, then by head.
     fn rows(&self, first: usize, len: usize) -> Rows<'a> {
-        let Attention { qkv, layout, kv, .. } = *self.attention;
+        let Attention { qkv, layout, .. } = *self.attention;
         let place = |i: usize| {
             let row = first + i;
             let token = self.unit.tokens.start + row / self.group_size();
@@ -165,13 +170,13 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         };
         for i in 0..len {
             let (token, head) = place(i);
-            let (column, value_dim) = (head * layout.head_dim, kv.spec.value_dim());
+            let (column, value_dim) = (head * layout.head_dim, layout.value_dim);
             let row = &qkv[token * layout.cols()..][..layout.cols()];
             rows.head[i] = head;
             rows.gate[i] = layout.gated.then(|| &row[column..][..layout.head_dim]);
             rows.q[i] = &row[layout.gate_cols() + column..][..layout.head_dim];
             let start = (token * layout.num_heads + head) * value_dim;
-            // SAFETY: units have disjoint tokens or kv heads, rows of a unit differ in token or head, and row tiles
+            // SAFETY: units have disjoint tokens or KV heads, rows of a unit differ in token or head, and row tiles
             // follow one another.
             rows.out[i] = unsafe { self.out.part(start..start + value_dim) };
             rows.keys[i] = self.attention.keys_of(self.unit.seq, token);
@@ -183,12 +188,12 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores) {
         let len = rows.len;
         let mut maximum = [f32::NEG_INFINITY; LANES];
-        // Sums are per lane of the vector, and added up at the end.
+        // Sums are kept per lane and added up at the end.
         let mut sums = [s.splat(0.0); MAX_ROWS];
         for out in &mut rows.out[..len] {
             out.fill(0.0);
         }
-        // A sink is a key that was seen before the first one, and whose value is zero.
+        // A sink acts like a key before the first one, with a value of zero.
         if let Some(sinks) = self.attention.sinks {
             for i in 0..len {
                 maximum[i] = sinks[rows.head[i]];
@@ -201,7 +206,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         for chunk_start in (first_key / CHUNK_KEYS * CHUNK_KEYS..end).step_by(CHUNK_KEYS) {
             let tiles = first_key.max(chunk_start) / TILE..end.min(chunk_start + CHUNK_KEYS).div_ceil(TILE);
             let chunk = self.chunk(tiles.clone(), end.div_ceil(TILE));
-            // Everything below counts keys from the first tile that is read.
+            // From here on, keys are counted from the first tile that is read.
             let base = tiles.start * TILE;
             let mut keys = [const { 0..0 }; MAX_ROWS];
             for (keys, of_row) in keys.iter_mut().zip(&rows.keys[..len]) {
@@ -229,7 +234,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
 
         for ((out, sum), gate) in rows.out[..len].iter_mut().zip(sums).zip(rows.gate) {
             let sum = s.sum(sum);
-            // A row without a key to attend to gives zeros, not 0 / 0.
+            // A row without keys gives zeros, not 0 / 0.
             let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
             for x in out.iter_mut() {
                 *x *= scale;
@@ -240,7 +245,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         }
     }
 
-    /// K and V of some tiles of the sequence, at most a chunk; `num_tiles` tiles will be asked for in all.
+    /// Returns K and V of `tiles` of the sequence, at most a chunk. `num_tiles` is the total number of tiles.
     #[inline(always)]
     fn chunk(&self, tiles: Range<usize>, num_tiles: usize) -> Chunk<'a, E> {
         let Attention { batch, group, kv, .. } = *self.attention;
@@ -257,9 +262,9 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         chunk
     }
 
-    /// Turns the raw scores of each row into weights relative to its running maximum; updates maxima and sums, and
-    /// returns the factors that what was accumulated before must be multiplied by. Rows are the lanes of `maximum`, so
-    /// that one `exp` serves all factors.
+    /// Turns the raw scores of each row into weights relative to its running maximum, and updates maxima and sums.
+    /// Returns the correction factors for what was accumulated before. Rows are the lanes of `maximum`, so one `exp`
+    /// computes all factors.
     #[inline(always)]
     fn softmax<S: Simd>(
         &self,
@@ -277,7 +282,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
                 next.iter().for_each(|scales| s.prefetch(scales));
             }
         }
-        // While all keys are masked the maximum is -inf, and -inf - -inf would be NaN.
+        // While all keys are masked, the maximum is -inf, and -inf - -inf would be NaN.
         let mut base = [0.0; LANES];
         for (i, scores) in scores.iter_mut().enumerate() {
             let mut top = s.splat(old[i]);
@@ -306,7 +311,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             for (scores, [scales, _]) in scores[..num_tiles].iter_mut().zip(&chunk.scales) {
                 let weight = exp(s, s.sub(s.load(scores), s.splat(base[i])));
                 sum = s.add(sum, weight);
-                // V's scales go with the weights, once for all elements of a head.
+                // Multiply the weight by V's scale, once for all elements of a head.
                 s.store(if E::HAS_SCALES { s.mul(weight, s.load(&scales[1])) } else { weight }, scores);
             }
             sums[i] = sum;
@@ -315,8 +320,8 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     }
 }
 
-/// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`, and so is `k` of latent rows. `scales[tile]`:
-/// those of K and V of the tile, and of the one that is next in its place.
+/// `k[tile]` is `[head_dim, 16 keys]`, and `v[tile]` is `[16 keys, head_dim]`. For latent rows `k` has the layout of
+/// `v`. `scales[tile]` has the scales of K and V of the tile, and of the tile at its place in the next chunk.
 struct Chunk<'a, E> {
     num_tiles: usize,
     k: [Tile<'a, E>; CHUNK_TILES],
@@ -332,8 +337,8 @@ impl<E: Copy> Default for Chunk<'_, E> {
     }
 }
 
-/// Elements of a tile, and of the tile at its place in the next chunk, which the kernels ask for in advance: the blocks
-/// of a sequence lie anywhere, so that the CPU cannot foresee the next one.
+/// The elements of a tile, and those of the tile at its place in the next chunk, which the kernels prefetch. The blocks
+/// of a sequence are scattered, so the CPU cannot predict the next one.
 #[derive(Clone, Copy)]
 struct Tile<'a, E> {
     elements: &'a [E],
@@ -354,7 +359,7 @@ fn multiply_by_sigmoids<S: Simd>(s: S, out: &mut [f32], gate: &[f32]) {
     }
 }
 
-/// Bits of the lanes of `tile` whose key is in `keys`.
+/// Returns the bits of the lanes of `tile` with a key in `keys`.
 #[inline(always)]
 fn lanes_of(tile: usize, keys: &Range<usize>) -> u16 {
     let below = |key: usize| (1u32 << key.saturating_sub(tile * TILE).min(TILE)) - 1;

@@ -1,4 +1,4 @@
-//! The engine's half that serves on the CPU: the memory and threads that its steps use.
+//! The CPU backend while it serves: the memory and threads of its steps.
 
 use super::attention::Unit;
 use super::experts::{ExpertWork, Experts};
@@ -9,18 +9,18 @@ use super::simd::Isa;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
 use crate::backend::{
-    BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeKind,
-    RopeShape, RopeSpec, StateLayerSpec, StateShape, VectorShape, WorkShape,
+    BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeShape,
+    RopeSpec, StateLayerSpec, StateShape, VectorShape, WorkShape,
 };
 use crate::quant::GgmlType;
 
-/// Computes on the CPU; made by [`super::CpuLoader`].
+/// Computes on the CPU. [`super::CpuLoader`] creates it.
 #[derive(Debug)]
 pub struct CpuBackend {
     pub(super) pool: ThreadPool,
     pub(super) isa: Isa,
     pub(super) linear_scratch: LinearScratch,
-    /// Kept between calls of attention so that it is not allocated anew.
+    /// Kept between calls of attention to avoid allocations.
     pub(super) units: Vec<Unit>,
     pub(super) ledger: MemoryLedger,
     pub(super) allocations: u64,
@@ -71,7 +71,7 @@ impl MatrixShape for PackedMatrix {
     }
 }
 
-/// Matrices of heads: a stack, of which each head's part has inputs of its own.
+/// The matrices of heads as one stack. Each head's part has its own inputs.
 #[derive(Debug)]
 pub struct HeadMatrices {
     pub(super) heads: usize,
@@ -95,10 +95,6 @@ impl HeadsShape for HeadMatrices {
 impl RopeShape for RopeSpec {
     fn num_pairs(&self) -> usize {
         self.inv_freq.len()
-    }
-
-    fn pairs_neighbours(&self) -> bool {
-        self.kind == RopeKind::Norm
     }
 }
 

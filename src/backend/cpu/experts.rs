@@ -1,5 +1,4 @@
-//! Mixture of experts. The rows of a step are brought together by expert, so that an expert's weights are read once,
-//! however many rows have chosen it.
+//! Mixture of experts. A step's rows are grouped by expert, so an expert's weights are read once for all its rows.
 
 use std::cmp::Ordering;
 
@@ -16,47 +15,47 @@ use crate::backend::{ExpertGroups, ExpertSpec, Gating};
 pub struct Experts {
     pub(super) spec: ExpertSpec,
     pub(super) router: PackedMatrix,
-    /// Added to the weights that are compared, where the model has it.
+    /// Added to the scores that choose experts; `None` if the model has no such bias.
     pub(super) choice_bias: Option<Storage<f32>>,
-    /// Factors of the experts on their weights, where the model has them.
+    /// Factors on the experts' weights; `None` if the model has none.
     pub(super) output_scales: Option<Storage<f32>>,
-    /// Gate, where there is one, and up of each expert as one stack, and down as one matrix.
+    /// Gate (if any) and up of each expert as one stack, and down as one matrix.
     pub(super) gate_up: Vec<PackedMatrix>,
     pub(super) down: Vec<PackedMatrix>,
 }
 
-/// Buffers of a step of up to `rows` rows, beside its residuals. A row and one of its experts are a *pair*; pair
-/// `used * row + rank` has the place `places[pair]` among the pairs in the order of their experts.
+/// Buffers for a step of up to `rows` rows, apart from its residuals. A *pair* is a row and one of its experts. Pairs
+/// are ordered by expert, and pair `used * row + rank` has the place `places[pair]` in that order.
 #[derive(Debug)]
 pub struct ExpertWork {
     pub(super) spec: ExpertSpec,
     pub(super) rows: usize,
     /// `[rows][num]`
     pub(super) logits: Storage<f32>,
-    /// The experts' inputs, then their outputs, in the order of places.
+    /// The experts' inputs, later their outputs, in the order of places.
     pub(super) values: Storage<f32>,
     pub(super) gate_up: Storage<f32>,
     pub(super) gated: Storage<f32>,
     pub(super) routes: Routes,
 }
 
-/// f32 values of an `ExpertWork`: logits, values, gate and up, gated.
+/// Returns the sizes of an `ExpertWork`'s f32 buffers: logits, values, gate and up, gated.
 pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
     let pairs = rows.saturating_mul(spec.used);
     [[rows, spec.num], [pairs, spec.hidden_size], [pairs, spec.product_cols()], [pairs, spec.ffn_size]]
 }
 
-/// Which experts serve which rows.
+/// The assignment of rows to experts.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// The expert of each pair, with its weight.
+    /// The expert of each pair and its weight.
     choices: Vec<Choice>,
     places: Vec<usize>,
     /// The row at each place.
     rows: Vec<usize>,
-    /// First place of each expert, and the end of the last expert's places.
+    /// The first place of each expert, followed by the end of the last expert's places.
     starts: Vec<usize>,
-    /// Values by which the experts of a row are compared, and then their groups.
+    /// Scores of a row's experts, followed by scores of their groups.
     ranks: Vec<f32>,
 }
 
@@ -78,13 +77,13 @@ impl Routes {
         }
     }
 
-    /// Entries of the lists of pairs, of `starts` and of `ranks`.
+    /// Returns the lengths of the lists of pairs, of `starts` and of `ranks`.
     fn sizes(spec: &ExpertSpec, rows: usize) -> [usize; 3] {
         let groups = spec.groups.map_or(0, |groups| groups.num);
         [rows.saturating_mul(spec.used), spec.num + 1, spec.num + groups]
     }
 
-    /// Bytes that `new` takes.
+    /// Returns the bytes that `new` allocates.
     pub(super) fn bytes(spec: &ExpertSpec, rows: usize) -> u64 {
         let [pairs, starts, ranks] = Self::sizes(spec, rows).map(|entries| entries as u64);
         let of_pair = (size_of::<Choice>() + 2 * size_of::<usize>()) as u64;
@@ -92,7 +91,7 @@ impl Routes {
         of_pair.saturating_mul(pairs).saturating_add(of_experts)
     }
 
-    /// Chooses for each row of `logits`. `bias` and `scales` are those of the experts, or empty.
+    /// Chooses the experts of each row of `logits`. `bias` and `scales` have one entry per expert, or are empty.
     fn choose(&mut self, spec: &ExpertSpec, logits: &[f32], [bias, scales]: [&[f32]; 2]) {
         for (choices, logits) in self.choices.chunks_exact_mut(spec.used).zip(logits.chunks_exact(spec.num)) {
             choose(spec, logits, bias, &mut self.ranks, choices);
@@ -111,27 +110,27 @@ impl Routes {
         for expert in 0..spec.num {
             self.starts[expert + 1] += self.starts[expert];
         }
-        // `starts[expert + 1]` is the end of the expert's places now. Each pair that is given a place counts it down.
+        // `starts[expert + 1]` is now the end of the expert's places. Each assigned pair counts it down.
         for pair in (0..pairs).rev() {
             let end = &mut self.starts[self.choices[pair].expert + 1];
             *end -= 1;
             self.places[pair] = *end;
             self.rows[*end] = pair / spec.used;
         }
-        // Counting down has left the start of each expert's places one entry too late.
+        // After counting down, the start of each expert's places is one entry too late.
         self.starts.copy_within(1.., 0);
         self.starts[spec.num] = pairs;
     }
 }
 
-/// A value as it is compared: zeros of both signs are equal, and a NaN is above all, as a row that has one is not to
-/// lose it.
+/// Returns a value in the form that is compared. Zeros of both signs are equal. NaN ranks above everything, so that it
+/// stays visible in the row's result.
 fn ordered(value: f32) -> f32 {
     if value.is_nan() { f32::NAN } else { value + 0.0 }
 }
 
-/// Puts the experts of all but the best groups behind all others. A group's value is the sum of its best two; `values`
-/// is scratch, of a number for each group.
+/// Ranks the experts of all but the best groups below all others. A group's score is the sum of its best two experts.
+/// `values` is scratch with one number per group.
 fn keep_best_groups(groups: ExpertGroups, ranks: &mut [f32], values: &mut [f32]) {
     let of_group = ranks.len() / groups.num;
     let larger = |a: f32, b: f32| if b.total_cmp(&a).is_gt() { b } else { a };
@@ -150,11 +149,11 @@ fn keep_best_groups(groups: ExpertGroups, ranks: &mut [f32], values: &mut [f32])
     }
 }
 
-/// The rank of experts that are not to be chosen, below that of any number.
+/// The rank of excluded experts, which is below every number.
 const BEHIND: f32 = -f32::NAN;
 
-/// Chooses the best `choices.len()` experts, best first (among equals the lower index), with their weights. `bias` is
-/// that of the choice, or empty; `ranks` is scratch.
+/// Chooses the best `choices.len()` experts with their weights, best first; the lower index wins a tie. `bias` has one
+/// entry per expert or is empty, and `ranks` is scratch.
 fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], choices: &mut [Choice]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let share = |expert: usize| match spec.gating {
@@ -167,7 +166,7 @@ fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], ch
     };
     let (ranks, values) = ranks.split_at_mut(logits.len());
     for (expert, rank) in ranks.iter_mut().enumerate() {
-        // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
+        // Without a bias, compare logits: they have the order of the weights, and do not round to equal numbers.
         *rank = ordered(match (bias.get(expert), spec.groups) {
             (None, None) => logits[expert],
             (bias, _) => share(expert) / all + bias.unwrap_or(&0.0),
@@ -192,13 +191,13 @@ fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], ch
     }
 }
 
-/// Where the sum over a row's experts goes: `[rows][hidden]`.
+/// The destination of the sums over each row's experts: `[rows][hidden]`.
 pub(super) struct Sum<'a> {
     pub(super) rows: &'a mut [f32],
     pub(super) store: Store,
 }
 
-/// Puts into `out` what the experts make of `x`, chosen for the rows of `routed`.
+/// Writes the experts' results for `x` to `out`. The router chooses them from the rows of `routed`.
 pub(super) fn run(
     experts: &Experts,
     [x, routed]: [&[f32]; 2],
@@ -222,6 +221,11 @@ pub(super) fn run(
     for_rows(pool, values, hidden, |first, out| {
         for (out, &row) in out.chunks_exact_mut(hidden).zip(&routes.rows[first..]) {
             out.copy_from_slice(&x[row * hidden..][..hidden]);
+            if spec.weighs_inputs {
+                // A row has a single pair here.
+                let weight = routes.choices[row].weight;
+                out.iter_mut().for_each(|x| *x *= weight);
+            }
         }
     });
     let places = |expert: usize| (routes.starts[expert], routes.starts[expert + 1] - routes.starts[expert]);
@@ -247,8 +251,9 @@ pub(super) fn run(
         for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
             let pairs = (first + row) * spec.used..(first + row + 1) * spec.used;
             for (choice, &place) in routes.choices[pairs.clone()].iter().zip(&routes.places[pairs]) {
+                let weight = if spec.weighs_inputs { 1.0 } else { choice.weight };
                 for (out, value) in out.iter_mut().zip(&values[place * hidden..][..hidden]) {
-                    *out += choice.weight * value;
+                    *out += weight * value;
                 }
             }
         }
@@ -278,6 +283,7 @@ mod tests {
             scale: 1.0,
             router_scale: 1.0,
             output_scales: false,
+            weighs_inputs: false,
         }
     }
 
@@ -294,7 +300,7 @@ mod tests {
         assert_eq!(chosen(&[f32::NEG_INFINITY; 4], 4), [0, 1, 2, 3]);
     }
 
-    /// The experts of a row exist and are distinct, whatever the row holds.
+    /// The chosen experts exist and are distinct for any row, even with NaN and infinity.
     #[test]
     fn experts_of_rows_that_are_not_numbers_exist() {
         let mut experts = chosen(&[f32::NAN, 1.0, -f32::NAN, f32::INFINITY, f32::NAN], 5);
@@ -311,7 +317,8 @@ mod tests {
         }
     }
 
-    /// Best groups by the sum of their best two with the bias, among equals the first; the weights do not see the bias.
+    /// The groups with the best sums of two biased scores are chosen, the first of equal ones. The weights ignore the
+    /// bias.
     #[test]
     fn experts_are_of_the_best_groups() {
         let groups = Some(ExpertGroups { num: 3, used: 2 });
@@ -322,7 +329,7 @@ mod tests {
             choices
         };
         let experts = |logits, bias: &[f32]| choose(logits, bias).map(|choice| choice.expert);
-        // The best expert is of the worst group.
+        // The best expert is in the worst group.
         assert_eq!(experts([9.0, -9.0, 1.0, 1.0, 2.0, 2.0], &[0.0; 6]), [4, 5, 2]);
         assert_eq!(experts([9.0, -9.0, 1.0, 1.0, 2.0, 2.0], &[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]), [0, 4, 5]);
         assert_eq!(experts([0.0; 6], &[]), [0, 1, 2]);

@@ -1,14 +1,14 @@
-//! Rows times the sigmoid of a product: the gate of a shared expert.
+//! Multiplies rows by the sigmoid of a product, which is the gate of a shared expert.
 
 use super::norm::sum_of_squares;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd};
 use super::split::for_rows;
 
-/// Weights and epsilon of an RMS norm.
+/// The weights and epsilon of an RMS norm.
 pub(super) type RmsNorm<'a> = (&'a [f32], f32);
 
-/// `out[r] *= sigmoid(weight · norm(x[r]))`, rows of `out` being of `cols`.
+/// Computes `out[r] *= sigmoid(weight · norm(x[r]))`, where rows of `out` have `cols` columns.
 pub(super) fn gate_rows(
     pool: &ThreadPool,
     isa: Isa,

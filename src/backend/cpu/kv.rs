@@ -1,16 +1,17 @@
-//! One layer's K and V, paged. Blocks are cut into tiles of 16 tokens; K lies transposed within a tile, so that the 16
-//! lanes of a vector are 16 keys, while V's lanes are 16 elements of a head:
+//! The paged K and V of one layer. Blocks consist of tiles of 16 tokens. K is transposed within a tile, so the 16 lanes
+//! of a vector are 16 keys. The lanes of V are 16 elements of a head:
 //!
 //! ```text
 //! k: [num_blocks, num_kv_heads, block_size / 16, head_dim, 16 tokens]
 //! v: [num_blocks, num_kv_heads, block_size,      head_dim]
 //! ```
 //!
-//! Elements in int8 have a scale for each token and head of K, and for each of V, `[num_blocks, num_kv_heads,
-//! block_size / 16, 2, 16 tokens]`: a vector of them is multiplied with a vector of scores, or of weights. On SmolLM2
-//! scales of 32 elements, as q8_0 has them, were as good (docs/architecture.md), and cost a product for each element.
+//! In int8, each token has a scale for each head of K and of V,
+//! `[num_blocks, num_kv_heads, block_size / 16, 2, 16 tokens]`. A vector of scales is multiplied with a vector of
+//! scores or of weights. On SmolLM2, scales per 32 elements as in q8_0 were no better (docs/architecture.md), and cost
+//! a product per element.
 //!
-//! Latent rows, which are K and V at once, lie as V does; there is no K beside them.
+//! Latent rows are K and V at once. They have V's layout, and there is no separate K.
 
 mod element;
 
@@ -27,19 +28,19 @@ use crate::backend::KvLayerSpec;
 use crate::batch::NULL_BLOCK;
 use crate::{Error, Result};
 
-/// Tokens per tile: the lanes of a vector.
+/// Tokens per tile, which is the number of lanes of a vector.
 pub(super) const TILE: usize = LANES;
 
 const SIGN: u32 = 1 << 31;
 
-/// One layer's K and V pool.
+/// The K and V pool of one layer.
 #[derive(Debug)]
 pub struct KvLayer {
     pub(super) spec: KvLayerSpec,
     pub(super) pool: KvPool,
 }
 
-/// The pool's memory, by [`KvCacheDtype`](crate::config::KvCacheDtype).
+/// The pool's memory by [`KvCacheDtype`](crate::config::KvCacheDtype).
 #[derive(Debug)]
 pub(super) enum KvPool {
     F16(KvPages<f16>),
@@ -49,7 +50,7 @@ pub(super) enum KvPool {
 
 impl KvLayer {
     /// # Errors
-    /// `Internal` when a slot lies outside the pool.
+    /// `Internal` if a slot is outside the pool.
     pub(super) fn check_slots(&self, slots: &[u32]) -> Result<()> {
         let num_slots = self.spec.num_blocks * self.spec.block_size;
         match slots.iter().find(|&&slot| slot as usize >= num_slots) {
@@ -58,7 +59,7 @@ impl KvLayer {
         }
     }
 
-    /// Copies the whole of block `src` to block `dst`, both of the pool.
+    /// Copies block `src` to block `dst`; both are in the pool.
     pub(super) fn copy_block(&mut self, src: u32, dst: u32) {
         match &mut self.pool {
             KvPool::F16(pages) => pages.copy_block(src, dst),
@@ -69,7 +70,7 @@ impl KvLayer {
 }
 
 /// # Errors
-/// `Internal` when one of `blocks` is not a block of the pool (a null block among them).
+/// `Internal` if one of `blocks` is outside the pool or is the null block.
 pub(super) fn check_blocks(spec: &KvLayerSpec, blocks: &[u32]) -> Result<()> {
     match blocks.iter().find(|&&block| block as usize >= spec.num_blocks) {
         Some(&NULL_BLOCK) => Err(Error::internal("a null block stands where tokens are to be read")),
@@ -78,19 +79,19 @@ pub(super) fn check_blocks(spec: &KvLayerSpec, blocks: &[u32]) -> Result<()> {
     }
 }
 
-/// K and V as elements of one type.
+/// K and V with elements of one type.
 #[derive(Debug)]
 pub(super) struct KvPages<E> {
     pub(super) spec: KvLayerSpec,
-    /// Empty where rows are latent.
+    /// Empty for latent rows.
     pub(super) k: Storage<E>,
     pub(super) v: Storage<E>,
-    /// Where elements have scales.
+    /// `None` for element types without scales.
     pub(super) scales: Option<Storage<f32>>,
 }
 
-/// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`; latent rows are both, as V is. Then
-/// the scales of K and of V, where elements have them.
+/// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`. For latent rows both are the same, in
+/// V's layout. `scales` has those of K, then those of V, if elements have scales.
 pub(super) struct KvTile<'a, E> {
     pub(super) k: &'a [E],
     pub(super) v: &'a [E],
@@ -138,27 +139,27 @@ impl<E: KvElement> KvPages<E> {
     }
 }
 
-/// Stores tokens from several threads. Elements are atomics (plain stores in machine code), so that two tokens given
-/// the same slot by mistake would be a wrong value, not undefined behaviour.
+/// Stores tokens from several threads. Elements are atomics, which compile to plain stores. Two tokens with the same
+/// slot by mistake would give a wrong value, not undefined behaviour.
 #[derive(Debug)]
 pub(super) struct KvWriter<'a, E: KvElement> {
     spec: KvLayerSpec,
     k: &'a [E::Atomic],
     v: &'a [E::Atomic],
-    /// Empty where elements have none.
+    /// Empty for element types without scales.
     scales: &'a [AtomicU32],
 }
 
 impl<E: KvElement> KvWriter<'_, E> {
-    /// Stores one token's `k` and `v` (`[num_kv_heads, head_dim]` each) at `slot`.
+    /// Stores one token's `k` (`[num_kv_heads, head_dim]`) and `v` at `slot`. Heads of `v` may have fewer elements.
     #[inline(always)]
     pub(super) fn store<S: Simd>(&self, s: S, slot: u32, k: &[f32], v: &[f32]) {
         let KvLayerSpec { block_size, num_kv_heads, head_dim, .. } = self.spec;
         let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
+        let value_dim = v.len() / num_kv_heads;
         for head in 0..num_kv_heads {
             let first = (block * num_kv_heads + head) * block_size;
-            let elements = head * head_dim..(head + 1) * head_dim;
-            let (k, v) = (&k[elements.clone()], &v[elements]);
+            let (k, v) = (&k[head * head_dim..][..head_dim], &v[head * value_dim..][..value_dim]);
             let k_start = (first + offset / TILE * TILE) * head_dim + offset % TILE;
             let [k_levels, v_levels] = if E::HAS_SCALES { self.store_scales(first + offset, [k, v]) } else { [1.0; 2] };
             store_strided::<S, E>(s, (k, k_levels), &self.k[k_start..], TILE);
@@ -166,14 +167,14 @@ impl<E: KvElement> KvWriter<'_, E> {
         }
     }
 
-    /// Stores the scales of a head of K and of V, and returns what their elements are multiplied by before they are
-    /// rounded. `token` counts the tokens of all heads before it.
+    /// Stores the scales of a head of K and of V. Returns the factors on their elements before rounding. `token` counts
+    /// the tokens of all preceding heads.
     #[inline(always)]
     fn store_scales(&self, token: usize, heads: [&[f32]; 2]) -> [f32; 2] {
         let start = token / TILE * 2 * TILE + token % TILE;
         std::array::from_fn(|i| {
-            // Bits of magnitudes are in the order of the magnitudes, with NaN above all: where a head has one, its
-            // scale is NaN and shows it.
+            // The bits of magnitudes have the order of the magnitudes, with NaN on top. A head with a NaN thus gets a
+            // NaN scale, which keeps it visible.
             let largest = heads[i].iter().fold(0, |top, x| top.max(x.to_bits() & !SIGN));
             let largest = f32::from_bits(largest);
             (largest / LEVELS).store(&self.scales[start + i * TILE]);
@@ -188,7 +189,7 @@ impl<E: KvElement> KvWriter<'_, E> {
     }
 }
 
-/// Stores `x`, times `levels` where elements have scales.
+/// Stores `x`, times `levels` if elements have scales.
 #[inline(always)]
 fn store_strided<S: Simd, E: KvElement>(s: S, (x, levels): (&[f32], f32), out: &[E::Atomic], stride: usize) {
     for (x, out) in x.chunks(LANES).zip(out.chunks(LANES * stride)) {

@@ -1,34 +1,35 @@
-//! The rows of latent attention: their queries, rotated behind what is absorbed, and their latents, normed and rotated
-//! on the way into the cache.
+//! The rows of latent attention. Queries get their rotated part after the absorbed part. Latents are normed, and their
+//! keys rotated, on the way into the cache.
 
 use super::kv::{KvElement, KvWriter};
 use super::norm::sum_of_squares;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
 use super::split::for_rows;
-use crate::backend::{LatentShape, Temperature};
+use crate::backend::{LatentShape, RopeKind, Temperature};
 
-/// Arguments of `rope_and_store_latent` beside the queries and the cache.
+/// The arguments of `rope_and_store_latent` except the queries and the cache.
 pub(super) struct RopeAndStore<'a> {
     /// `[n, shape.q_cols()]`.
     pub(super) q: &'a [f32],
     /// `[n, shape.row_dim()]`.
     pub(super) latent: &'a [f32],
     pub(super) shape: LatentShape,
-    /// Weights and epsilon of the norm of latents.
+    /// Weights and epsilon of the norm of the latents.
     pub(super) norm: &'a [f32],
     pub(super) eps: f32,
+    pub(super) kind: RopeKind,
     /// `[n, cos ++ sin]`.
     pub(super) angles: &'a [f32],
     pub(super) temperature: Option<Temperature>,
     /// `[n]`.
     pub(super) positions: &'a [u32],
-    /// `[n]`, checked to be in the pool.
+    /// `[n]`, already checked against the pool.
     pub(super) slots: &'a [u32],
 }
 
 impl RopeAndStore<'_> {
-    /// `queries`: `[n, shape.queries().q_cols()]`.
+    /// Completes `queries`, `[n, shape.queries().q_cols()]`, and stores the latents in `kv`.
     pub(super) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, queries: &mut [f32], kv: &KvWriter<'_, E>) {
         let cols = self.shape.queries().q_cols();
         for_rows(pool, queries, cols, |first_row, queries| isa.run(Rows { args: self, first_row, queries, kv }));
@@ -47,7 +48,7 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let RopeAndStore { shape, norm, eps, .. } = *self.args;
+        let RopeAndStore { shape, norm, eps, kind, .. } = *self.args;
         let (rope_dim, row_dim) = (shape.rope_dim, shape.row_dim());
         let mut row = vec![0.0; row_dim];
         for (i, queries) in self.queries.chunks_exact_mut(shape.queries().q_cols()).enumerate() {
@@ -56,7 +57,7 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
             let q = &self.args.q[index * shape.q_cols()..][..shape.q_cols()];
             let factor = self.args.temperature.map(|temperature| temperature.at(self.args.positions[index]));
             for (query, q) in queries.chunks_exact_mut(row_dim).zip(q.chunks_exact(shape.head_dim())) {
-                rotate(&q[shape.plain_dim..], angles, &mut query[shape.rank..]);
+                rotate(kind, &q[shape.plain_dim..], angles, &mut query[shape.rank..]);
                 if let Some(factor) = factor {
                     query.iter_mut().for_each(|x| *x *= factor);
                 }
@@ -67,18 +68,23 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
             for ((out, x), weight) in row.iter_mut().zip(latent).zip(norm) {
                 *out = x * scale * weight;
             }
-            rotate(key, angles, &mut row[shape.rank..]);
+            rotate(kind, key, angles, &mut row[shape.rank..]);
             self.kv.store_latent(s, self.args.slots[index], &row);
         }
     }
 }
 
-/// Rotates pairs of neighbours.
+/// Rotates pairs and writes each pair contiguously for both kinds of RoPE. The dot product of q and k ignores the
+/// order.
 #[inline(always)]
-fn rotate(x: &[f32], angles: &[f32], out: &mut [f32]) {
+fn rotate(kind: RopeKind, x: &[f32], angles: &[f32], out: &mut [f32]) {
     let (cos, sin) = angles.split_at(angles.len() / 2);
-    let pairs = x.as_chunks::<2>().0.iter().zip(out.as_chunks_mut::<2>().0);
-    for ((([a, b], out), cos), sin) in pairs.zip(cos).zip(sin) {
-        *out = [a.mul_add(*cos, -(b * sin)), a.mul_add(*sin, b * cos)];
+    for (pair, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let (i, j) = match kind {
+            RopeKind::Norm => (2 * pair, 2 * pair + 1),
+            RopeKind::Neox => (pair, cos.len() + pair),
+        };
+        let (a, b, cos, sin) = (x[i], x[j], cos[pair], sin[pair]);
+        *out = [a.mul_add(cos, -(b * sin)), a.mul_add(sin, b * cos)];
     }
 }

@@ -1,4 +1,4 @@
-//! Takes the memory of an engine on the CPU.
+//! Allocates the memory of an engine on the CPU.
 
 use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{ExpertWork, Experts, Routes, work_sizes};
@@ -26,17 +26,17 @@ pub struct CpuLoader {
     isa: Isa,
     ledger: MemoryLedger,
     allocations: u64,
-    /// Most rows of a step, and most inputs of a matrix: the size of `linear`'s scratch follows from them.
+    /// The most rows of a step and the most inputs of a matrix. They determine the size of `linear`'s scratch.
     max_rows: usize,
     max_inputs: usize,
-    /// Which kernel serves which type, for `describe`.
+    /// The kernel of each tensor type, for `describe`.
     kernels: Vec<(GgmlType, &'static str)>,
     memory: HostMemory,
-    /// Where matrices are put.
+    /// The memory that holds the matrices.
     weights: WeightMemory,
 }
 
-/// The use of an allocation: names the ledger's entry.
+/// The purpose of an allocation, which is its entry in the ledger.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
     Weights,
@@ -45,8 +45,8 @@ enum Purpose {
 }
 
 impl CpuLoader {
-    /// A loader whose engine computes with `num_threads` threads, the engine's own included, steps of at most
-    /// `max_rows` tokens, on the best instruction set of this CPU.
+    /// Returns a loader for an engine with `num_threads` threads, including the engine thread, and steps of at most
+    /// `max_rows` tokens. It uses the best instruction set of this CPU.
     ///
     /// # Errors
     /// See [`ThreadPool::new`].
@@ -64,20 +64,21 @@ impl CpuLoader {
         })
     }
 
-    /// Chooses another instruction set. Call it before the first matrix is uploaded: matrices are packed for it.
+    /// Chooses another instruction set. Call it before the first upload, since matrices are packed for an instruction
+    /// set.
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
         self
     }
 
-    /// Takes the machine's memory from the system's files under `root`.
+    /// Reads the machine's memory from the system's files under `root`.
     #[cfg(test)]
     pub fn with_system_root(mut self, root: &std::path::Path) -> Self {
         self.memory = HostMemory::under(root);
         self
     }
 
-    /// The one way to memory: everything that lives as long as the engine is recorded here.
+    /// Records every allocation that lives as long as the engine.
     fn record(&mut self, purpose: Purpose, bytes: u64) {
         let entry = match purpose {
             Purpose::Weights => &mut self.ledger.weights,
@@ -88,12 +89,13 @@ impl CpuLoader {
         self.allocations += 1;
     }
 
-    /// Buffers and KV pool are mapped when they are first written: until then the system counts them as available.
+    /// Returns the available memory less the buffers and the KV pool. Their pages are mapped at the first write, so the
+    /// system still counts them as available.
     fn unclaimed_memory(&self) -> Result<u64> {
         Ok(self.memory.available()?.saturating_sub(self.ledger.kv_cache + self.ledger.scratch))
     }
 
-    /// Bytes of the scratch that `finish` allocates for matrices of up to `max_inputs`.
+    /// Returns the bytes of the scratch that `finish` allocates for matrices of up to `max_inputs`.
     fn linear_scratch_bytes(&self, max_inputs: usize) -> u64 {
         LinearScratch::sizes(self.max_rows, max_inputs).iter().fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))
     }
@@ -122,7 +124,7 @@ impl CpuLoader {
         spec.validate()?;
         self.check_block_size(block_size)?;
         let bytes = spec.block_bytes().and_then(|bytes| bytes.checked_mul(num_blocks as u64)).unwrap_or(u64::MAX);
-        // The system would promise more than it has, and kill the process when the pool fills up.
+        // The system would overcommit, and kill the process when the pool fills up.
         if let Ok(available) = self.available_memory()
             && bytes > available
         {
@@ -161,7 +163,8 @@ impl CpuLoader {
     }
 }
 
-/// The stacks that experts are kept in: their router, as f32, then gate (where there is one) and up, and down, of each.
+/// Calls `f` for each stack of a layer of experts: the router as f32, then gate (if any) with up, and down, of each
+/// expert.
 fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart<'_>]) -> Result<()>) -> Result<()> {
     tensors.validate()?;
     let data = tensors.router_bytes()?;
@@ -181,12 +184,12 @@ fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart
     Ok(())
 }
 
-/// The matrices of heads, one behind the other in `tensor`, as a stack.
+/// Returns the matrices of heads, which follow one another in `tensor`, as the parts of a stack.
 fn head_parts(tensor: TensorView<'_>, heads: usize) -> Vec<LinearPart<'_>> {
     (0..heads).map(|head| LinearPart { weight: share(tensor, heads, head), bias: None }).collect()
 }
 
-/// Bytes of a RoPE: those of its frequencies.
+/// Returns the bytes of a RoPE's frequencies.
 fn rope_bytes(spec: &RopeSpec) -> u64 {
     size_of_val(spec.inv_freq.as_slice()) as u64
 }
@@ -215,6 +218,7 @@ impl Loader for CpuLoader {
                 Upload::Vector(tensor) | Upload::Taps(tensor) => {
                     vectors += Self::buffer_bytes(tensor.rows, tensor.cols)
                 }
+                Upload::Constant(len) => vectors += Self::buffer_bytes(1, *len),
                 Upload::Rope(spec) => vectors += rope_bytes(spec),
             }
         }

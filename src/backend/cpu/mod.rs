@@ -1,9 +1,10 @@
-//! The CPU backend: a thread pool, SIMD kernels chosen once at run time, and the ops of `Backend` on them.
+//! The CPU backend: a thread pool, SIMD kernels chosen once at run time, and the ops of `Backend` built on both.
 
 mod activation;
 mod attention;
 mod backend;
 mod experts;
+mod gate_heads;
 mod gate_rows;
 mod kv;
 mod latent;
@@ -13,7 +14,6 @@ mod norm;
 mod ops;
 pub mod pool;
 mod rope;
-pub mod simd;
 mod split;
 mod state_layer;
 mod states;
@@ -26,6 +26,7 @@ pub use experts::{ExpertWork, Experts};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;
 pub use ops::CpuStep;
+pub(crate) use rocmforge_simd as simd;
 pub use simd::Isa;
 pub use state_layer::StateLayer;
 pub use storage::Storage;

@@ -1,4 +1,4 @@
-//! Norms of rows. Every sum is taken in 4 × 16 partial sums and one fixed tree, on every instruction set.
+//! Norms of rows. On every instruction set, a sum consists of 4 × 16 partial sums, added in one fixed tree.
 
 use super::backend::CpuBackend;
 use super::pool::ThreadPool;
@@ -6,8 +6,7 @@ use super::simd::{Isa, Kernel, LANES, Simd};
 use super::split::for_rows;
 use crate::backend::{Norm, NormKind};
 
-/// `out = norm(x)`, or with a factor on such a sum `out = factor * (out + norm(x))`; rows are as long as the norm's
-/// weights.
+/// Computes `out = norm(x)`, or `out = factor * (out + norm(x))` with a factor. Rows are as long as the norm's weights.
 pub(super) fn norm(
     pool: &ThreadPool,
     isa: Isa,
@@ -23,12 +22,12 @@ pub(super) fn norm(
     });
 }
 
-/// `rows = norm(rows)`; rows are as long as the norm's weights.
+/// Computes `rows = norm(rows)`. Rows are as long as the norm's weights.
 pub(super) fn norm_in_place(pool: &ThreadPool, isa: Isa, rows: &mut [f32], norm: Norm<'_, CpuBackend>) {
     for_rows(pool, rows, norm.weight.len(), |_, rows| isa.run(NormInPlace { rows, norm }));
 }
 
-/// The norm of columns `from..` of each row, in place.
+/// Norms columns `from..` of each row in place.
 pub(super) fn norm_columns(
     pool: &ThreadPool,
     isa: Isa,
@@ -66,7 +65,7 @@ impl Kernel for NormRows<'_> {
     }
 }
 
-/// The numbers that a norm subtracts from a row and multiplies the rest by.
+/// Returns the mean that a norm subtracts from a row, and the factor that it applies afterwards.
 #[inline(always)]
 fn mean_and_scale<S: Simd>(s: S, x: &[f32], norm: Norm<'_, CpuBackend>) -> (f32, f32) {
     let (mean, squares) = match norm.kind {
@@ -100,7 +99,7 @@ impl Kernel for NormInPlace<'_> {
     }
 }
 
-/// Puts normed values into `out`, or with a factor the product of their sum with what is there.
+/// Writes normed values to `out`, or with a factor `factor * (out + value)`.
 #[inline(always)]
 fn put(values: impl Iterator<Item = f32>, sum: Option<f32>, out: &mut [f32]) {
     match sum {
@@ -128,14 +127,14 @@ impl Kernel for NormColumns<'_> {
     }
 }
 
-/// RMS norm of a row without weights, in place: of a head of v.
+/// Divides a row, such as a head of v, by its root mean square in place.
 #[inline(always)]
 pub(super) fn divide_by_rms<S: Simd>(s: S, row: &mut [f32], eps: f32) {
     let scale = 1.0 / (sum_of_squares(s, row, 0.0) / row.len() as f32 + eps).sqrt();
     row.iter_mut().for_each(|x| *x *= scale);
 }
 
-/// RMS norm of a row in place; also of a head of q or k.
+/// Applies an RMS norm to a row in place, also to a head of q or k.
 #[inline(always)]
 pub(super) fn normalize<S: Simd>(s: S, row: &mut [f32], weight: &[f32], eps: f32) {
     let scale = 1.0 / (sum_of_squares(s, row, 0.0) / row.len() as f32 + eps).sqrt();
@@ -155,7 +154,7 @@ fn sum<S: Simd>(s: S, row: &[f32]) -> f32 {
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
 }
 
-/// Sum of `(x - mean)^2`.
+/// Returns the sum of `(x - mean)^2`.
 #[inline(always)]
 pub(super) fn sum_of_squares<S: Simd>(s: S, row: &[f32], mean: f32) -> f32 {
     let mean = s.splat(mean);

@@ -1,4 +1,4 @@
-//! Steps on the CPU: arguments are checked here, then kernels run on the team.
+//! Steps on the CPU: checks the arguments of each op, then runs its kernel on the thread pool.
 
 use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{self, ExpertWork, Experts};
@@ -7,13 +7,14 @@ use super::linear::{PackedMatrix, Store};
 use super::split::for_rows;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
-use super::{activation, attention, gate_rows, latent, norm, rope, states};
+use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, states};
 use crate::backend::check_batch::validate_batch;
+use crate::backend::op_args::check_written;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
-    GateColumns, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights,
-    MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles,
-    RopeShape, RopeSpec, Rotation, ScaleLogits, ShortConvolution, StepOps, TableRow,
+    GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2,
+    Mamba2Weights, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, QkNorms, RopeAndStore, RopeAndStoreLatent,
+    RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution, StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -55,6 +56,12 @@ impl Backend for CpuBackend {
         self.to_host(out, rows, cols)
     }
 
+    fn write_rows(&mut self, buffer: &mut Storage<f32>, first: usize, values: &[f32], cols: usize) -> Result<()> {
+        check_written(buffer, first, values, cols)?;
+        buffer[first * cols..][..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
     fn to_host<'a>(&'a mut self, buffer: &'a Storage<f32>, rows: usize, cols: usize) -> Result<&'a [f32]> {
         let elements = rows.checked_mul(cols).and_then(|n| buffer.get(..n));
         elements.ok_or_else(|| Error::internal(format!("{rows} rows of {cols} of a buffer of {}", buffer.room())))
@@ -75,7 +82,7 @@ impl Backend for CpuBackend {
     }
 }
 
-/// One step on the CPU. Ops are done when they return.
+/// One step on the CPU. Ops are finished when they return.
 pub struct CpuStep<'s> {
     cpu: &'s mut CpuBackend,
     batch: &'s Batch,
@@ -201,10 +208,10 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         Ok(())
     }
 
-    fn scale_logits(&mut self, args: ScaleLogits<'_, CpuBackend>) -> Result<()> {
+    fn scale_rows(&mut self, args: ScaleRows<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
-        let ScaleLogits { logits, rows, cols, scale, softcap } = args;
-        activation::scale_logits(&self.cpu.pool, self.cpu.isa, &mut logits[..rows * cols], cols, scale, softcap);
+        let ScaleRows { x, rows, cols, scale, cap } = args;
+        activation::scale_rows(&self.cpu.pool, self.cpu.isa, &mut x[..rows * cols], cols, (scale, cap));
         Ok(())
     }
 
@@ -214,6 +221,14 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let norm = norm.map(|norm| (&**norm.weight, norm.eps));
         let (x, out) = (&x[..rows * weight.len()], &mut out[..rows * cols]);
         gate_rows::gate_rows(&self.cpu.pool, self.cpu.isa, x, norm, weight, cols, out);
+        Ok(())
+    }
+
+    fn gate_heads(&mut self, args: GateHeads<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let GateHeads { gate, function, rows, heads, cols, out } = args;
+        let (gate, out) = (&gate[..rows * heads], &mut out[..rows * heads * cols]);
+        gate_heads::gate_heads(&self.cpu.pool, gate, function, [heads, cols], out);
         Ok(())
     }
 
@@ -232,7 +247,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         args.validate(self.num_tokens())?;
         let RopeAngles { rope, out } = args;
         let n = self.num_tokens() * 2 * rope.num_pairs();
-        rope::angles(&self.cpu.pool, rope, &self.batch.positions, &mut out[..n]);
+        rope::angles(&self.cpu.pool, rope, &self.batch.first_rope_positions(), &mut out[..n]);
         Ok(())
     }
 
@@ -274,11 +289,12 @@ impl Ops<CpuBackend> for CpuStep<'_> {
     fn rope_and_store_latent(&mut self, args: RopeAndStoreLatent<'_, CpuBackend>) -> Result<()> {
         let tokens = self.num_tokens();
         args.validate(tokens)?;
-        let RopeAndStoreLatent { q, queries, latent, shape, norm, eps, angles, temperature, group, kv, .. } = args;
+        let RopeAndStoreLatent { q, queries, latent, shape, norm, eps, rope, angles, temperature, group, kv } = args;
         let slots = &self.tables(group)?.slot_mapping;
         kv.check_slots(slots)?;
         let positions = &self.batch.positions;
-        let rows = latent::RopeAndStore { q, latent, shape, norm, eps, angles, temperature, positions, slots };
+        let kind = rope.kind;
+        let rows = latent::RopeAndStore { q, latent, shape, norm, eps, kind, angles, temperature, positions, slots };
         let queries = &mut queries[..tokens * shape.queries().q_cols()];
         match &mut kv.pool {
             KvPool::F16(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
@@ -294,7 +310,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         self.tables(args.group)?;
         let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
         let sinks = sinks.map(|sinks| &**sinks);
-        let out = &mut out[..tokens * layout.num_heads * kv.spec.value_dim()];
+        let out = &mut out[..tokens * layout.out_cols()];
         let (qkv, batch) = (&qkv[..tokens * layout.cols()], self.batch);
         let CpuBackend { pool, isa, units, .. } = &mut *self.cpu;
         match &kv.pool {
@@ -334,7 +350,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         args.state.spec.check(batch)?;
         let Mamba2 { x, shape, weights, eps, state, convolved, out } = args;
         let Mamba2Weights { taps, taps_bias, decay, step_bias, skip, norm } = weights;
-        let taps_bias = taps_bias.map(|bias| &**bias);
+        let (taps_bias, norm) = (taps_bias.map(|bias| &**bias), norm.map(|norm| &**norm));
         let x = &x[..tokens * shape.cols()];
         let (convolved, out) = (&mut convolved[..tokens * shape.channels()], &mut out[..tokens * shape.inner_cols()]);
         states::Mamba2 { x, shape, taps, taps_bias, decay, step_bias, skip, norm, eps, batch }.run_on(

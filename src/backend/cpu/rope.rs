@@ -1,4 +1,4 @@
-//! Rotary embedding, with the norms of heads of q and k before or after it and the KV store behind it.
+//! Rotary embedding, with the norms of the heads of q and k before or after it, followed by the KV store.
 
 use super::backend::CpuBackend;
 use super::kv::{KvElement, KvWriter};
@@ -8,9 +8,9 @@ use super::simd::{Isa, Kernel, Simd};
 use super::split::for_rows;
 use crate::backend::{QkNorms, QkvLayout, RopeKind, RopeShape, RopeSpec, Rotation};
 
-/// `out[i] = [cos; num_pairs] ++ [sin; num_pairs]` of `position * inv_freq`, times the magnitude.
+/// Computes `out[i] = [cos; num_pairs] ++ [sin; num_pairs]` of `position * inv_freq`, times the magnitude.
 ///
-/// The angle is a product in f32, as in transformers, so that long contexts agree with it; its cos and sin are exact.
+/// The angle is an f32 product as in transformers, for equal results in long contexts. Its cos and sin are exact.
 pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out: &mut [f32]) {
     let pairs = spec.inv_freq.len();
     for_rows(pool, out, 2 * pairs, |first, out| {
@@ -25,18 +25,18 @@ pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out:
     });
 }
 
-/// Arguments of `rope_and_store_kv` beside the rows.
+/// The arguments of `rope_and_store_kv` except the rows.
 pub(super) struct RopeAndStore<'a> {
     pub(super) layout: QkvLayout,
     pub(super) rotation: Rotation<'a, CpuBackend>,
     /// `[n]`.
     pub(super) positions: &'a [u32],
-    /// `[n]`, checked to be in the pool.
+    /// `[n]`, already checked against the pool.
     pub(super) slots: &'a [u32],
 }
 
 impl RopeAndStore<'_> {
-    /// `qkv`: `[n, layout.cols()]`, in place; its K and V go to `kv`.
+    /// Rotates `qkv`, `[n, layout.cols()]`, in place, and stores its K and V in `kv`.
     pub(super) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32], kv: &KvWriter<'_, E>) {
         for_rows(pool, qkv, self.layout.cols(), |first_row, rows| isa.run(Rows { args: self, first_row, rows, kv }));
     }
@@ -71,10 +71,10 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
             if !layout.has_kv {
                 continue;
             }
-            let (k, v) = kv.split_at_mut(layout.kv_cols());
+            let (k, v) = kv.split_at_mut(layout.k_cols());
             self.args.rotate_heads(s, k, k_norm, angles);
             if let Some(QkNorms { eps, .. }) = v_norm {
-                v.chunks_exact_mut(layout.head_dim).for_each(|head| divide_by_rms(s, head, eps));
+                v.chunks_exact_mut(layout.value_dim).for_each(|head| divide_by_rms(s, head, eps));
             }
             self.kv.store(s, self.args.slots[index], k, v);
         }

@@ -1,4 +1,4 @@
-//! Gives the chunks of a job their own parts of a mutable slice.
+//! Gives each chunk of a job its own part of a mutable slice.
 #![allow(unsafe_code)] // The borrow checker cannot see that chunks write disjoint parts.
 
 use std::marker::PhantomData;
@@ -7,17 +7,17 @@ use std::slice;
 
 use super::pool::ThreadPool;
 
-/// Elements per chunk below which handing work to another thread costs more than it saves.
+/// The fewest elements per chunk. For fewer, handing work to another thread costs more than it saves.
 const MIN_CHUNK_ELEMENTS: usize = 4096;
 
-/// A mutable slice that is shared between threads which write disjoint parts of it.
+/// A mutable slice shared by threads that write disjoint parts of it.
 pub(super) struct Split<'a, T> {
     ptr: *mut T,
     len: usize,
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: parts are handed out under `part`'s contract, each to one thread, as `&mut [T]` could be sent.
+// SAFETY: `part`'s contract gives each part to one thread only, which is like sending `&mut [T]`.
 unsafe impl<T: Send> Sync for Split<'_, T> {}
 
 impl<'a, T> Split<'a, T> {
@@ -33,25 +33,25 @@ impl<'a, T> Split<'a, T> {
     #[allow(clippy::mut_from_ref)] // Exclusive by contract.
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {} elements", self.len);
-        // SAFETY: inside the slice, which is borrowed for 'a; not aliased, as the caller promises.
+        // SAFETY: inside the slice, which is borrowed for 'a; not aliased, by the caller's promise.
         unsafe { slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
     }
 
-    /// A pointer to element `at`, for writes that interleave with those of other threads.
+    /// Returns a pointer to element `at`, for writes that interleave with those of other threads.
     ///
     /// # Panics
-    /// If `at` is beyond the end of the slice.
+    /// If `at` is past the end of the slice.
     pub(super) fn pointer(&self, at: usize) -> *mut T {
         assert!(at <= self.len, "element {at} of {}", self.len);
         self.ptr.wrapping_add(at)
     }
 }
 
-/// Rows `0..rows` in chunks of some, on the team: `job(first row, rows of data)` with rows of `cols`.
+/// Processes rows `0..rows` in chunks on the thread pool: `job(first row, rows of data)`, with rows of `cols`.
 pub(super) fn for_rows<T: Send>(pool: &ThreadPool, data: &mut [T], cols: usize, job: impl Fn(usize, &mut [T]) + Sync) {
     let rows = data.len().checked_div(cols).unwrap_or(0);
     let fewest = MIN_CHUNK_ELEMENTS.div_ceil(cols.max(1));
-    // Some more chunks than threads, so that a late thread costs little.
+    // A few more chunks than threads, so that a late thread costs little.
     let rows_per_chunk = rows.div_ceil(4 * pool.num_threads()).max(fewest);
     let data = Split::new(data);
     pool.run(rows.div_ceil(rows_per_chunk), &|chunk| {

@@ -1,9 +1,9 @@
-//! One layer's states.
+//! The recurrent states of one layer.
 
 use super::storage::Storage;
 use crate::backend::StateLayerSpec;
 
-/// One layer's pool of states.
+/// The state pool of one layer.
 #[derive(Debug)]
 pub struct StateLayer {
     pub(super) spec: StateLayerSpec,

@@ -1,9 +1,9 @@
-//! Layers of states: their pool, and the passes that gated delta nets, Mamba-2 mixers and short convolutions are made
-//! of. Rows of projections go through a causal convolution; each head walks along its sequence; rows of the output are
-//! normed and gated.
+//! Layers with recurrent states: their pool, and the passes of gated delta nets, Mamba-2 mixers and short convolutions.
+//! Rows of projections go through a causal convolution. Each head then walks along its sequence, and the output rows
+//! are normed and gated.
 //!
-//! Batch invariance is bitwise: tokens of a sequence are taken one by one, whatever the chunks that they come in, and
-//! what a chunk leaves behind are the very numbers that the next one would have had in its registers.
+//! Batch invariance is bitwise. The tokens of a sequence are processed one by one, for any chunking of the prompt. The
+//! state that a chunk stores equals the registers with which an uninterrupted pass would continue.
 
 mod convolution;
 mod delta;
@@ -17,10 +17,11 @@ pub(super) use delta::DeltaNet;
 pub(super) use join_rows::JoinRows;
 pub(super) use mamba2::Mamba2;
 pub(super) use short_convolution::ShortConvolution;
+pub(super) use softplus::softplus;
 
 use crate::batch::{Batch, NO_STATE};
 
-/// The slot of the state that a sequence begins with.
+/// Returns the slot of a sequence's initial state.
 fn first_slot(batch: &Batch, seq: usize) -> Option<usize> {
     Some(batch.states.reads[seq]).filter(|&slot| slot != NO_STATE).map(|slot| slot as usize)
 }

@@ -1,5 +1,5 @@
-//! Memory of the CPU backend: zeroed, aligned to pages, taken once, never grown.
-#![allow(unsafe_code)] // bytes of a mapping are seen as numbers
+//! Memory of the CPU backend: zeroed, page-aligned, allocated once and never resized.
+#![allow(unsafe_code)] // the bytes of a mapping are read as numbers
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,10 +8,10 @@ use std::ops::{Deref, DerefMut};
 use half::f16;
 use memmap2::MmapMut;
 
-/// Element types of which any bytes are a value.
+/// Element types for which every bit pattern is a value.
 ///
 /// # Safety
-/// Implementors must be valid whatever their bytes are, need no alignment beyond a page's, and have nothing to drop.
+/// Implementors must be valid for any bytes, need no alignment beyond a page's, and have nothing to drop.
 pub unsafe trait Element: Copy {}
 // SAFETY: any 32 bits are an f32.
 unsafe impl Element for f32 {}
@@ -20,8 +20,8 @@ unsafe impl Element for f16 {}
 // SAFETY: any 8 bits are an i8.
 unsafe impl Element for i8 {}
 
-/// A fixed number of elements. The system maps its pages when they are first written: a large KV pool costs what is
-/// used of it (an aligned `alloc_zeroed` would write it all at once).
+/// A fixed number of elements. The system maps their pages at the first write, so a large KV pool only costs what is
+/// used of it. An aligned `alloc_zeroed` would write everything at once.
 pub struct Storage<T> {
     map: MmapMut,
     len: usize,
@@ -29,10 +29,10 @@ pub struct Storage<T> {
 }
 
 impl<T: Element> Storage<T> {
-    /// `None` when the size overflows or the system has no such memory.
+    /// Returns `None` if the size overflows or the system has too little memory.
     pub(super) fn zeroed(len: usize) -> Option<Self> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok())?;
-        // A mapping of no bytes does not exist.
+        // An empty mapping is an error.
         let map = MmapMut::map_anon(bytes.max(1)).ok()?;
         Some(Self { map, len, elements: PhantomData })
     }

@@ -1,16 +1,16 @@
-//! Device memory that is handed out from its start.
+//! A bump allocator: hands out one device allocation from its start.
 
 use super::DeviceBuffer;
 
-/// Alignment in bytes of everything that is handed out.
+/// Alignment in bytes of every part.
 pub(super) const ALIGN: u64 = 256;
 
-/// Bytes that `bytes` take where something follows them.
+/// Returns the bytes that `bytes` take when another part follows.
 pub(super) fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// The memory, and how many of its bytes are taken. Without memory it has room for nothing.
+/// The allocation, and how many of its bytes are in use. Without an allocation there is no room.
 #[derive(Default)]
 pub(super) struct Arena {
     memory: Option<DeviceBuffer>,
@@ -26,7 +26,7 @@ impl Arena {
         self.memory.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 
-    /// Room for `bytes`, or `None` where so many are not left.
+    /// Returns room for `bytes`, or `None` if less is left.
     pub(super) fn take(&mut self, bytes: u64) -> Option<DeviceBuffer> {
         let at = aligned(self.used);
         let taken = self.memory.as_ref()?.part(at, bytes).ok()?;
@@ -53,7 +53,7 @@ mod tests {
         assert!(arena.take(1).is_none());
         assert!(arena.take(u64::MAX).is_none());
         assert!(Arena::default().take(1).is_none());
-        // A part that was taken keeps the memory alive.
+        // A part keeps the allocation alive.
         drop((arena, first));
         assert_eq!(device.allocated_bytes(), 700);
         drop(second);

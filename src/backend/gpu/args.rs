@@ -1,11 +1,11 @@
-//! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes, offsets and numbers with the
-//! C++ compiler's.
+//! The kernels' arguments: `kernels/args.h`, field by field. A test compares sizes, offsets and numbers with those of
+//! the C++ compiler.
 
 mod codes;
 mod numbers;
 
 pub(super) use codes::Format;
-pub(super) use codes::{ActivationCode, GatingCode, NormCode};
+pub(super) use codes::{ActivationCode, GateCode, GatingCode, NormCode};
 pub(super) use numbers::*;
 
 use super::{DevicePtr, KernelArgs};
@@ -14,7 +14,7 @@ use super::{DevicePtr, KernelArgs};
 macro_rules! numbers {
     ($($ty:ty: $value:ident => $number:expr),* $(,)?) => {
         $(
-            // SAFETY: a number, or a struct or enum that is laid out as one.
+            // SAFETY: a number, or a struct or enum with a number's layout.
             unsafe impl KernelArgs for $ty {
                 fn store(&self, bytes: &mut [u8]) {
                     let $value = *self;
@@ -32,12 +32,13 @@ numbers! {
     f64: value => value,
     DevicePtr: pointer => pointer.address(),
     Format: format => (format as u32),
-    ActivationCode: activation => (activation as u32),
+    ActivationCode: activation => activation.number(),
     NormCode: kind => (kind as u32),
     GatingCode: gating => (gating as u32),
+    GateCode: function => (function as u32),
 }
 
-/// Declares the structs, and for the test their names, sizes and the offset of each field.
+/// Declares the structs, and for the test their names, their sizes and the offset of each field.
 macro_rules! kernel_args {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => {
         $(
@@ -68,7 +69,7 @@ macro_rules! kernel_args {
 kernel_args! {
     CopyStepArgs { from: DevicePtr, out: DevicePtr, chosen: DevicePtr, least: u32, token_ids: u32 }
     LinkStepsArgs { step: DevicePtr, before: DevicePtr, out: DevicePtr }
-    RepackArgs { raw: DevicePtr, out: DevicePtr, out_rows: u32, cols: u32 }
+    RepackArgs { raw: DevicePtr, out: DevicePtr, out_rows: u32, cols: u32, scale: f32 }
     EmbedArgs { table: DevicePtr, token_ids: DevicePtr, out: DevicePtr, rows: u32, cols: u32, scale: f32 }
     AddRowsArgs {
         table: DevicePtr, positions: DevicePtr, token_ids: DevicePtr, out: DevicePtr, cols: u32, separator: u32,
@@ -161,7 +162,10 @@ kernel_args! {
         format_out: Format,
         activation: ActivationCode,
     }
-    ActivationArgs { x: DevicePtr, out: DevicePtr, cols: u32, format_out: Format, activation: ActivationCode }
+    ActivationArgs {
+        x: DevicePtr, out: DevicePtr, cols: u32, format_out: Format, activation: ActivationCode,
+        positive: f32, negative: f32, slope: f32, eps: f32,
+    }
     GateColumnsArgs {
         gate: DevicePtr,
         x: DevicePtr,
@@ -171,7 +175,7 @@ kernel_args! {
         format_out: Format,
         activation: ActivationCode,
     }
-    ScaleLogitsArgs { logits: DevicePtr, cols: u32, scale: f32, softcap: f32 }
+    ScaleRowsArgs { x: DevicePtr, cols: u32, scale: f32, softcap: f32, limit: f32 }
     GateRowsArgs {
         x: DevicePtr,
         norm: DevicePtr,
@@ -182,6 +186,9 @@ kernel_args! {
         format_in: Format,
         format_out: Format,
         eps: f32,
+    }
+    GateHeadsArgs {
+        gate: DevicePtr, out: DevicePtr, heads: u32, head_cols: u32, function: GateCode, format: Format,
     }
     GatherArgs { x: DevicePtr, indices: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format }
     ChooseExpertsArgs {
@@ -239,6 +246,7 @@ kernel_args! {
         eps: f32,
         temperature: f32,
         temperature_context: u32,
+        temperature_offset: u32,
     }
     RopeStoreArgs {
         rotation: RotationArgs,
@@ -248,8 +256,9 @@ kernel_args! {
         rows: u32,
         num_heads: u32,
         num_kv_heads: u32,
-        row_heads: u32,
+        row_cols: u32,
         head_dim: u32,
+        value_dim: u32,
         block_size: u32,
     }
     AttentionArgs {
@@ -267,7 +276,7 @@ kernel_args! {
         block_start: DevicePtr,
         block_tables: DevicePtr,
         sinks: DevicePtr,
-        num_heads: u32, num_kv_heads: u32, row_heads: u32, head_dim: u32,
+        num_heads: u32, num_kv_heads: u32, row_cols: u32, head_dim: u32,
         value_dim: u32,
         block_size: u32,
         splits: u32, split_tokens: u32, num_items: u32,
@@ -302,9 +311,11 @@ kernel_args! {
         plain_dim: u32,
         rope_dim: u32,
         rank: u32,
+        flags: u32,
         eps: f32,
         temperature: f32,
         temperature_context: u32,
+        temperature_offset: u32,
     }
     StatesArgs {
         windows: DevicePtr,

@@ -1,45 +1,47 @@
-//! The engine's half that serves: everything is allocated and loaded, ops queue kernels on one stream.
+//! The GPU backend that serves steps: all memory is allocated and loaded, and ops queue kernels on one stream.
 
-mod rehearse;
 mod self_test;
 mod steps;
+mod warm_up;
 
 pub(super) use self::self_test::Sample;
 use self::self_test::TestMemory;
 use super::buffer::Segment;
 use super::compute::Compute;
 use super::graphs::{Graphs, Usable};
-use super::rehearsal::{AttentionShape, Rehearsal};
 use super::select::Results;
 use super::step::StepInputs;
 use super::transfers::Transfers;
+use super::warm_up::{AttentionShape, WarmUp};
 use super::{Device, DeviceBuffer, KernelType, Kernels};
 use crate::Result;
 use crate::backend::{KvLayerSpec, MemoryLedger};
 use crate::config::GpuOptions;
 use crate::quant::GgmlType;
 
-/// Computes on a GPU; made by [`super::GpuLoader`].
+/// A GPU backend, created by [`super::GpuLoader`].
 pub struct GpuBackend {
     device: Device,
     options: GpuOptions,
-    /// Graphs and the stream (of `compute`) come before all memory and code: their drops wait for what is still queued.
+    /// Graphs and the stream (in `compute`) come before all memory and code, because their drops wait for queued work.
     graphs: Graphs,
     compute: Compute,
     inputs: StepInputs,
-    rehearsal: Rehearsal,
+    warm_up: WarmUp,
     /// The specification of each KV layer.
     cache: Vec<KvLayerSpec>,
-    /// Shapes of the attention ops that were called, each once.
+    /// Shapes of the attention ops called so far, without duplicates.
     attention_shapes: Vec<AttentionShape>,
-    /// Why the vendor's matrix library does not serve, where it is there.
+    /// The reason why the vendor's matrix library is installed but not used.
     library_problem: Option<String>,
+    /// A line about weights in the host's memory, if there are any.
+    placed: Option<String>,
     results: Results,
     transfers: Transfers,
     /// Memory of the self-test, while it runs and after it failed.
     test_memory: Option<TestMemory>,
     host: Vec<f32>,
-    /// The engine's memory, all of it: freed with the backend, or when the last part of it goes after that.
+    /// All of the engine's memory: freed with the backend, or with the last part that outlives it.
     _allocations: Vec<DeviceBuffer>,
     ledger: MemoryLedger,
     kernels: Kernels,
@@ -53,7 +55,8 @@ pub(super) struct Parts {
     pub compute: Compute,
     pub inputs: StepInputs,
     pub library_problem: Option<String>,
-    /// Whether steps may be recorded.
+    pub placed: Option<String>,
+    /// Tells if steps may be captured.
     pub graphs: Usable,
     pub cache: Vec<KvLayerSpec>,
     pub allocations: Vec<DeviceBuffer>,
@@ -71,7 +74,7 @@ impl GpuBackend {
         }
         Ok(Self {
             graphs: Graphs::new(parts.graphs, parts.inputs.most_decodes()),
-            rehearsal: Rehearsal::First,
+            warm_up: WarmUp::First,
             cache: parts.cache,
             attention_shapes: Vec::new(),
             device: parts.device,
@@ -79,6 +82,7 @@ impl GpuBackend {
             compute: parts.compute,
             inputs: parts.inputs,
             library_problem: parts.library_problem,
+            placed: parts.placed,
             results,
             transfers,
             test_memory: None,
@@ -90,7 +94,7 @@ impl GpuBackend {
         })
     }
 
-    /// Dequantises the segments (with their columns) that have a place for it.
+    /// Dequantises those segments (with their columns) that have reserved room for it.
     pub(super) fn keep_dequantized(&self, segments: &[(Segment, usize)]) -> Result<()> {
         self.compute.keep_dequantized(segments)
     }
@@ -100,9 +104,9 @@ impl Drop for GpuBackend {
     fn drop(&mut self) {
         let stream = self.compute.launcher().stream();
         self.graphs.abandon(stream);
-        // Memory and modules go next: nothing may still run on them. Should this wait fail, the stream's own, which
-        // comes before they go, is a second one; behind that there is only the wait that AMD and NVIDIA document of a
-        // free.
+        // Memory and modules are dropped next, so nothing may still use them. If this wait fails, the stream waits
+        // again when it is dropped, which is before they are. After that, only the wait that AMD and NVIDIA document
+        // for a free remains.
         let _ = stream.synchronize();
     }
 }

@@ -1,9 +1,9 @@
-//! The sizes of batches that decode steps are recorded for: a step runs as the next larger one.
+//! The batch sizes for which decode steps are captured. A step runs as the next larger size.
 
 const BUCKETS: [usize; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// The recorded size that serves `rows`; `most` is the largest step, which is a size of its own. `None`: too many rows
-/// for a recording to matter.
+/// Returns the captured size that serves `rows`. `most`, the largest step, is a size, too. `None` if there are too many
+/// rows for a captured graph to matter.
 pub(super) fn bucket(rows: usize, most: usize) -> Option<usize> {
     if rows > most {
         return None;
@@ -11,7 +11,7 @@ pub(super) fn bucket(rows: usize, most: usize) -> Option<usize> {
     BUCKETS.into_iter().find(|&size| rows <= size).map(|size| size.min(most))
 }
 
-/// All sizes of steps that have up to `most` rows.
+/// Returns all sizes for steps of up to `most` rows.
 pub(super) fn buckets(most: usize) -> impl Iterator<Item = usize> {
     let below = BUCKETS.into_iter().filter(move |&size| size < most);
     below.chain(bucket(most, most).filter(|_| most > 0))

@@ -1,5 +1,5 @@
-//! The objects that the backend's ops compute on: parts of the engine's allocations, with their shapes. Each owns its
-//! allocation together with the backend that it was made for, which keeps all of them until queued work has run.
+//! The objects that the backend's ops compute on: parts of the engine's allocations, with their shapes. Each shares the
+//! ownership of its allocation with the backend, which keeps all allocations until queued work has run.
 
 use super::arena::aligned;
 use super::args::Format;
@@ -9,13 +9,14 @@ use crate::backend::{
     BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape,
     StateLayerSpec, StateShape, VectorShape, WorkShape,
 };
+use crate::quant::GgmlType;
 use crate::{Error, Result};
 
 /// Weights are stored in tiles of 16 rows x 256 columns.
 pub(super) const TILE_ROWS: usize = 16;
 pub(super) const TILE_COLS: usize = 256;
 
-/// `matmul` reads whole groups of this many activation rows; rows beyond the last may hold anything.
+/// `matmul` reads whole groups of this many activation rows; rows after the last may hold anything.
 const ROW_GROUP: usize = 64;
 
 impl Format {
@@ -23,7 +24,7 @@ impl Format {
         self == Self::F32
     }
 
-    /// The format of the same numbers in row-major order, which the vendor's library takes.
+    /// Returns the row-major format of the same numbers, which the vendor's library takes.
     pub fn row_major(self) -> Self {
         match self {
             Self::F16Tiled => Self::F16,
@@ -32,7 +33,7 @@ impl Format {
         }
     }
 
-    /// Bytes of one number.
+    /// Returns the bytes of one number.
     pub fn element_bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -41,7 +42,7 @@ impl Format {
         }
     }
 
-    /// Bytes of `rows` rows, padding included.
+    /// Returns the bytes of `rows` rows, padding included.
     pub fn bytes(self, rows: usize, cols: usize) -> u64 {
         let padded = cols.next_multiple_of(TILE_COLS) as u64;
         match self {
@@ -52,18 +53,18 @@ impl Format {
         }
     }
 
-    /// Bytes of rows of 8-bit floats, and of their scales behind them.
+    /// Returns the bytes of rows of 8-bit floats, and of the scales that follow them.
     pub fn fp8_bytes(rows: usize, cols: usize) -> [u64; 2] {
         [aligned(rows as u64 * cols.next_multiple_of(TILE_COLS) as u64), aligned(4 * rows as u64)]
     }
 
-    /// Bytes that hold `rows` rows in any format.
+    /// Returns the bytes that hold `rows` rows in any format.
     pub fn most_bytes(rows: usize, cols: usize) -> u64 {
         Self::F32.bytes(rows, cols).max(Self::F16Tiled.bytes(rows, cols))
     }
 }
 
-/// Activations. An op that writes them chooses the format that their reader wants.
+/// Activations. The op that writes them chooses the format that their reader needs.
 #[derive(Debug)]
 pub struct Buffer {
     memory: DeviceBuffer,
@@ -71,12 +72,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Room in this memory, which holds nothing yet.
+    /// Wraps uninitialised memory.
     pub(super) fn new(memory: DeviceBuffer) -> Self {
         Self { memory, format: Format::F32 }
     }
 
-    /// The format of the rows that were written last.
+    /// Returns the format of the rows written last.
     pub(super) fn format(&self) -> Format {
         self.format
     }
@@ -86,11 +87,19 @@ impl Buffer {
         self.memory.slice()
     }
 
-    /// Returns the memory, of which `rows` rows are to be read.
+    /// Returns the memory, for a kernel that reads `rows` rows and does not know 8-bit floats.
     ///
     /// # Errors
-    /// `Error::Internal` if the buffer has no such room.
+    /// `Error::Internal` if the buffer is too small, or its rows are 8-bit floats.
     pub(super) fn read(&self, what: &str, rows: usize, cols: usize) -> Result<DeviceSlice<'_>> {
+        match self.format {
+            Format::Fp8 => Err(Error::internal(format!("{what}: 8-bit floats, which are not read without scales"))),
+            _ => self.read_any(what, rows, cols),
+        }
+    }
+
+    /// Like `read`, for kernels that also take 8-bit floats. Their scales follow the rows.
+    pub(super) fn read_any(&self, what: &str, rows: usize, cols: usize) -> Result<DeviceSlice<'_>> {
         self.check(what, rows, cols, self.format)?;
         Ok(self.memory.slice())
     }
@@ -103,7 +112,7 @@ impl Buffer {
         self.read(what, rows, cols)
     }
 
-    /// Returns the memory, into which `rows` rows will be written in `format`.
+    /// Returns the memory, for a kernel that writes `rows` rows in `format`.
     pub(super) fn write(&mut self, what: &str, rows: usize, cols: usize, format: Format) -> Result<DeviceSlice<'_>> {
         self.check(what, rows, cols, format)?;
         self.format = format;
@@ -125,13 +134,13 @@ impl Buffer {
 pub struct Matrix {
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// Runs of outputs whose tiles are of one type and follow each other.
+    /// Groups of outputs with consecutive tiles of one type.
     pub(super) segments: Vec<Segment>,
 }
 
 impl Matrix {
-    /// Splits the stack of a feed-forward's gate and up, each of which is half of the outputs. `None` unless both are
-    /// of one type and begin with a tile.
+    /// Splits the stack of a feed-forward's gate and up, each of which has half of the outputs. `None` unless both have
+    /// one type and start at a tile.
     pub(super) fn gate_and_up(&self) -> Result<Option<[Outputs<'_>; 2]>> {
         let half = self.rows / 2;
         Ok(match &self.segments[..] {
@@ -151,21 +160,21 @@ pub(super) struct Segment {
     pub first_row: usize,
     pub rows: usize,
     pub tiles: DeviceBuffer,
-    /// f32, one for each output.
+    /// f32, one value per output.
     pub bias: Option<DeviceBuffer>,
-    /// The weights dequantised for the vendor's matrix library, if they are kept so.
+    /// The weights dequantised for the vendor's matrix library, if that copy is kept.
     pub dense: Option<Dense>,
 }
 
-/// Weights as a vendor's matrix library takes them: rows of 16-bit numbers, padded to whole tiles.
+/// Weights in the format of a vendor's matrix library: rows of 16-bit numbers, padded to whole tiles.
 #[derive(Debug, Clone)]
 pub(super) struct Dense {
     pub rows: DeviceBuffer,
-    /// The scales (f32) of the rows where they are 8-bit floats instead.
+    /// The scales (f32) of the rows, if these are 8-bit floats instead.
     pub scales: Option<DeviceBuffer>,
 }
 
-/// Outputs of a segment, which one launch computes.
+/// Outputs of a segment that one launch computes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outputs<'b> {
     pub ty: KernelType,
@@ -176,7 +185,7 @@ pub(super) struct Outputs<'b> {
 }
 
 impl Segment {
-    /// Whether the library multiplies it as 8-bit floats.
+    /// True if the library multiplies it as 8-bit floats.
     pub(super) fn is_fp8(&self) -> bool {
         self.dense.as_ref().is_some_and(|dense| dense.scales.is_some())
     }
@@ -192,7 +201,7 @@ impl Segment {
         }
     }
 
-    /// Returns the outputs from `first` on, a multiple of 16.
+    /// Returns the outputs starting at `first`, a multiple of 16.
     pub(super) fn outputs_from(&self, first: usize, cols: usize) -> Result<Outputs<'_>> {
         let all = self.outputs();
         Ok(Outputs {
@@ -209,11 +218,11 @@ impl Segment {
 #[derive(Debug)]
 pub struct Experts {
     pub(super) spec: ExpertSpec,
-    /// The router's weights in F32, whatever type the file has.
+    /// The router's weights, always in F32.
     pub(super) router: Matrix,
-    /// A bias that only the choice of experts sees, f32 for each expert.
+    /// A bias that affects only the choice of experts, f32 per expert.
     pub(super) choice_bias: Option<DeviceBuffer>,
-    /// Factors of the experts on their weights, f32.
+    /// Factors on the experts' routing weights, f32 per expert.
     pub(super) output_scales: Option<DeviceBuffer>,
     pub(super) gate: Option<ExpertMatrix>,
     pub(super) up: ExpertMatrix,
@@ -221,21 +230,21 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Formats in which the matrix kernels take the activations of gate and up, and of down. `None` where one has no
-    /// such kernel, or gate and up disagree.
+    /// Returns the formats in which the matrix kernels take the activations of gate and up, and of down. `None` if one
+    /// has no such kernel, or if gate and up disagree.
     pub(super) fn formats(&self) -> Option<[Format; 2]> {
         let [up, down] = [&self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
         let agrees = self.gate.as_ref().is_none_or(|gate| gate.ty.matmul_format() == up);
         if agrees { Some([up?, down?]) } else { None }
     }
 
-    /// Gate, where there is one, and up, each with the column at which its products begin.
+    /// Yields gate, if any, and up, each with the column at which its products begin.
     pub(super) fn wide_matrices(&self) -> impl Iterator<Item = (&ExpertMatrix, usize)> {
         self.gate.iter().chain([&self.up]).enumerate().map(|(i, matrix)| (matrix, i * self.spec.ffn_size))
     }
 }
 
-/// A matrix of each expert, one behind the other.
+/// One matrix per expert, stored one after the other.
 #[derive(Debug)]
 pub(super) struct ExpertMatrix {
     pub ty: KernelType,
@@ -243,7 +252,7 @@ pub(super) struct ExpertMatrix {
     pub rows: usize,
     pub cols: usize,
     pub tiles: DeviceBuffer,
-    /// f32, `rows` for each expert.
+    /// f32, `rows` values per expert.
     pub bias: Option<DeviceBuffer>,
 }
 
@@ -263,21 +272,23 @@ pub struct ExpertWork {
     pub(super) spec: ExpertSpec,
     pub(super) rows: usize,
     pub(super) logits: Buffer,
-    /// Inputs of the experts, then their outputs: a row for each pair of row and expert, or for each place of a run.
+    /// Inputs of the experts, then their outputs: one row per (row, expert) pair, or per place of a run.
     pub(super) values: Buffer,
     pub(super) gate_up: Buffer,
     pub(super) gated: Buffer,
-    /// These three have one element for each pair: number and weight (f32) of its expert, and its place.
+    /// Rows of f32 times the weights of their experts, for models that weight the experts' inputs.
+    pub(super) weighed: Option<DeviceBuffer>,
+    /// The next three have one element per pair: the expert's number, its weight (f32), and the pair's place.
     pub(super) experts: DeviceBuffer,
     pub(super) weights: DeviceBuffer,
     pub(super) places: DeviceBuffer,
-    /// The expert's number for each run of places.
+    /// The expert's number, per run of places.
     pub(super) run_experts: DeviceBuffer,
-    /// The row whose pair has a place, for each place.
+    /// The row of the pair that has a place, per place.
     pub(super) rows_of_places: DeviceBuffer,
 }
 
-/// Weights or biases of norms, or sinks, f32.
+/// Weights or biases of norms, or attention sinks, f32.
 #[derive(Debug)]
 pub struct Vector {
     memory: DeviceBuffer,
@@ -285,12 +296,12 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// The first `len` elements in this memory.
+    /// Wraps the first `len` elements of this memory.
     pub(super) fn new(memory: DeviceBuffer, len: usize) -> Self {
         Self { memory, len }
     }
 
-    /// Returns the memory, for a use of `len` elements.
+    /// Returns the memory, to be read as `len` elements.
     ///
     /// # Errors
     /// `Error::Internal` if the vector has another length.
@@ -302,7 +313,7 @@ impl Vector {
     }
 }
 
-/// Matrices of heads, `[heads][rows][cols]`, f16.
+/// One matrix per head, `[heads][rows][cols]`, f16.
 #[derive(Debug)]
 pub struct HeadMatrices {
     pub(super) heads: usize,
@@ -311,7 +322,7 @@ pub struct HeadMatrices {
     pub(super) weights: DeviceBuffer,
 }
 
-/// Frequencies of a RoPE, f32, with the other numbers that angles are made by.
+/// RoPE frequencies, f32, with the other numbers that the angles depend on.
 #[derive(Debug)]
 pub struct Rope {
     pub(super) kind: RopeKind,
@@ -320,7 +331,7 @@ pub struct Rope {
     pub(super) magnitude: f32,
 }
 
-/// One layer's K and V, `[num_blocks][num_kv_heads][block_size][head_dim]` each.
+/// K and V of one layer, `[num_blocks][num_kv_heads][block_size][head_dim]` each.
 #[derive(Debug)]
 pub struct KvLayer {
     pub(super) spec: KvLayerSpec,
@@ -328,7 +339,7 @@ pub struct KvLayer {
     pub(super) v: DeviceBuffer,
 }
 
-/// One layer's states: `[num_slots][window][channels]` and `[num_slots][heads][key_size][value_size]`, f32.
+/// States of one layer: `[num_slots][window][channels]` and `[num_slots][heads][key_size][value_size]`, f32.
 #[derive(Debug)]
 pub struct StateLayer {
     pub(super) spec: StateLayerSpec,
@@ -383,10 +394,6 @@ impl RopeShape for Rope {
     fn num_pairs(&self) -> usize {
         self.num_pairs
     }
-
-    fn pairs_neighbours(&self) -> bool {
-        self.kind == RopeKind::Norm
-    }
 }
 
 impl KvShape for KvLayer {
@@ -414,18 +421,24 @@ impl WorkShape for ExpertWork {
 }
 
 impl KernelType {
-    /// Bytes of a tile: those of its 16 x 256 weights in the file.
+    /// Returns the bytes of a tile: those of its 16 x 256 weights in the file, or more if the type needs them.
     pub fn tile_bytes(self) -> u64 {
-        let ty = self.ggml_type();
-        (TILE_ROWS * TILE_COLS / ty.block_elements() * ty.block_bytes()) as u64
+        let (ty, more) = match self {
+            // A ternary digit takes two bits.
+            Self::Tq1_0 => (GgmlType::TQ2_0, 0),
+            // The tensor's scale, and padding.
+            Self::Nvfp4 => (GgmlType::NVFP4, 32),
+            _ => (self.ggml_type(), 0),
+        };
+        (TILE_ROWS * TILE_COLS / ty.block_elements() * ty.block_bytes() + more) as u64
     }
 
-    /// Bytes of a matrix in tiles.
+    /// Returns the bytes of a matrix in tiles.
     pub fn matrix_bytes(self, rows: usize, cols: usize) -> u64 {
         self.tile_bytes() * rows.div_ceil(TILE_ROWS) as u64 * cols.div_ceil(TILE_COLS) as u64
     }
 
-    /// Format in which its matrix kernels take activations; `None` for F32, whose products are made in f32.
+    /// Returns the format in which its matrix kernels take activations; `None` for F32, which is multiplied in f32.
     pub fn matmul_format(self) -> Option<Format> {
         match self.operands() {
             Operands::F16 => Some(Format::F16Tiled),

@@ -1,28 +1,28 @@
-//! Checks of a batch's integers before kernels index by them: the kernels do not check again.
+//! Checks of a batch's integers before kernels use them as indices. The kernels do not check again.
 
 use crate::backend::{KvLayerSpec, StateLayerSpec, TableRow};
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::{Error, Result};
 
-/// A property of a batch that an op relies on. Each repetition of a recording checks those of its ops.
+/// A property of a batch that an op relies on. Each replay of a captured graph repeats the checks of its ops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// Token ids are rows of an embedding table.
     TokenIds { rows: usize },
-    /// Tokens have rows in a table of so many.
+    /// Tokens have rows in a table of this many rows.
     TableRows { row: TableRow, rows: usize },
-    /// Slots are in the cache.
+    /// Slots are inside the cache.
     Slots { group: usize, spec: KvLayerSpec },
-    /// Blocks that attention reads are in the cache.
+    /// Blocks that attention reads are inside the cache.
     Tables { group: usize, spec: KvLayerSpec },
-    /// Each sequence has a state, and all are of the pool.
+    /// Each sequence has a state, and all states are inside the pool.
     States { spec: StateLayerSpec },
 }
 
 impl Check {
     /// # Errors
-    /// `Error::InvalidRequest` for a token that is not in the vocabulary, else `Error::Internal`: slots and tables are
-    /// made by the scheduler.
+    /// `Error::InvalidRequest` for a token outside the vocabulary, else `Error::Internal`, since the scheduler makes
+    /// slots and tables.
     pub fn run(self, batch: &Batch) -> Result<()> {
         match self {
             Self::TokenIds { rows } => match batch.token_ids.iter().find(|&&id| id as usize >= rows) {
@@ -48,7 +48,7 @@ impl Check {
     }
 }
 
-/// Checks the blocks of one sequence that its tokens see.
+/// Checks the blocks that the tokens of one sequence see.
 fn check_table(batch: &Batch, group: usize, seq: usize, spec: KvLayerSpec) -> Result<()> {
     let (num_blocks, size) = (spec.num_blocks, spec.block_size);
     let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { return Ok(()) };

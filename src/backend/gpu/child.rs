@@ -1,10 +1,9 @@
-//! Running foreign code that may abort, in a child process, which hands its result back through an anonymous file.
+//! Runs foreign code that may abort in a child process, which returns its result through an anonymous file.
 //!
-//! A program that was named for it is started anew (`spawn`): it has nothing of ours that could be half done. Where
-//! none was, the process is forked (`run`). A fork has only the calling thread, and locks that other threads held stay
-//! locked in it: the C library makes its own usable again (allocation, dynamic linking), but no other library does, so
-//! a compiler that another thread is just using may hang in it, until the time is up. The closure must touch nothing
-//! else that is shared, and no GPU.
+//! If the options name a program, `spawn` starts it: a fresh process, without any half-changed state of ours. Otherwise
+//! `run` forks. A fork has only the calling thread, and locks held by other threads stay locked in it. The C library
+//! repairs its own locks (allocation, dynamic linking), but no other library does. A compiler that another thread is
+//! using may therefore hang in the child until the timeout. The closure must touch no other shared state, and no GPU.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,16 +14,18 @@ use std::time::{Duration, Instant};
 
 use crate::config::INSIDE_HELPER;
 
-/// Text from the child that is worth showing, at most.
+/// The most bytes of the child's output to show.
 const SHOWN_BYTES: usize = 4000;
 const POLL: Duration = Duration::from_millis(2);
+/// Time in which a killed process is expected to end.
+const END: Duration = Duration::from_secs(5);
 
-/// Runs `work` in a child process and gives its result. What the child prints is part of the error if it dies.
+/// Runs `work` in a child process and returns its result. If the child dies, the error contains what it printed.
 pub(super) fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
     let mut result = anonymous_file()?;
     let mut printed = anonymous_file()?;
-    // SAFETY: see above for what the child may do. It leaves through `_exit`, so that nothing of the parent (buffers,
-    // exit handlers, destructors) runs twice.
+    // SAFETY: the module's comment says what the child may do. It leaves through `_exit`, so that nothing of the parent
+    // (buffers, exit handlers, destructors) runs twice.
     match unsafe { libc::fork() } {
         -1 => Err(format!("fork: {}", std::io::Error::last_os_error())),
         0 => {
@@ -42,17 +43,19 @@ pub(super) fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, Stri
     }
 }
 
-/// Why a program gave no result.
+/// The reason why a program gave no result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It crashed, or did not end in time: what it did is to blame.
+    /// It crashed, or hung until the timeout: its own work is to blame.
     Died(String),
-    /// It could not be started, was killed by somebody else, or said why it could not do its work.
+    /// It exited without a result: because of its work, or because it is not the expected program.
+    Exited(String),
+    /// It could not be started, was killed from outside, or reported why it could not do its work.
     NotRun(String),
 }
 
-/// Starts a program that is given `job` on its standard input and answers on its standard output by `answer`, and gives
-/// its result. The job names the `marker` that the answer begins with, since others may print there too.
+/// Starts a program, which reads `job` from its standard input and answers on its standard output by `answer`; returns
+/// its result. The job names the `marker` at the start of the answer, since other code may print there, too.
 pub(super) fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration) -> Result<Vec<u8>, Failure> {
     let not_run = |problem: String| Failure::NotRun(problem);
     let [program, arguments @ ..] = command else { return Err(not_run("no program was named".to_owned())) };
@@ -65,25 +68,31 @@ pub(super) fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Du
     command.stdout(output.try_clone().map_err(io)?).stderr(printed.try_clone().map_err(io)?);
     let child = command.spawn().map_err(io)?;
     let pid = libc::pid_t::try_from(child.id()).map_err(|error| not_run(error.to_string()))?;
-    let ended = wait(pid, timeout).map_err(Failure::Died)?;
+    let mut with_printed = |how: String| {
+        let text = tail(&mut printed);
+        format!("{how}{}{text}", if text.is_empty() { "" } else { ": " })
+    };
+    let ended = wait(pid, timeout).map_err(|how| Failure::Died(with_printed(how)))?;
     let mut bytes = Vec::new();
     output.seek(SeekFrom::Start(0)).and_then(|_| output.read_to_end(&mut bytes)).map_err(io)?;
     let at = bytes.windows(marker.len()).position(|window| window == marker);
     match at.and_then(|at| result_in(&bytes[at + marker.len()..])) {
         Some(result) => result.map_err(Failure::NotRun),
         None => {
-            let text = tail(&mut printed);
-            let how = format!("{}{}{text}", ended.text, if text.is_empty() { "" } else { ": " });
-            Err(if ended.crashed { Failure::Died(how) } else { Failure::NotRun(format!("its process {how}")) })
+            let how = with_printed(ended.text);
+            Err(match ended.by {
+                By::Fault => Failure::Died(how),
+                By::Itself => Failure::Exited(format!("its process {how}")),
+                By::Others => Failure::NotRun(format!("its process {how}")),
+            })
         }
     }
 }
 
-/// Does the work of a program that `spawn` started: keeps what others print out of the way, writes its result, and ends
-/// the process.
+/// Does the work of a program started by `spawn`: redirects other output, writes the result, and ends the process.
 pub(super) fn answer(marker: &[u8], work: impl FnOnce() -> Result<Vec<u8>, String>) -> ! {
-    // SAFETY: plain system calls; a descriptor that was just made belongs to nobody else. What is printed from here on
-    // goes where messages go.
+    // SAFETY: plain system calls; a descriptor that was just made belongs to nobody else. Everything printed from here
+    // on goes to standard error.
     let mut result = unsafe {
         let own = libc::dup(1);
         libc::dup2(2, 1);
@@ -109,11 +118,11 @@ fn in_child(result: &mut File, printed: &File, work: impl FnOnce() -> Result<Vec
 fn expect_an_abort() {
     // SAFETY: plain system calls; the limit outlives its call.
     unsafe {
-        // An abort is expected here: no core file, and the default action, not a handler of the host program.
+        // An abort is expected here: no core file, and the default action instead of a handler of the host program.
         libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         libc::signal(libc::SIGABRT, libc::SIG_DFL);
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-        // The child must not outlive the thread that waits.
+        // The child must not outlive the waiting thread.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
 }
@@ -126,7 +135,7 @@ fn write_result(result: &mut File, work: impl FnOnce() -> Result<Vec<u8>, String
         Ok(bytes) => (b'+', bytes),
         Err(problem) => (b'-', problem.into_bytes()),
     };
-    // The length comes first and the tag last, so a half-written result is not taken for a whole one.
+    // The length comes first and the tag last: a partial result must not look complete.
     let written = result
         .write_all(&(bytes.len() as u64).to_le_bytes())
         .and_then(|()| result.write_all(&bytes))
@@ -134,7 +143,7 @@ fn write_result(result: &mut File, work: impl FnOnce() -> Result<Vec<u8>, String
     i32::from(written.is_err())
 }
 
-/// The child's result, if it wrote all of it.
+/// Returns the child's result, if it is complete.
 fn collect(file: &mut File) -> Option<Result<Vec<u8>, String>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0)).ok()?;
@@ -155,15 +164,23 @@ fn result_in(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
 /// How a child ended.
 struct Ended {
     text: String,
-    /// Whether a signal for what it did itself ended it, not one that somebody sent: a server that is being stopped, or
-    /// a system that is short of memory.
-    crashed: bool,
+    by: By,
+}
+
+/// The cause of an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A signal that its own work caused.
+    Fault,
+    Itself,
+    /// A signal from outside, such as a server shutdown or the out-of-memory killer; or the cause is unknown.
+    Others,
 }
 
 const CRASHES: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS];
 
-/// Waits for the child to end; an error if it has to be ended.
+/// Waits for the child to end. Kills it after the timeout, which is an error.
 fn wait(pid: libc::pid_t, timeout: Duration) -> Result<Ended, String> {
     let start = Instant::now();
     let mut status = 0;
@@ -173,23 +190,26 @@ fn wait(pid: libc::pid_t, timeout: Duration) -> Result<Ended, String> {
             0 if start.elapsed() < timeout => std::thread::sleep(POLL),
             0 => {
                 // SAFETY: our child, which has not been waited for, so the number is still its own.
-                unsafe {
-                    libc::kill(pid, libc::SIGKILL);
-                    libc::waitpid(pid, &raw mut status, 0);
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+                // A process that hangs in the kernel's driver survives SIGKILL.
+                let killed = Instant::now();
+                // SAFETY: `status` outlives the call.
+                while unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == 0 && killed.elapsed() < END {
+                    std::thread::sleep(POLL);
                 }
                 return Err(format!("did not end within {} s", timeout.as_secs()));
             }
             -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            // The host program ignores SIGCHLD or reaped the child: its result tells the rest.
-            -1 => return Ok(Ended { text: "ended".into(), crashed: false }),
+            // The host program ignores SIGCHLD or has already reaped the child: the result decides.
+            -1 => return Ok(Ended { text: "ended".into(), by: By::Others }),
             _ if libc::WIFSIGNALED(status) => {
                 let signal = libc::WTERMSIG(status);
                 let text = format!("was killed by signal {signal}");
-                return Ok(Ended { text, crashed: CRASHES.contains(&signal) });
+                return Ok(Ended { text, by: if CRASHES.contains(&signal) { By::Fault } else { By::Others } });
             }
             _ => {
                 let text = format!("ended with status {}", libc::WEXITSTATUS(status));
-                return Ok(Ended { text, crashed: false });
+                return Ok(Ended { text, by: By::Itself });
             }
         }
     }
@@ -205,10 +225,10 @@ fn anonymous_file() -> Result<File, String> {
     Ok(unsafe { File::from_raw_fd(descriptor) })
 }
 
-/// The end of what the child printed.
+/// Returns the end of the child's output.
 fn tail(file: &mut File) -> String {
     let mut bytes = Vec::new();
-    // An error without this text is shorter, not lost.
+    // An error here only shortens the message.
     let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN_BYTES)..]).trim().to_string()
 }
@@ -227,7 +247,8 @@ mod tests {
         assert_eq!(run(SOON, || Err("line 3".into())).unwrap_err(), "line 3");
     }
 
-    /// A compiler that aborts, as hipRTC does on unknown targets, is an error with what it said, and we live on.
+    /// A compiler that aborts, like hipRTC on unknown targets, gives an error with its output, and this process
+    /// survives.
     #[test]
     fn an_abort_is_an_error() {
         let error = run(SOON, || {
@@ -250,8 +271,8 @@ mod tests {
         assert!(error.unwrap_err().contains("did not end"));
     }
 
-    /// A crash is what a program did; that somebody stopped it says nothing of it. A program knows that it was started
-    /// for work that may crash.
+    /// A crash blames the program; a kill from outside does not. A program can tell that it was started for work that
+    /// may crash.
     #[test]
     fn a_crash_is_told_from_a_kill() {
         let run = |script: &str| spawn(&["/bin/sh", "-c", script].map(OsString::from), b"", b"marker", SOON);
@@ -264,6 +285,16 @@ mod tests {
             let expected = Failure::NotRun(format!("its process was killed by signal {number}"));
             assert_eq!(run(&format!("{inside} -{signal} $$")), Err(expected));
         }
+        let expected = Failure::Exited("its process ended with status 3: bad".to_owned());
+        assert_eq!(run("echo bad >&2; exit 3"), Err(expected));
+    }
+
+    /// The message about a hanging process contains its output so far.
+    #[test]
+    fn a_program_that_hangs_is_quoted() {
+        let command = ["/bin/sh", "-c", "echo so far >&2; exec sleep 60"].map(OsString::from);
+        let expected = Failure::Died("did not end within 0 s: so far".to_owned());
+        assert_eq!(spawn(&command, b"", b"marker", Duration::from_millis(300)), Err(expected));
     }
 
     /// Several threads compile at the same time.

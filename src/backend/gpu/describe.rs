@@ -1,11 +1,11 @@
-//! Names the device, and the kernel that serves each tensor type and op: for start-up and `doctor`.
+//! Names the device, and the kernel for each tensor type and op, at start-up and in `doctor`.
 
 use super::graphs::{Graphs, Usable};
 use super::tuning::Tuning;
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 use crate::quant::GgmlType;
 
-/// Describes them in a line, one sentence for each matter.
+/// Returns one line about them, a sentence per topic.
 pub(super) fn describe(
     properties: &DeviceProperties,
     tuning: &Tuning,
@@ -33,9 +33,9 @@ pub(super) fn describe(
 }
 
 /// Says how decode steps are launched.
-pub(super) fn decode_steps(recorded: &Usable) -> String {
-    match recorded {
-        Ok(()) => "decode steps: recorded and repeated".to_owned(),
+pub(super) fn decode_steps(captured: &Usable) -> String {
+    match captured {
+        Ok(()) => "decode steps: captured and replayed".to_owned(),
         Err(reason) => format!("decode steps: op by op, slower ({reason})"),
     }
 }

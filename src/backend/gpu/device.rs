@@ -1,18 +1,18 @@
-//! A device and what happened to it: every call of the driver goes through here.
+//! A device and its failures: every call of the driver goes through here.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 
 use parking_lot::Mutex;
 
 use super::driver::{self, DeviceProperties, Driver, DriverError, Failure, MemoryInfo, Outcome, Survey};
+use super::system::free_memory;
 use super::tuning::Tuning;
 use crate::backend::host_memory::HostMemory;
-use crate::config::GpuOptions;
+use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
-/// An opened device. Clones are the same device; it closes with the last one, and everything made on it holds one.
+/// An opened device. Clones share it and it closes with the last one. Every object on the device holds a clone.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -23,15 +23,17 @@ struct Inner {
     host: HostMemory,
     /// The device's name in messages.
     label: String,
-    /// The numbers of its family of GPUs.
+    /// The tuning table of its GPU family.
     tuning: &'static Tuning,
-    /// Allocations made, and bytes held now, on the device.
+    /// Allocations made so far, and bytes held now, on the device.
     allocations: AtomicU64,
     allocated_bytes: AtomicU64,
-    /// The first release that failed since the last report: `Drop` has nobody to tell.
+    /// The first release that failed since the last report, because `Drop` cannot report it.
     failed_release: Mutex<Option<DriverError>>,
     /// Why the device was lost, once it was.
     lost: OnceLock<String>,
+    /// Done once a message has said that the free memory is estimated.
+    estimating: Once,
 }
 
 impl Device {
@@ -43,9 +45,19 @@ impl Device {
         Ok(Self::with_driver(driver::open(options)?))
     }
 
-    /// Lists the devices of the options' platforms, opened or not, or says why a platform has none.
+    /// Lists the devices of the options' platforms, opened or not, or the reason why a platform has none.
     pub fn survey(options: &GpuOptions) -> Vec<Survey> {
         driver::survey(options)
+    }
+
+    /// True if AMD's driver library is installed. This opens it.
+    pub(super) fn amd_is_installed(options: &GpuOptions) -> bool {
+        driver::amd_is_installed(options)
+    }
+
+    /// Forgets earlier findings about AMD's driver, and probes it again.
+    pub fn probe_anew(options: &GpuOptions) {
+        driver::probe_anew(options);
     }
 
     pub(super) fn with_driver(driver: Box<dyn Driver>) -> Self {
@@ -64,6 +76,7 @@ impl Device {
             allocated_bytes: AtomicU64::new(0),
             failed_release: Mutex::new(None),
             lost: OnceLock::new(),
+            estimating: Once::new(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -72,31 +85,50 @@ impl Device {
         self.inner.driver.properties()
     }
 
-    /// The device's name in messages: its index, name and architecture.
+    /// Returns the device's name in messages: its index, name and architecture.
     pub fn label(&self) -> &str {
         &self.inner.label
     }
 
-    /// Names the family whose numbers kernels are launched by, for reports, and says whether they were measured.
+    /// Names the tuning table of its GPU family for reports, and says if the table was measured.
     pub fn tuned_as(&self) -> String {
         self.inner.tuning.to_string()
     }
 
-    /// The numbers of its family of GPUs, in the mode that is asked for.
+    /// Returns the tuning table of its GPU family, in the mode of the options.
     pub(super) fn tuning(&self, options: &GpuOptions) -> Tuning {
-        match options.batch_invariant {
-            true => self.inner.tuning.batch_invariant(),
-            false => *self.inner.tuning,
+        let tuning = self.inner.tuning.with(&options.tuning);
+        if options.batch_invariant { tuning.batch_invariant() } else { tuning }
+    }
+
+    /// Returns free and total memory from the driver. On AMD it may be an estimate, since some releases of the driver
+    /// fail to tell it on some cards.
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
+        match self.try_call(|driver| driver.memory_info()) {
+            Err(error) if error.failure() == Failure::Other && self.properties().platform == Platform::Amd => {
+                Ok(self.estimated_memory(&error))
+            }
+            told => told.map_err(|error| self.error(error)),
         }
     }
 
-    pub fn memory_info(&self) -> Result<MemoryInfo> {
-        self.call(|driver| driver.memory_info())
+    /// Asks the kernel driver's files for the card's free memory. Without them, nine tenths of the total minus our own
+    /// allocations are assumed to be free.
+    fn estimated_memory(&self, error: &DriverError) -> MemoryInfo {
+        let properties = self.properties();
+        let total = properties.memory;
+        let bus = properties.bus.as_deref().filter(|_| !properties.integrated);
+        let (free, by) = match bus.and_then(|bus| free_memory(self.inner.host.root(), bus)) {
+            Some(free) => (free, "the kernel driver's files"),
+            None => ((total - total / 10).saturating_sub(self.allocated_bytes()), "an estimate"),
+        };
+        self.inner.estimating.call_once(|| tracing::warn!("{self:?}: {error}; its free memory is by {by}"));
+        MemoryInfo { free, total }
     }
 
-    /// Bytes that may be taken: what the driver calls free, but no more than is left of the device's memory in all.
-    /// Memory that is the host's too is no more than the host can spare: drivers of such devices count as free what
-    /// other programs use, and what they give out is pinned.
+    /// Returns the bytes that may be allocated: the driver's free memory, but at most what is left of the device's
+    /// total. On a device that shares the host's memory it is also at most what the host can spare. Drivers of such
+    /// devices count memory of other programs as free, and pin what they allocate.
     pub fn free_memory(&self) -> Result<u64> {
         let MemoryInfo { free, total } = self.memory_info()?;
         let free = free.min(total.saturating_sub(self.allocated_bytes()));
@@ -104,17 +136,24 @@ impl Device {
         Ok(spare.map_or(free, |spare| free.min(spare)))
     }
 
-    /// Allocations of device memory since the device was opened.
+    /// Returns the bytes of page-locked memory for weights that do not fit on the device. On a device that shares the
+    /// host's memory, they compete with the `taken` bytes that the device is about to take.
+    pub(super) fn host_room(&self, taken: u64) -> u64 {
+        let room = self.inner.host.available_for_weights();
+        if self.properties().integrated { room.saturating_sub(taken) } else { room }
+    }
+
+    /// Returns the number of device allocations since the device was opened.
     pub fn allocations(&self) -> u64 {
         self.inner.allocations.load(Ordering::Relaxed)
     }
 
-    /// Device memory held now.
+    /// Returns the device memory held now.
     pub fn allocated_bytes(&self) -> u64 {
         self.inner.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reports, once, a release that failed since the last report, and always that the device was lost.
+    /// Reports a failed release once, and a lost device always.
     pub fn check(&self) -> Result<()> {
         if let Some(reason) = self.inner.lost.get() {
             return Err(Error::EngineDead { reason: reason.clone() });
@@ -125,33 +164,33 @@ impl Device {
         }
     }
 
-    /// Makes the device current on this thread, for a library that works on whichever is.
+    /// Makes the device current on this thread, for a library that works on the current device.
     pub(super) fn make_current(&self) -> Result<()> {
         self.inner.driver.make_current().map_err(|error| self.error(error))
     }
 
-    /// Makes a call of the driver, with the device current on this thread. That is set anew each time: another library
-    /// in the process may have made another device current, and threads start with device 0.
+    /// Calls the driver with the device current on this thread. It is set before every call: another library in the
+    /// process may have made another device current, and threads start with device 0.
     pub(super) fn call<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Result<T> {
         self.try_call(call).map_err(|error| self.error(error))
     }
 
-    /// Makes a call where the caller can do better than an `Error::Device`.
+    /// Calls the driver, for a caller that handles the driver's own error.
     pub(super) fn try_call<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Outcome<T> {
         let driver = &*self.inner.driver;
         driver.make_current()?;
         call(driver)
     }
 
-    /// Like `try_call`, for a call that gives something back or ends it: it is made even where the device could not be
-    /// made current, for nobody would make it later. Where it then succeeds, the device was.
+    /// Like `try_call`, for a call that releases or ends something. It is made even if the device could not be made
+    /// current, since nobody would make it later. If it then succeeds, that failure does not matter.
     pub(super) fn try_ending<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Outcome<T> {
         let driver = &*self.inner.driver;
         let current = driver.make_current();
         call(driver).map_err(|error| current.err().unwrap_or(error))
     }
 
-    /// Makes a call for `Drop`: its failure is kept for the next `check`. That the device is lost is no news then.
+    /// Calls the driver from `Drop`: a failure is kept for the next `check`, except for a lost device.
     pub(super) fn release(&self, call: impl FnOnce(&dyn Driver) -> Outcome<()>) {
         if let Err(error) = self.try_ending(call) {
             if error.failure() == Failure::DeviceLost {

@@ -1,9 +1,9 @@
-//! The layer on the device that is there: a GPU, or what the environment names, else the stand-in's. If a platform or a
-//! library was named, it has to work.
+//! The driver layer on a real device: a GPU, or the one that the environment names, else the stand-in's. A platform or
+//! library that was named has to work.
 
 use super::args::{Format, GatherArgs};
 use super::kernel::{GATHER_ROWS, ONCE};
-use super::tests::devices::{self, AMD_TARGETS};
+use super::tests::devices::{self, AMD_TARGET};
 use super::*;
 use crate::config::{EngineArgs, GpuOptions};
 
@@ -11,12 +11,12 @@ fn device() -> Option<(Device, GpuOptions)> {
     let options = EngineArgs::new("none").with_env().unwrap().gpu;
     match Device::open(&options) {
         Ok(device) => Some((device, options)),
-        Err(_) if options.platform.is_none() && options.library.is_none() => devices::open(AMD_TARGETS[0]),
+        Err(_) if options.platform.is_none() && options.library.is_none() => devices::open(AMD_TARGET),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// G14: what the device says of itself is plausible, whichever way it was asked.
+/// G14: the properties and the memory that a device reports are plausible.
 #[test]
 fn properties_are_plausible() {
     let Some((device, _)) = device() else { return };
@@ -28,13 +28,13 @@ fn properties_are_plausible() {
     assert!(properties.max_grid.iter().all(|&side| side >= 65535));
     let memory = device.memory_info().unwrap();
     assert!(memory.total > 1 << 20);
-    // Where the memory is the host's, drivers call more of it free than they call the total.
+    // On devices that share the host's memory, drivers report more free memory than the total.
     assert!(properties.integrated || memory.free <= memory.total);
     assert!(device.free_memory().unwrap() <= memory.total);
 }
 
-/// G13, G22: from a thread that never saw the device, copies at odd offsets go there, across and back, ordered by
-/// events over two streams.
+/// G13, G22: from a thread that never used the device, copies at odd offsets work to the device, on it and back. Events
+/// order them over two streams.
 #[test]
 fn copies_arrive() {
     let Some((device, _)) = device() else { return };
@@ -49,7 +49,8 @@ fn copies_arrive() {
             for (at, byte) in there.as_mut_slice().iter_mut().enumerate() {
                 *byte = (at * 7 % 251) as u8;
             }
-            // SAFETY: everything lives until the streams were waited for, and events order what shares memory.
+            // SAFETY: everything lives until both streams have been waited for, and events order all uses of the same
+            // memory.
             unsafe {
                 copies.copy_to_device(first.slice().part(13, 4001).unwrap(), there.as_slice()).unwrap();
                 event.record(&copies).unwrap();
@@ -69,8 +70,8 @@ fn copies_arrive() {
     device.check().unwrap();
 }
 
-/// A kernel is compiled or unpacked, launched as it is and as a graph, and reads its arguments as they are written
-/// here.
+/// A kernel is compiled or unpacked, launched directly and as a graph, and reads its arguments with the layout that
+/// Rust writes.
 #[test]
 fn a_kernel_runs_alone_and_in_a_graph() {
     let Some((device, options)) = device() else { return };
@@ -99,7 +100,7 @@ fn a_kernel_runs_alone_and_in_a_graph() {
     };
     let expected = bytes(&indices.into_iter().flat_map(floats).collect::<Vec<_>>());
     let stream = Stream::new(&device).unwrap();
-    // SAFETY: the arguments describe `memory`, and everything lives until the stream was waited for.
+    // SAFETY: the arguments describe `memory`, and everything lives until the stream has been waited for.
     unsafe {
         stream.copy_to_device(memory.slice(), host.as_slice()).unwrap();
         stream.launch(&function, [rows, 1, 1], &args).unwrap();

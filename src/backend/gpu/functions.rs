@@ -6,16 +6,16 @@ use crate::backend::KvLayerSpec;
 use crate::config::Platform;
 use crate::{Error, Result};
 
-/// The loaded variants of each kernel, by the kernel's place in the table.
+/// The loaded variants of each kernel, indexed by the kernel's place in the table.
 pub struct Functions(Vec<Vec<(Variant, Function)>>);
 
-/// Parts that some models have and others do not.
+/// Model parts that need additional kernels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts {
     pub experts: bool,
     /// Latent attention.
     pub latent: bool,
-    /// Layers that carry states.
+    /// Layers with recurrent states.
     pub states: bool,
     /// Products of 8-bit floats.
     pub fp8: bool,
@@ -32,7 +32,7 @@ fn serves(row: &Row, parts: Parts) -> bool {
     }
 }
 
-/// The units that a model with tensors of `types` needs on a platform.
+/// Returns the units that a model with tensors of `types` needs on a platform.
 pub(super) fn units(types: &[KernelType], parts: Parts, platform: Platform) -> Vec<Unit> {
     let rows = TABLE.iter().filter(|row| serves(row, parts));
     let variants = rows.flat_map(|row| row.variants(platform).into_iter().map(move |variant| (row, variant)));
@@ -49,7 +49,7 @@ impl Functions {
     /// # Errors
     /// The errors of `Kernels::function`, and of `kernel::head_size`.
     pub(super) fn load(kernels: &Kernels, types: &[KernelType], caches: &[KvLayerSpec], parts: Parts) -> Result<Self> {
-        // Latent rows have kernels for any of them.
+        // One set of kernels serves latent rows of every size.
         let with_heads = caches.iter().filter(|spec| spec.latent.is_none());
         let heads = with_heads.map(|spec| Ok((spec.dtype, kernel::head_size(spec.head_dim)?)));
         let heads = heads.collect::<Result<Vec<_>>>()?;
@@ -70,13 +70,13 @@ impl Functions {
         self.0[kernel.place()].iter().find(|(known, _)| *known == variant).map(|(_, function)| function)
     }
 
-    /// Whether this kernel was loaded with the model.
+    /// True if this kernel was loaded with the model.
     pub fn has<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> bool {
         self.find(kernel, variant.into()).is_some()
     }
 
     /// # Errors
-    /// `Error::Internal` for a kernel that the model was loaded without.
+    /// `Error::Internal` for a kernel that was not loaded with the model.
     pub fn get<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> Result<&Function> {
         let variant = variant.into();
         self.find(kernel, variant)

@@ -1,4 +1,4 @@
-//! Captured work, launched as one.
+//! A captured graph: queued work that one call launches.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::Result;
 pub struct Graph {
     device: Device,
     exec: GraphExecHandle,
-    /// The stream that it was launched on last: the graph is destroyed only when that stream is done with it.
+    /// The stream of the last launch: the graph is destroyed only when that stream has finished it.
     last: Mutex<Option<Arc<Queue>>>,
 }
 
 impl Graph {
-    /// Makes a captured graph executable; the capture itself is not needed any more then.
+    /// Makes a captured graph executable and destroys the capture, which is not needed any more.
     pub(super) fn instantiate(device: &Device, graph: GraphHandle) -> Result<Self> {
         // SAFETY: `graph` was just returned by the end of a capture, and is destroyed once, here.
         let exec = device.call(|driver| unsafe { driver.instantiate_graph(graph) });
@@ -27,11 +27,11 @@ impl Graph {
         Ok(Self { device: device.clone(), exec: exec?, last: Mutex::new(None) })
     }
 
-    /// Puts the whole graph behind what is in the queue.
+    /// Queues the whole graph.
     ///
     /// # Safety
-    /// The conditions of `Stream::launch` and of the copies, as they held at the capture, hold again: modules are
-    /// loaded, memory is allocated, and nothing else uses it until the stream has passed.
+    /// The conditions of `Stream::launch` and of the copies hold again as at the capture. Modules are loaded, memory is
+    /// allocated, and nothing else uses it until the stream has passed the graph.
     pub(super) unsafe fn launch(&self, queue: &Arc<Queue>) -> Result<()> {
         self.device.check()?;
         *self.last.lock() = Some(Arc::clone(queue));
@@ -43,7 +43,8 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         if let Some(queue) = self.last.lock().take() {
-            // SAFETY: the stream is held by us. Destroying a graph that still runs is left to the driver's version.
+            // SAFETY: we hold the stream. It is waited for because drivers differ in how they destroy a graph that
+            // still runs.
             self.device.release(|driver| unsafe { driver.synchronize_stream(queue.handle) });
         }
         // SAFETY: instantiated by us, this is the only owner, and it does not run any more.

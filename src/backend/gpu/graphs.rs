@@ -1,24 +1,26 @@
-//! Recorded decode steps: launching one costs a single call instead of some ten per layer. All that differs between
-//! steps is in device memory (`step`), so a recording serves every batch up to its size, with contexts up to any
-//! length; but there is one for each number of splits that changes how attention is launched. Whatever else an op's
-//! launch depends on must become part of `Key`. They are made at the load (`rehearse`).
+//! Captured decode steps: a replay costs one call instead of about ten launches per layer.
+//!
+//! All values that differ between steps are in device memory (`step`). A captured graph therefore serves every batch up
+//! to its size, with contexts of any length. Only the number of context splits changes how attention is launched, so
+//! there is one graph for each such launch. Anything else that an op's launch depends on must become part of `Key`.
+//! Graphs are captured at load (`warm_up`).
 
 use std::collections::HashMap;
 
 use super::buckets::bucket;
 use super::checks::Check;
-use super::rehearsal::Wanted;
 use super::step::StepInputs;
+use super::warm_up::Wanted;
 use super::{DeviceProperties, DeviceSlice, Function, Graph, Kernels, Stream, replay};
 use crate::batch::Batch;
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
-/// Whether steps are recorded, or why not.
+/// `Ok` if steps are captured, else the reason why not.
 pub(super) type Usable = std::result::Result<(), String>;
 
-/// Whether the settings and the driver's version allow recorded steps. With HIP 7.2 kernels of a repeated graph were
-/// seen to read integers of an earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
+/// Tells if the settings and the driver's version allow captured graphs. With HIP 7.2, kernels of a replayed graph were
+/// seen to read integers of an earlier step, on several GPUs. HIP 7.1 and 7.13 do not do that.
 pub(super) fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
     let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
     match options.graphs {
@@ -32,46 +34,59 @@ pub(super) fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usa
     }
 }
 
-/// Whether steps may be recorded: `wanted` says so, and a graph that is repeated on this device reads its own numbers.
-/// The graph is not tested where tests at load are off.
+/// Tells if steps may be captured: `wanted` allows it, and a graph replayed on this device reads its own integers. If
+/// not, kernels launched one by one have to read theirs. Nothing is tested if the self-test is off.
 ///
 /// # Errors
-/// `Error::EngineDead`.
+/// `Error::Device` if kernels do not read what the host has written; `Error::EngineDead`.
 pub(super) fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -> Result<Usable> {
-    match wanted(options, stream.device().properties()) {
-        Ok(()) if options.self_test => replay::check(kernels, stream),
-        known => Ok(known),
+    let properties = stream.device().properties();
+    let wanted = wanted(options, properties);
+    if !options.self_test {
+        return Ok(wanted);
     }
+    let usable = match wanted {
+        Ok(()) => replay::check_graphs(kernels, stream)?,
+        unwanted => unwanted,
+    };
+    if usable.is_err() {
+        let found = replay::check_eager(replay::functions(kernels)?, stream, replay::EAGER_REPETITIONS)?;
+        found.map_err(|wrong| Error::Device {
+            device: properties.label(),
+            problem: format!("{wrong}: no result can be right; update ROCm and the kernel, or use device=\"cpu\""),
+        })?;
+    }
+    Ok(usable)
 }
 
-/// How a step's ops come to run.
+/// How a step's ops are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// They run when they are called.
+    /// Each op runs when it is called.
     Run,
-    /// They are recorded, over this many rows of tokens and of logits.
-    Record { rows: usize },
-    /// A recorded step is repeated in their place.
+    /// Ops are captured, over this many token rows and as many logits rows.
+    Capture { rows: usize },
+    /// A captured step is replayed instead of calling the ops.
     Replay,
 }
 
 pub(super) struct Graphs {
     usable: Usable,
-    /// The largest batch of single rows; 0 where no steps are recorded.
+    /// The largest batch of single rows; 0 if no steps are captured.
     most: usize,
-    recorded: Vec<Recorded>,
-    /// Index in `recorded` of the recording that serves a key.
+    captured: Vec<Captured>,
+    /// Index in `captured` of the graph for a key.
     places: HashMap<Key, usize>,
-    /// The next step is to be recorded as this, with the integers of this turn.
+    /// The capture of the next step, and the turn of the buffer that holds its integers.
     next: Option<(Wanted, usize)>,
     state: State,
-    /// Steps that found no room.
+    /// Number of steps without room for a graph.
     left_out: usize,
 }
 
-struct Recorded {
+struct Captured {
     graph: Graph,
-    /// Properties of a batch that its ops rely on: they are not called again, so each repetition checks them.
+    /// Properties of a batch that its ops rely on. Ops are not called again in a replay, so each replay checks them.
     checks: Vec<Check>,
 }
 
@@ -79,66 +94,66 @@ struct Recorded {
 struct Key {
     rows: usize,
     context_splits: u32,
-    /// Which of the host's buffers the step's integers are copied from.
+    /// The host buffer from which the step's integers are copied.
     turn: usize,
 }
 
 enum State {
-    /// Ops run as they come.
+    /// Each op runs when it is called.
     Idle,
-    /// Ops are recorded.
-    Recording(Wanted),
-    /// The recording of this number does the step.
+    /// Ops are captured.
+    Capturing(Wanted),
+    /// The captured graph of this index is replayed.
     Replaying(usize),
 }
 
 impl Graphs {
     pub(super) fn new(usable: Usable, most: usize) -> Self {
         let most = if usable.is_ok() { most } else { 0 };
-        let (recorded, places) = (Vec::new(), HashMap::new());
-        Self { usable, most, recorded, places, next: None, state: State::Idle, left_out: 0 }
+        let (captured, places) = (Vec::new(), HashMap::new());
+        Self { usable, most, captured, places, next: None, state: State::Idle, left_out: 0 }
     }
 
     pub(super) fn usable(&self) -> &Usable {
         &self.usable
     }
 
-    /// Notes that so many steps find no room.
+    /// Notes that this many steps have no room for a graph.
     pub(super) fn leave_out(&mut self, steps: usize) {
         self.left_out = steps;
     }
 
-    /// Steps that found no room.
+    /// Returns the number of steps without room for a graph.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// No step is repeated from here on.
+    /// Stops using captured graphs.
     pub(super) fn give_up(&mut self, reason: String) {
         *self = Self::new(Err(reason), 0);
     }
 
-    /// Rows that a batch of `rows` single rows is padded to.
+    /// Returns the rows that a batch of `rows` single rows is padded to.
     pub(super) fn padded(&self, rows: usize) -> usize {
         bucket(rows, self.most).unwrap_or(rows)
     }
 
-    /// Lets the next step be recorded: it is a batch of these rows, with the first of these splits, and its integers
-    /// have this turn.
-    pub(super) fn record(&mut self, wanted: Wanted, turn: usize) {
+    /// Requests that the next step be captured. It is a batch of these rows with the first of these splits, and its
+    /// integers are in the buffer of this turn.
+    pub(super) fn capture(&mut self, wanted: Wanted, turn: usize) {
         self.next = Some((wanted, turn));
     }
 
-    /// The turn of the next step, if that is to be recorded.
+    /// Returns the turn of the next step, if it will be captured.
     pub(super) fn next_turn(&self) -> Option<usize> {
         self.next.as_ref().map(|(_, turn)| *turn)
     }
 
-    /// Begins the step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where
-    /// that is what the step is for.
+    /// Begins the step of a batch of single rows, which `inputs` already holds: replays its graph, or captures it if
+    /// requested.
     ///
     /// # Errors
-    /// The errors of the recorded ops for such a batch.
+    /// The errors of the captured ops for such a batch.
     pub(super) fn begin(
         &mut self,
         batch: &Batch,
@@ -150,46 +165,46 @@ impl Graphs {
         let Some(rows) = bucket(batch.num_tokens(), self.most) else { return Ok(Plan::Run) };
         if let Some((wanted, _)) = self.next.take() {
             stream.begin_capture()?;
-            self.state = State::Recording(wanted);
+            self.state = State::Capturing(wanted);
             inputs.queue_copy(stream, copy_step, chosen)?;
-            return Ok(Plan::Record { rows });
+            return Ok(Plan::Capture { rows });
         }
         let key = Key { rows, context_splits: inputs.shape().context_splits, turn: inputs.turn() };
         let Some(&place) = self.places.get(&key) else { return Ok(Plan::Run) };
-        self.recorded[place].checks.iter().try_for_each(|&check| inputs.check(batch, check))?;
+        self.captured[place].checks.iter().try_for_each(|&check| inputs.check(batch, check))?;
         self.state = State::Replaying(place);
         Ok(Plan::Replay)
     }
 
-    /// Ends a step whose ops are complete: runs its recording, or keeps the one that was made.
+    /// Ends a step whose ops are complete: launches its graph, or keeps the new one.
     pub(super) fn end(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => Ok(()),
-            State::Recording(wanted) => {
-                let recorded = Recorded { graph: stream.end_capture()?, checks: inputs.checked().to_vec() };
-                self.recorded.push(recorded);
-                let place = self.recorded.len() - 1;
+            State::Capturing(wanted) => {
+                let captured = Captured { graph: stream.end_capture()?, checks: inputs.checked().to_vec() };
+                self.captured.push(captured);
+                let place = self.captured.len() - 1;
                 let (rows, turn) = (wanted.rows, inputs.turn());
                 let keys = wanted.context_splits.iter().map(|&context_splits| Key { rows, context_splits, turn });
                 self.places.extend(keys.map(|key| (key, place)));
                 Ok(())
             }
             State::Replaying(place) => {
-                let recorded =
-                    self.recorded.get(place).ok_or_else(|| Error::internal("a recorded step that is not there"))?;
-                // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on
-                // its one stream; weights and cache are given to every step by the same decoder, and `begin` checked
-                // the batch as the recorded ops did theirs.
-                unsafe { stream.launch_graph(&recorded.graph)? };
+                let captured =
+                    self.captured.get(place).ok_or_else(|| Error::internal("a captured step that is not there"))?;
+                // SAFETY: a captured graph uses the engine's own buffers and modules, which live as long as the
+                // backend, on its one stream. The same decoder gives weights and cache to every step, and `begin`
+                // checked the batch as the captured ops did theirs.
+                unsafe { stream.launch_graph(&captured.graph)? };
                 inputs.mark_copied(stream)
             }
         }
     }
 
-    /// Ends a recording that an error cut short, so that the stream runs again.
+    /// Ends a capture after an error, which makes the stream usable again.
     pub(super) fn abandon(&mut self, stream: &Stream) {
-        if let State::Recording(_) = std::mem::replace(&mut self.state, State::Idle) {
-            // The recording is of no use, and that it cannot be ended properly neither.
+        if let State::Capturing(_) = std::mem::replace(&mut self.state, State::Idle) {
+            // The capture is discarded, so an error of its end does not matter.
             let _ = stream.end_capture();
         }
     }

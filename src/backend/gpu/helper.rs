@@ -4,20 +4,21 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use super::job::{COMPILE, TRY_PRODUCTS};
-use super::{child, compile, vendor};
+use super::job::{COMPILE, PROBE, TRY_PRODUCTS};
+use super::{child, compile, probing, vendor};
 
-/// Does the job on the standard input and ends the process.
+/// Does the job on standard input and ends the process.
 pub fn main() -> ! {
     let mut text = Vec::new();
     let read = std::io::stdin().read_to_end(&mut text).map_err(|error| error.to_string());
     let job = read.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string()));
     let job: Value = job.unwrap_or_default();
-    // A text without a marker is no job, so nobody waits for an answer.
+    // A text without a marker is not a job, so nobody waits for an answer.
     let marker = job["marker"].as_str().unwrap_or_default().to_owned();
     child::answer(marker.as_bytes(), move || match job["kind"].as_str() {
         Some(TRY_PRODUCTS) => vendor::trial::run(&job),
         Some(COMPILE) => compile::run(&job),
+        Some(PROBE) => probing::run(&job),
         other => Err(format!("a job of kind {other:?}")),
     })
 }

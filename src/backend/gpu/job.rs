@@ -1,6 +1,6 @@
-//! Jobs that may crash, for a process of their own: a program that the options name is started with a job on its
-//! standard input. The Python bindings name the interpreter with a line that loads this very module; tests name
-//! themselves. `helper` is what such a program does.
+//! Jobs that may crash run in a separate process: a program that the options name is started with the job on its
+//! standard input. The Python bindings name the interpreter with a line that loads this module; tests name themselves.
+//! `helper` is the other side, in that process.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -13,11 +13,12 @@ pub(super) use super::child::Failure;
 /// Kinds of jobs.
 pub(super) const TRY_PRODUCTS: &str = "try products";
 pub(super) const COMPILE: &str = "compile";
+pub(super) const PROBE: &str = "probe";
 
-/// Does a job in a process of its own.
+/// Does a job in a separate process.
 ///
 /// # Errors
-/// The error says that the process died of it, or why it was not done.
+/// Says that the process died of the job, or why the job was not done.
 pub(super) fn run(command: &[OsString], job: &Value, timeout: Duration) -> Result<Vec<u8>, Failure> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| Failure::NotRun(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! The kernels of the table as values: what each is called, compiled for and launched with.
+//! The kernels of the table as values: their names, their compilations and their launches.
 
 use std::marker::PhantomData;
 
@@ -11,24 +11,24 @@ use crate::config::{KvCacheDtype, Platform};
 use crate::quant::GgmlType;
 use crate::{Error, Result};
 
-/// Head sizes that attention is compiled for; a smaller head uses the next one.
+/// Head sizes that attention is compiled for; a smaller head uses the next larger one.
 pub(super) const HEAD_SIZES: [u32; 4] = [64, 128, 256, 512];
 
-/// Rows that a block of `matmul` computes, of one matrix or of two of a stack.
+/// Rows that a block of `matmul` computes, for one matrix or for two of a stack.
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
 /// Rows that a block of `matmul_f32` computes.
 pub(super) const MATMUL_F32_ROWS: [u32; 3] = [4, 8, 64];
-/// Rows that a block of `matmul_experts` computes: those of a run of one expert.
+/// Rows that a block of `matmul_experts` computes: one run of a single expert.
 pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 
 /// Threads of a block of the kernels that measure a device.
 pub(super) const PROBE_THREADS: u32 = 256;
 
-/// The element types that caches may have, and those of latent rows (`KvLayerSpec::validate`).
+/// The element types of caches, and those of latent rows (`KvLayerSpec::validate`).
 const CACHE_TYPES: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::F32, KvCacheDtype::Int8];
 const LATENT_CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
 
-/// Blocks of `matmul` where warpgroups multiply: each tile has a warp.
+/// Returns the blocks of `matmul` with warpgroup instructions: each tile has a warp.
 fn matmul_wgmma_block(rows: u32) -> Block {
     let (tiles, shared_bytes) = match rows {
         8 => (MATMUL_WGMMA_TILES_N8, MATMUL_WGMMA_SHARED_N8),
@@ -39,7 +39,7 @@ fn matmul_wgmma_block(rows: u32) -> Block {
     Block { threads: 32 * tiles, shared_bytes }
 }
 
-/// Blocks of `matmul_gated` where warpgroups multiply.
+/// Returns the blocks of `matmul_gated` with warpgroup instructions.
 fn gated_wgmma_block(rows: u32) -> Block {
     match rows {
         64 => Block { threads: 32 * MATMUL_GATED_WGMMA_TILES_N64, ..matmul_wgmma_block(rows) },
@@ -47,7 +47,7 @@ fn gated_wgmma_block(rows: u32) -> Block {
     }
 }
 
-/// Blocks of `matmul_experts` and `matmul_gated_experts` where warpgroups multiply.
+/// Returns the blocks of `matmul_experts` and `matmul_gated_experts` with warpgroup instructions.
 fn experts_wgmma_block(run: u32) -> Block {
     match run {
         64 => Block { shared_bytes: MATMUL_EXPERTS_WGMMA_SHARED_N64, ..matmul_wgmma_block(run) },
@@ -55,12 +55,12 @@ fn experts_wgmma_block(run: u32) -> Block {
     }
 }
 
-/// Blocks of `norm_rows_of_parts` where there are clusters, which a device with `wgmma` has.
+/// Returns the blocks of `norm_rows_of_parts` with clusters, which every device with `wgmma` has.
 fn norm_parts_wgmma_block(_: Subject) -> Option<Block> {
     Some(Block::of_threads(NORM_PARTS_BLOCK_THREADS))
 }
 
-/// Blocks of prefill where warpgroups multiply, which they do over f16 for heads of up to 256.
+/// Returns the blocks of prefill with warpgroup instructions. They serve f16 caches and heads of up to 256.
 fn prefill_wgmma_block(subject: Subject) -> Option<Block> {
     let Subject::Head(KvCacheDtype::F16, size) = subject else { return None };
     let shared_bytes = match size {
@@ -89,7 +89,7 @@ fn matmul_f32_threads(rows: u32) -> u32 {
     }
 }
 
-/// The smallest head size of the attention kernels that holds `head_dim`.
+/// Returns the smallest head size of the attention kernels that holds `head_dim`.
 ///
 /// # Errors
 /// `Error::Device` beyond the largest.
@@ -103,17 +103,17 @@ pub(super) fn head_size(head_dim: usize) -> Result<u32> {
     })
 }
 
-/// Whether single rows are attended with on the matrix units, for heads of a size over such a cache: by `mma.sync` of
-/// f16, up to the size at which a warp's registers hold the outputs of eight of them. An f32 cache is for its
-/// exactness. On other platforms nothing of the kind is written yet.
+/// True if decode attention runs on the matrix units for this head size and cache: by `mma.sync` of f16. Up to 256
+/// elements, a warp's registers hold the outputs of eight heads. An f32 cache is for exactness. Other platforms have no
+/// such kernel yet.
 fn decodes_on_matrix_units(platform: Platform, dtype: KvCacheDtype, size: u32) -> bool {
     platform == Platform::Nvidia && dtype != KvCacheDtype::F32 && size <= 256
 }
 
-/// Whether the attention kernels hold the heads, or the latent rows, of all layers.
+/// Checks that the attention kernels hold the heads, or the latent rows, of all layers.
 ///
 /// # Errors
-/// Those of `head_size` and of `check_latent`.
+/// The errors of `head_size` and of `check_latent`.
 pub fn check_kv_layers(specs: &[KvLayerSpec]) -> Result<()> {
     specs.iter().try_for_each(|spec| match spec.latent {
         None => head_size(spec.head_dim).map(drop),
@@ -121,10 +121,10 @@ pub fn check_kv_layers(specs: &[KvLayerSpec]) -> Result<()> {
     })
 }
 
-/// Whether the kernels of experts hold a mixture of so many.
+/// Checks that the kernels of experts hold this many.
 ///
 /// # Errors
-/// `Error::Device`, which names `device`, beyond what they hold.
+/// `Error::Device`, which names `device`, if they do not.
 pub fn check_experts(spec: &ExpertSpec, device: &str) -> Result<()> {
     let (num, used, groups) = (spec.num, spec.used, spec.groups.map_or(0, |groups| groups.num));
     match num <= MAX_EXPERTS as usize && used <= MAX_USED_EXPERTS as usize && groups <= MAX_EXPERT_GROUPS as usize {
@@ -140,7 +140,7 @@ pub fn check_experts(spec: &ExpertSpec, device: &str) -> Result<()> {
 }
 
 /// # Errors
-/// `Error::Device` for latent rows that are longer than what the kernels hold.
+/// `Error::Device` for latent rows that are longer than the kernels hold.
 fn check_latent(row: usize, values: usize) -> Result<()> {
     match row <= LATENT_ROW as usize && values <= LATENT_VALUES as usize {
         true => Ok(()),
@@ -155,7 +155,7 @@ fn check_latent(row: usize, values: usize) -> Result<()> {
 }
 
 impl KernelType {
-    /// The kernels of a file's type; `None` where only dequantised rows serve.
+    /// Returns the kernels of a file's type; `None` if there are none and the weights are dequantised.
     pub fn of(ty: GgmlType) -> Option<Self> {
         macro_rules! find {
             ($($variant:ident $ggml:ident $operands:ident)*) => {
@@ -168,7 +168,7 @@ impl KernelType {
         with_kernel_types!(find)
     }
 
-    /// The file's type whose blocks the kernels take.
+    /// Returns the file's type whose blocks the kernels take.
     pub fn ggml_type(self) -> GgmlType {
         macro_rules! find {
             ($($variant:ident $ggml:ident $operands:ident)*) => {
@@ -181,7 +181,7 @@ impl KernelType {
     }
 }
 
-/// Which models load a kernel.
+/// The models that load a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needed {
     Always,
@@ -189,11 +189,11 @@ pub enum Needed {
     Experts,
     /// Models with latent attention.
     Latent,
-    /// Models with layers that carry states.
+    /// Models with recurrent layers.
     States,
-    /// Models whose products of many rows are those of 8-bit floats.
+    /// Models that multiply many rows as 8-bit floats.
     Fp8,
-    /// No model: it measures a device.
+    /// No model: the kernel measures a device.
     Measurement,
 }
 
@@ -201,11 +201,13 @@ pub enum Needed {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Threads {
     One(u32),
-    /// So many, and the blocks that a variant has instead where the device has `wgmma`, if it has others there.
+    /// A number of threads, and a function that returns other blocks for a variant on devices with `wgmma`, if it has
+    /// any.
     OneOrWgmma(u32, fn(Subject) -> Option<Block>),
-    /// Threads of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
+    /// Threads of a kernel that is compiled for each of these numbers of rows per block; its names end with it
+    /// (`_n16`).
     ByRows(&'static [u32], fn(u32) -> u32),
-    /// Threads like those, and the blocks that it has instead where the device has `wgmma`.
+    /// Like `ByRows`, with other blocks on devices with `wgmma`.
     ByRowsOrWgmma(&'static [u32], fn(u32) -> u32, fn(u32) -> Block),
 }
 use Threads::{ByRows, ByRowsOrWgmma, One, OneOrWgmma};
@@ -222,11 +224,11 @@ pub enum Subject {
     Pair([KernelType; 2]),
 }
 
-/// One of the compilations of a kernel.
+/// One compilation of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     subject: Subject,
-    /// Rows of a block, where the kernel is compiled for several numbers of rows.
+    /// Rows of a block, if the kernel is compiled for several numbers of rows.
     rows: Option<u32>,
 }
 
@@ -252,7 +254,7 @@ impl From<[KernelType; 2]> for Variant {
 }
 
 impl Variant {
-    /// The variant for so many rows a block.
+    /// Returns the variant for this many rows per block.
     pub fn with_rows(subject: impl Into<Self>, rows: u32) -> Self {
         Self { rows: Some(rows), ..subject.into() }
     }
@@ -261,7 +263,7 @@ impl Variant {
         self.subject
     }
 
-    /// The tensor types that it is for.
+    /// Returns the tensor types of the variant.
     fn types(self) -> Vec<KernelType> {
         match self.subject {
             Subject::Nothing | Subject::Cache(_) | Subject::Head(..) => Vec::new(),
@@ -270,12 +272,12 @@ impl Variant {
         }
     }
 
-    /// Whether it is for none but these tensor types.
+    /// True if every tensor type of the variant is in `types`.
     pub fn is_of_types(self, types: &[KernelType]) -> bool {
         self.types().iter().all(|ty| types.contains(ty))
     }
 
-    /// The text that it adds to a kernel's name.
+    /// Returns the suffix that the variant adds to a kernel's name.
     fn suffix(self) -> String {
         let cache = |dtype| match dtype {
             KvCacheDtype::F16 => "_f16",
@@ -297,13 +299,13 @@ impl Variant {
 /// A row of the table.
 pub struct Row {
     constant: &'static str,
-    /// The kernel's name, where it is not the constant's.
+    /// The kernel's name, if it differs from the constant's.
     symbol: Option<&'static str>,
     pub file: &'static str,
     pub needed: Needed,
     pub per: Per,
     threads: Threads,
-    /// The op's name in `doctor`; `None` where it does not list the kernel.
+    /// The op's name in `doctor`; `None` if `doctor` does not list the kernel.
     pub op: Option<&'static str>,
     /// The struct in `args.h`.
     #[cfg(test)]
@@ -311,7 +313,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether this is the row of a kernel.
+    /// True if this is the row of `kernel`.
     pub fn is<A>(&self, kernel: Kernel<A>) -> bool {
         std::ptr::eq(self, kernel.row())
     }
@@ -320,7 +322,7 @@ impl Row {
         self.symbol.map_or_else(|| self.constant.to_lowercase(), str::to_owned)
     }
 
-    /// Returns every variant that it is compiled for on a platform.
+    /// Returns every variant that is compiled for a platform.
     pub fn variants(&self, platform: Platform) -> Vec<Variant> {
         let heads = |serves: fn(Platform, KvCacheDtype, u32) -> bool| -> Vec<Subject> {
             let all = CACHE_TYPES.iter().flat_map(|&dtype| HEAD_SIZES.map(|size| (dtype, size)));
@@ -344,7 +346,7 @@ impl Row {
                 rows.iter().map(|&rows| Variant::with_rows(subject, rows)).collect()
             }
         });
-        // Kernels of the matrix units leave types out.
+        // Kernels of the matrix units do not serve all types.
         let multiplies = |variant: &Variant| variant.types().iter().all(|ty| ty.operands() != Operands::Nothing);
         variants.filter(|variant| !self.unit(*variant).on_matrix_units() || multiplies(variant)).collect()
     }
@@ -375,12 +377,12 @@ pub struct KernelId {
     pub unit: Unit,
     pub name: String,
     pub threads: u32,
-    /// Its blocks where the device has `wgmma`, if they are others there.
+    /// Its blocks on devices with `wgmma`, if they differ.
     pub wgmma: Option<Block>,
 }
 
 impl KernelId {
-    /// Its blocks on a device.
+    /// Returns its blocks on a device.
     pub fn block(&self, properties: &DeviceProperties) -> Block {
         self.wgmma.filter(|_| properties.has_wgmma()).unwrap_or(Block::of_threads(self.threads))
     }
@@ -406,7 +408,7 @@ impl<A> Kernel<A> {
         Self { place, args: PhantomData }
     }
 
-    /// Its place in `TABLE`.
+    /// Returns its index in `TABLE`.
     pub fn place(self) -> usize {
         self.place
     }
@@ -424,7 +426,7 @@ macro_rules! declare_kernels {
     ($($file:literal $needed:ident $multiplies:ident {
         $($name:ident $(as $symbol:ident)?: $args:ident, $per:ident, $threads:expr $(, $op:literal)?;)*
     })*) => {
-        /// Every kernel that there is.
+        /// All kernels.
         pub(super) static TABLE: &[Row] = &[$($(
             Row {
                 constant: stringify!($name),
@@ -439,7 +441,7 @@ macro_rules! declare_kernels {
             },
         )*)*];
 
-        /// Places in `TABLE`.
+        /// Indices in `TABLE`.
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)] // the names of the constants
         enum Place {
             $($($name,)*)*
@@ -456,7 +458,7 @@ const fn first(given: &[&'static str]) -> Option<&'static str> {
 
 with_kernels!(declare_kernels);
 
-/// Every kernel of every unit on a platform.
+/// Yields every kernel of every unit on a platform.
 #[cfg(test)]
 pub(super) fn all(platform: Platform) -> impl Iterator<Item = KernelId> {
     TABLE.iter().flat_map(move |row| row.variants(platform).into_iter().map(|variant| row.id(variant)))

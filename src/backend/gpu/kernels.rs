@@ -14,7 +14,7 @@ use super::module::{Function, Module};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
-/// The kernels of a device, loaded unit by unit when first asked for.
+/// The kernels of a device. Each unit is loaded when it is first needed.
 pub struct Kernels {
     device: Device,
     compiler: Compiler,
@@ -34,12 +34,12 @@ impl Kernels {
         Ok(Self { device: device.clone(), compiler, loaded: Mutex::new(HashMap::new()) })
     }
 
-    /// The platform that they are compiled for.
+    /// Returns the platform that they are compiled for.
     pub fn platform(&self) -> Platform {
         self.device.properties().platform
     }
 
-    /// Loads units, compiling several at once where they have to be compiled on this machine.
+    /// Loads units. Several are compiled at once if they have to be compiled on this machine.
     pub fn prepare(&self, units: &[Unit]) -> Result<()> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(units.len());
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
@@ -48,7 +48,7 @@ impl Kernels {
                 scope.spawn(|| {
                     while let Some(&unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = self.load(unit) {
-                            // Units that are not begun yet are left.
+                            // Do not begin further units.
                             next.store(units.len(), Ordering::Relaxed);
                             failure.lock().get_or_insert(error);
                         }
@@ -59,7 +59,7 @@ impl Kernels {
         failure.into_inner().map_or(Ok(()), Err)
     }
 
-    /// A kernel, ready to launch.
+    /// Returns a kernel, ready to launch.
     ///
     /// # Errors
     /// The errors of loading its unit, and `Error::Device` if the loaded code has no such kernel.
@@ -68,12 +68,22 @@ impl Kernels {
         self.load(kernel.unit)?.module.function(&kernel.name, block)
     }
 
-    /// How the code of a unit came about; `None` while it is not loaded.
+    /// Returns a kernel from the embedded code; `None` if it has to be compiled.
+    ///
+    /// # Errors
+    /// See `function`.
+    pub(super) fn embedded_function(&self, kernel: &KernelId) -> Result<Option<Function>> {
+        let Some(code) = self.compiler.embedded(kernel.unit)? else { return Ok(None) };
+        let block = kernel.block(self.device.properties());
+        self.load_code(kernel.unit, code)?.module.function(&kernel.name, block).map(Some)
+    }
+
+    /// Returns the origin of a unit's code; `None` while it is not loaded.
     pub fn origin(&self, unit: Unit) -> Option<Origin> {
         self.loaded.lock().get(&unit).map(|loaded| loaded.origin.clone())
     }
 
-    /// The hardware that the loaded code of a unit computes products on; `None` while it is not loaded.
+    /// Returns the hardware unit that a unit's products run on; `None` while its code is not loaded.
     pub fn matrix_unit(&self, unit: Unit) -> Option<MatrixUnit> {
         self.loaded.lock().get(&unit).map(|loaded| loaded.matrix_unit)
     }
@@ -85,8 +95,8 @@ impl Kernels {
         let code = self.compiler.code_object(unit)?;
         let embedded = code.origin.clone();
         let loaded = match self.load_code(unit, code) {
-            // Code that another compiler made for this GPU may be newer than its driver: code for a family of GPUs
-            // needs ROCm 6.3. The driver's own compiler makes code that it loads.
+            // Embedded code may be too new for the GPU's driver: code for a family of GPUs needs ROCm 6.3. The driver's
+            // own compiler makes code that the driver loads.
             Err(Error::Device { problem: refusal, .. }) if embedded.is_embedded() => {
                 tracing::warn!(unit = unit.name(), refusal, "code {embedded} does not load; compiling it here");
                 let compiled = self.compiler.compile(unit).map_err(|error| match error {
@@ -100,7 +110,7 @@ impl Kernels {
             }
             loaded => loaded?,
         };
-        // Another thread may have been faster: its module stays, ours is unloaded.
+        // If another thread was faster, its module is kept and ours is unloaded.
         Ok(self.loaded.lock().entry(unit).or_insert(loaded).clone())
     }
 

@@ -1,4 +1,4 @@
-//! Queues the engine's kernels on its one stream, and holds the numbers that every plan of a launch depends on.
+//! Queues the engine's kernels on its one stream, and holds the numbers that every launch plan depends on.
 
 use std::cell::Cell;
 
@@ -9,21 +9,20 @@ use super::tuning::Tuning;
 use super::{DevicePtr, Function, KernelArgs, Stream};
 use crate::Result;
 
-/// The sums of a product's splits that the product has left in the workspace: its output is not complete before they
-/// are added to it.
+/// Partial sums of a split product in the workspace. The product's output is not complete before they are added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     /// The output, `rows` rows of `cols` f32.
     pub out: DevicePtr,
     pub rows: u32,
     pub cols: u32,
-    /// It holds as many such rows for each part.
+    /// The partial sums: as many such rows for each part.
     pub parts: DevicePtr,
     pub num_parts: u32,
 }
 
 impl Left {
-    /// The kernel that adds them to the output, and else does nothing.
+    /// Returns the arguments of the kernel that only adds them to the output.
     pub(super) fn added(self) -> NormRowsArgs {
         let Self { out, rows, cols, parts, num_parts } = self;
         NormRowsArgs {
@@ -48,8 +47,8 @@ impl Left {
     }
 }
 
-/// Every kernel of a step goes through `launch`, so that none can read an output that is not complete: what a product
-/// has left is added by the kernel that takes it (`take_left`), else by one of its own ahead of the next launch.
+/// All kernels of a step go through `launch`, which reduces a split product's partial sums before anything reads its
+/// output. Either the reading kernel adds them (`take_left`), or a separate kernel does so before the next launch.
 pub struct Launcher {
     stream: Stream,
     functions: Functions,
@@ -68,7 +67,7 @@ impl Launcher {
         &self.stream
     }
 
-    /// Whether the model's kernels have this one.
+    /// True if this kernel was loaded with the model.
     pub fn has<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> bool {
         self.functions.has(kernel, variant)
     }
@@ -85,28 +84,28 @@ impl Launcher {
         self.multiprocessors
     }
 
-    /// The numbers that every plan of a launch is made of.
+    /// Returns the tuning table, on which every launch plan depends.
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    /// Blocks of `norm_rows_of_parts` for so many rows.
+    /// Returns the blocks of `norm_rows_of_parts` for this many rows.
     pub(super) fn norm_parts_blocks(&self, rows: u32) -> u32 {
         if self.tuning.matmul.wgmma { rows.saturating_mul(NORM_PARTS_BLOCKS) } else { rows }
     }
 
-    /// Notes what the product that was launched last has left.
+    /// Notes the partial sums that the last product has left.
     pub(super) fn leave(&self, left: Left) {
         self.left.set(Some(left));
     }
 
-    /// Takes what the last product has left of this output, so that the next launch adds it.
+    /// Takes the partial sums that the last product has left for this output. The caller's launch adds them.
     pub(super) fn take_left(&self, out: DevicePtr, rows: u32, cols: u32) -> Option<Left> {
         let left = self.left.get().filter(|left| (left.out, left.rows, left.cols) == (out, rows, cols));
         left.inspect(|_| self.left.set(None))
     }
 
-    /// Completes the output of the last product. It has to be called ahead of what is queued on the stream by others.
+    /// Completes the output of the last product. Call it before other code queues work on the stream.
     ///
     /// # Errors
     /// See `launch`.
@@ -117,19 +116,19 @@ impl Launcher {
         unsafe { self.stream.launch(self.function(NORM_ROWS_OF_PARTS, ONCE)?, grid, &left.added()) }
     }
 
-    /// Forgets what was left: the step has failed, and nothing reads its outputs.
+    /// Forgets partial sums: the step has failed, and nothing reads its outputs.
     pub(super) fn forget_left(&self) {
         self.left.set(None);
     }
 
-    /// Queues a kernel, with the arguments that the table says it takes. What the last product has left is added ahead
-    /// of it.
+    /// Queues a kernel with the arguments that the table gives it. Partial sums of the last product are added before
+    /// it.
     ///
     /// # Errors
     /// See `Functions::get` and `Stream::launch`.
     ///
     /// # Safety
-    /// The conditions of `Stream::launch` hold; that the arguments are the kernel's follows from the types.
+    /// The conditions of `Stream::launch` hold. The types ensure that the arguments are the kernel's.
     pub unsafe fn launch<A: KernelArgs>(
         &self,
         kernel: Kernel<A>,

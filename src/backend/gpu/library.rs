@@ -1,5 +1,5 @@
-//! Products of many rows by the vendor's matrix library, over weights that are dequantised for it: once, where there
-//! is memory to keep them, else right before each product.
+//! Products of many rows by the vendor's matrix library. It takes dequantised weights: kept in memory if there is room,
+//! else dequantised before each product.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,28 +14,28 @@ use super::vendor::blas::{self, Element, Operands, VendorBlas};
 use super::{DeviceBuffer, DevicePtr, Stream};
 use crate::Result;
 
-/// The library, and the device memory that its products need.
+/// The library, and the device memory for its products.
 pub struct Library {
     blas: VendorBlas,
-    /// Room for weights that are not kept, and for all rows of a step in another format.
+    /// Room for weights that are not kept.
     weights: DeviceBuffer,
     workspace: DeviceBuffer,
-    /// It serves products of at least so many rows.
+    /// It serves products of at least this many rows.
     least_rows: usize,
-    /// Why it refused a product: from then on our own kernels serve.
+    /// The reason why it refused a product. From then on our own kernels serve.
     refusal: Option<blas::Refusal>,
 }
 
 /// A product that the library refused.
 pub(super) struct Refused {
-    /// The first of the segment's outputs that it did not compute.
+    /// The first output of the segment that it did not compute.
     pub first: usize,
     pub why: blas::Refusal,
 }
 
 impl Library {
-    /// Serves products of `least_rows` rows and more. `weights` has `VENDOR_WEIGHTS_BYTES` at least, `workspace`
-    /// `blas::WORKSPACE_BYTES`.
+    /// Creates a library that serves products of at least `least_rows` rows. `weights` has `VENDOR_WEIGHTS_BYTES`,
+    /// `workspace` `blas::WORKSPACE_BYTES`.
     pub fn new(blas: VendorBlas, weights: DeviceBuffer, workspace: DeviceBuffer, least_rows: usize) -> Self {
         Self { blas, weights, workspace, least_rows, refusal: None }
     }
@@ -44,27 +44,25 @@ impl Library {
         self.blas.file()
     }
 
-    /// Number of rows from which on it serves; `None` once it has refused a product.
+    /// Returns the fewest rows that it serves; `None` once it has refused a product.
     pub fn rows(&self) -> Option<usize> {
         self.refusal.is_none().then_some(self.least_rows)
     }
 
-    /// Why it refused a product, if it has.
+    /// Returns the reason why it refused a product, if it has.
     pub fn refusal(&self) -> Option<&blas::Refusal> {
         self.refusal.as_ref()
     }
 
-    /// Ends its service. It stays open: recorded steps may hold what it launched. Returns the memory that it needs no
-    /// more.
-    pub fn retire(&mut self, refusal: blas::Refusal) -> &DeviceBuffer {
+    /// Stops using the library. It stays open, since captured graphs may contain its kernels.
+    pub fn retire(&mut self, refusal: blas::Refusal) {
         let file = self.blas.file().display();
         tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
         self.refusal = Some(refusal);
-        &self.weights
     }
 
-    /// Multiplies one segment with its activations row-major in `format`. After a refusal the library is not to be
-    /// asked again (`Compute::give_up_library`), and `activation_format` is that of our own kernels.
+    /// Multiplies one segment with row-major activations in `format`. After a refusal the library must not be used
+    /// again (`Compute::give_up_library`), and `activation_format` returns the format of our own kernels.
     pub(super) fn product(
         &mut self,
         launcher: &Launcher,
@@ -89,7 +87,7 @@ impl Library {
         Ok(None)
     }
 
-    /// Fills the place that a segment of so many columns has for its dequantised weights.
+    /// Dequantises a segment of this many columns into its reserved room, if any.
     pub(super) fn keep(&self, launcher: &Launcher, segment: &Segment, cols: usize) -> Result<()> {
         let Some(Dense { rows, scales }) = &segment.dense else { return Ok(()) };
         let Some(scales) = scales else { return launcher.dequantize(segment, cols, 0, segment.rows, rows) };
@@ -108,7 +106,7 @@ impl Library {
         Ok(())
     }
 
-    /// Multiplies some outputs of a segment, whose rows lie dequantised in `kept`, else in `weights`.
+    /// Multiplies some outputs of a segment. Their dequantised rows are in `kept`, else in `weights`.
     fn product_of_rows(
         &mut self,
         stream: &Stream,

@@ -1,14 +1,18 @@
-//! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is
-//! free.
+//! Allocates the memory of an engine on a GPU: weights, KV pool, activations and workspace. Each allocation is checked
+//! against the free memory.
 
 mod budget;
 mod experts;
 mod heads;
 mod matrices;
 mod matrix_library;
+mod placement;
 mod samples;
 
+use std::collections::VecDeque;
+
 use budget::{common_format, rope_bytes, upload_bytes};
+use matrix_library::LIBRARY_BYTES;
 use samples::Samples;
 
 use super::arena::{ALIGN, Arena, aligned};
@@ -24,6 +28,7 @@ use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
 use super::library::Library;
 use super::ops::delta_net_pairs_bytes;
+use super::plans::VENDOR_WEIGHTS_BYTES;
 use super::select;
 use super::stacks::{device_type, values_bytes};
 use super::step::StepInputs;
@@ -32,37 +37,43 @@ use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
-    DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec,
-    StateLayerSpec, StepLimits, Upload,
+    DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Placement, Progress,
+    Reserve, Role, RopeSpec, StateLayerSpec, StepLimits, Upload,
 };
 use crate::config::{ComputeDtype, GpuOptions};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Bytes left free on the device, beside everything that is planned: the driver's own needs, and other programs.
+/// Bytes left free on the device beyond everything planned, for the driver and other programs.
 const MARGIN: u64 = 256 << 20;
 const WEIGHTS_ADVICE: &str = "use a smaller model, or a GPU with more memory";
-/// Tokens of a KV block are a multiple of this.
+/// The number of tokens of a KV block is a multiple of this.
 const KV_BLOCK: usize = 16;
 
 /// Loads an engine onto a GPU; see [`Loader`].
 pub struct GpuLoader {
-    /// First, so that an abandoned load waits for its copies and kernels before their memory and code go.
+    /// First: an abandoned load must wait for its copies and kernels before their memory and code are freed.
     uploader: Option<Uploader>,
     device: Device,
     options: GpuOptions,
     tuning: Tuning,
     kernels: Kernels,
     limits: StepLimits,
-    /// Everything that was allocated, kept for the backend.
+    /// All allocations, kept for the backend.
     allocations: Vec<DeviceBuffer>,
     weights: Arena,
+    /// The places of the weights; `None` if all lie on the device.
+    placement: Option<Placement>,
+    /// Memory of the host for the announced matrices and experts, in their order. It is empty for one on the device.
+    on_host: VecDeque<Arena>,
+    /// Room on the device that the placement leaves for the matrix library.
+    library_reserve: u64,
     ledger: MemoryLedger,
-    /// Types on the device, each with the file's types that it holds.
+    /// Types on the device, each with the file types that are stored in it.
     types: Vec<(KernelType, GgmlType)>,
     samples: Samples,
-    /// Segments that are kept dequantised, with their columns.
+    /// Segments whose dequantised copy is kept, with their columns.
     kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
@@ -71,24 +82,29 @@ pub struct GpuLoader {
     has_experts: bool,
     has_latent: bool,
     has_states: bool,
-    /// The vendor's matrix library, once it is known to be right with the model's shapes.
+    /// The vendor's matrix library, once it has passed the test with the model's shapes.
     blas: Option<VendorBlas>,
-    /// Why the vendor's matrix library does not serve, where it is there.
+    /// The reason why the vendor's matrix library is installed but not used.
     library_problem: Option<String>,
-    /// Room for weights that are kept dequantised for it; none where it would take too much of the memory.
+    /// Room for dequantised weights that are kept for it; empty if they would take too much memory.
     dense: Arena,
 }
 
-/// The stacks of matrices among the uploads.
+/// Yields the stacks of matrices among the uploads.
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
-        Upload::Heads(..) | Upload::Experts(_) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
+        Upload::Heads(..)
+        | Upload::Experts(_)
+        | Upload::Vector(_)
+        | Upload::Constant(_)
+        | Upload::Taps(_)
+        | Upload::Rope(_) => None,
     })
 }
 
 impl GpuLoader {
-    /// A loader on an opened device, for steps of at most `limits`.
+    /// Creates a loader on an opened device, for steps of at most `limits`.
     ///
     /// # Errors
     /// `Error::Device`.
@@ -105,6 +121,9 @@ impl GpuLoader {
             uploader: None,
             allocations: Vec::new(),
             weights: Arena::default(),
+            placement: None,
+            on_host: VecDeque::new(),
+            library_reserve: 0,
             ledger: MemoryLedger::default(),
             types: Vec::new(),
             samples: Samples::default(),
@@ -121,11 +140,11 @@ impl GpuLoader {
         &self.device
     }
 
-    /// Device memory whose size follows from the model or the arguments: checked against what is free less the margin,
-    /// and kept for the backend. A step's integers and results are buffers of their own, counted with the workspace;
-    /// staging buffers and the self-test take small ones, for which the margin is.
+    /// Allocates memory whose size depends on the model or the arguments. The size is checked against the free memory
+    /// less the margin, and the memory is kept for the backend. A step's integers and results have separate buffers,
+    /// counted with the workspace. Staging buffers and the self-test are small, and the margin covers them.
     fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DeviceBuffer> {
-        let available = self.device.free_memory()?.saturating_sub(MARGIN);
+        let available = self.available()?;
         if bytes > available {
             return Err(Error::OutOfMemory {
                 what: format!("{what} on {}", self.device.label()),
@@ -139,7 +158,7 @@ impl GpuLoader {
         Ok(memory)
     }
 
-    /// Takes room for weights from the arena; weights that nobody announced get an allocation of their own.
+    /// Takes room for weights from the arena. Weights that were not announced get a separate allocation.
     fn weights(&mut self, bytes: u64) -> Result<DeviceBuffer> {
         self.ledger.weights += bytes;
         match self.weights.take(bytes) {
@@ -156,12 +175,12 @@ impl GpuLoader {
         self.uploader.as_mut().ok_or_else(|| Error::internal("an uploader that was just made is not there"))
     }
 
-    /// Waits for what is on its way, and gives back the uploader's areas.
+    /// Waits for uploads in flight, and frees the uploader's memory.
     fn finish_uploads(&mut self) -> Result<()> {
         self.uploader.take().map_or(Ok(()), |mut uploader| uploader.finish())
     }
 
-    /// Queues the upload of one matrix into `tiles`, which has room for it. Returns the type in which it lies there.
+    /// Queues the upload of one matrix into `tiles`, which has room for it. Returns its type on the device.
     fn upload_tiles(
         &mut self,
         weight: &TensorView<'_>,
@@ -184,13 +203,13 @@ impl GpuLoader {
         let repack = self.kernels.function(&REPACK.id(ty))?;
         let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
         let file_row_bytes = weight.data.len() / weight.rows.max(1);
-        let matrix = RawMatrix { data, row_bytes, cols: weight.cols };
+        let matrix = RawMatrix { data, row_bytes, cols: weight.cols, scale: weight.scale() };
         uploader
             .matrix(matrix, &repack, tiles, ty.tile_bytes(), &mut |rows| progress((rows * file_row_bytes) as u64))?;
         Ok(ty)
     }
 
-    /// Like `upload_tiles`, but notes the type, which counts for the common format.
+    /// Like `upload_tiles`, and notes the type, which decides the common format.
     fn upload_part(
         &mut self,
         weight: &TensorView<'_>,
@@ -220,7 +239,7 @@ impl GpuLoader {
     }
 }
 
-/// Decodes a type without kernels of its own to the nearest f16 of each value.
+/// Decodes a type that has no kernels to the nearest f16 of each value.
 fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
     let mut row = vec![0.0; weight.cols];
     let row_bytes = weight.data.len() / weight.rows.max(1);
@@ -246,19 +265,24 @@ fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
 impl Loader for GpuLoader {
     type Backend = GpuBackend;
 
+    fn place(&mut self, uploads: &[Upload<'_>], roles: &[Role], reserve: Reserve) -> Result<()> {
+        self.place_weights(uploads, roles, reserve)
+    }
+
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64> {
         self.room_for_buffers(uploads)
     }
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
         let dense = self.open_library(uploads, spare)?;
-        let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
+        let bytes = uploads.iter().map(upload_bytes).sum::<u64>() - self.host_bytes();
         self.weights = Arena::new(self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?);
+        self.reserve_on_host(uploads)?;
         if dense > 0 {
             self.dense = Arena::new(self.allocate(dense, "weights for the matrix library", WEIGHTS_ADVICE)?);
             self.ledger.scratch += dense;
         }
-        // Kernels that have to be compiled on this machine are compiled now, several at once.
+        // Compile kernels now, several at once, if they have to be compiled on this machine.
         let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
         types.extend(experts::types(uploads));
         let parts = functions::Parts {
@@ -321,14 +345,14 @@ impl Loader for GpuLoader {
     }
 
     fn buffer_bytes(rows: usize, cols: usize) -> u64 {
-        // Sizes come from a file: they are checked before they are multiplied in `most_bytes`.
+        // Sizes come from a file, so they are checked before `most_bytes` multiplies them.
         let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
-        // No driver gives memory of no bytes: angles of a RoPE without pairs take one.
+        // No driver allocates 0 bytes, so the angles of a RoPE without pairs take one.
         if fits { Format::most_bytes(rows, cols).max(1) } else { u64::MAX }
     }
 
     fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
-        // Behind the rows lie the pairs of tokens of whole tiles; the sizes come from a file.
+        // The rows are followed by the token pairs of whole tiles. The sizes come from a file.
         let pairs = delta_net_pairs_bytes(shape, rows).map_or(usize::MAX, |bytes| bytes.div_ceil(4));
         shape.channels().saturating_add(pairs.div_ceil(rows.max(1)))
     }
@@ -361,7 +385,7 @@ impl Loader for GpuLoader {
         let layers = specs.iter().map(|&spec| {
             let (bytes, first) = (layer_bytes(&spec).unwrap_or(0), start);
             start += bytes;
-            // Latent rows are K and V at once.
+            // Latent rows serve as both K and V.
             let (k, v) = match spec.latent {
                 None => (memory.part(first, bytes / 2)?, memory.part(first + bytes / 2, bytes / 2)?),
                 Some(_) => (memory.part(first, bytes)?, memory.part(first, bytes)?),
@@ -372,7 +396,7 @@ impl Loader for GpuLoader {
     }
 
     fn alloc_state_layers(&mut self, specs: &[StateLayerSpec]) -> Result<Vec<StateLayer>> {
-        // A layer's windows, and its matrices behind them.
+        // A layer's windows, followed by its matrices.
         let bytes = |spec: &StateLayerSpec| {
             let of_slot = [spec.window_len(), spec.matrices_len()].map(|len| 4 * len as u64);
             of_slot.map(|bytes| bytes.checked_mul(spec.num_slots as u64).map(aligned).unwrap_or(u64::MAX / 2))
@@ -398,16 +422,14 @@ impl Loader for GpuLoader {
 
     fn available_memory(&mut self) -> Result<u64> {
         self.finish_uploads()?;
-        let free = self.device.free_memory()?;
-        let workspace = self.workspace_bytes(self.uploaded_types(), self.max_cols);
-        Ok(free.saturating_sub(MARGIN).saturating_sub(workspace))
+        Ok(self.available()?.saturating_sub(self.workspace_bytes(self.max_cols)))
     }
 
     fn finish(mut self) -> Result<GpuBackend> {
         self.finish_uploads()?;
         let mut types: Vec<_> = self.types.iter().map(|(ty, _)| *ty).collect();
         if self.has_experts {
-            types.push(KernelType::F32); // routers
+            types.push(KernelType::F32); // For the routers.
         }
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
@@ -417,12 +439,12 @@ impl Loader for GpuLoader {
         let functions = Functions::load(&self.kernels, &types, &self.cache, parts)?;
         let stream = Stream::new(&self.device)?;
         let mut of_steps = self.tuning;
-        // Prompts that are computed as a whole have the same tiles whatever they come with. Token by token they would
-        // lose what is behind each token.
+        // Prompts with bidirectional attention are computed whole, so their tiles do not depend on the batch. Token by
+        // token, they would not see later tokens.
         of_steps.attention.by_token &= !self.cache.iter().any(|spec| spec.kind.is_bidirectional());
         let inputs = StepInputs::new(&self.device, self.limits, of_steps)?;
 
-        let [partial, counters, conversion] = self.workspace_sizes(self.uploaded_types(), self.max_cols);
+        let [partial, counters, conversion] = self.workspace_sizes(self.max_cols);
         let advice = "lower max_num_batched_tokens or max_num_seqs";
         let memory = self.allocate(partial + counters + conversion, "the workspace", advice)?;
         let workspace = Workspace::new(
@@ -435,13 +457,12 @@ impl Loader for GpuLoader {
         self.ledger.scratch += partial + counters + conversion + inputs.device_bytes();
         self.ledger.scratch += select::device_bytes(&self.limits);
 
-        let library_bytes = if self.blas.is_some() { self.library_bytes(self.max_cols) } else { 0 };
+        let library_bytes = if self.blas.is_some() { LIBRARY_BYTES } else { 0 };
         let library = match self.blas.take().zip(self.tuning.library) {
             Some((blas, rows)) => {
                 let memory = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
-                let weights_bytes = self.library_weights_bytes(self.max_cols);
                 let (weights, workspace) =
-                    (memory.part(0, weights_bytes)?, memory.part(weights_bytes, blas::WORKSPACE_BYTES)?);
+                    (memory.part(0, VENDOR_WEIGHTS_BYTES)?, memory.part(VENDOR_WEIGHTS_BYTES, blas::WORKSPACE_BYTES)?);
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = rows.least(all_16_bit, self.dense.bytes() > 0);
                 Some(Library::new(blas, weights, workspace, least_rows))
@@ -460,6 +481,7 @@ impl Loader for GpuLoader {
             compute: Compute::new(launcher, workspace, library, common),
             inputs,
             library_problem: self.library_problem,
+            placed: self.placement.as_ref().map(Placement::summary),
             graphs,
             cache: self.cache,
             allocations: self.allocations,

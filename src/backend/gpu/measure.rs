@@ -1,4 +1,4 @@
-//! Measures how fast a device copies, reads and launches: the speeds of an engine on it can be judged by these numbers.
+//! Measures how fast a device copies, reads and launches, to judge the speed of an engine on it.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use super::{Device, DeviceBuffer, Function, Graph, HostBuffer, Kernels, Stream};
 use crate::config::GpuOptions;
 use crate::{Error, Result};
 
-/// Bytes per second; the best of several passes.
+/// Bytes per second, the best of several passes.
 #[derive(Debug, Clone, Copy)]
 pub struct Bandwidth {
-    /// Bytes of each buffer on the device, and of the page-locked one on the host.
+    /// Bytes of each device buffer, and of the page-locked host buffer.
     pub device_bytes: u64,
     pub host_bytes: u64,
     pub to_device: f64,
     pub to_host: f64,
-    /// Bytes that are read and bytes that are written both count.
+    /// Bytes read plus bytes written.
     pub on_device: f64,
-    /// Speed of a kernel that does nothing but read.
+    /// Speed of a kernel that only reads.
     pub read: f64,
 }
 
@@ -26,9 +26,9 @@ pub struct Bandwidth {
 #[derive(Debug, Clone, Copy)]
 pub struct Launches {
     pub launches: usize,
-    /// Time from one launch of an empty kernel to the next, many of them queued one after the other.
+    /// Time from one launch of an empty kernel to the next, with many queued one after the other.
     pub eager: f64,
-    /// The part of `eager` that the call takes on the host.
+    /// The host's part of `eager`: the time of the call.
     pub call: f64,
     /// Time that one more empty kernel adds to a graph, and time to launch a graph of one kernel.
     pub graph_node: f64,
@@ -36,14 +36,14 @@ pub struct Launches {
 }
 
 const PASSES: usize = 5;
-/// Blocks of the reading kernel for each multiprocessor.
+/// Blocks of the reading kernel per multiprocessor.
 const BLOCKS: u32 = 32;
-/// Nodes of the two graphs, whose difference is what the nodes take.
+/// Nodes of the two graphs. The difference of their times is that of the additional nodes.
 const FEW_NODES: usize = 1;
 const MANY_NODES: usize = 300;
 const BYTES_OF_A_PIECE: u64 = 16;
 
-/// The stream and kernels that copy and read, with the memory that they work on.
+/// The stream and the kernels that copy and read, with their memory.
 struct Probe {
     stream: Stream,
     nothing: Function,
@@ -83,11 +83,11 @@ impl Probe {
     }
 
     fn launch_nothing(&self) -> Result<()> {
-        // SAFETY: the kernel looks at nothing.
+        // SAFETY: the kernel accesses no memory.
         unsafe { self.stream.launch(&self.nothing, [1, 1, 1], &self.args()) }
     }
 
-    /// The shortest time of several passes, after one that does not count.
+    /// Returns the shortest time of several passes, after one warm-up pass.
     fn best(&self, mut queue: impl FnMut() -> Result<()>) -> Result<Duration> {
         let mut best = Duration::MAX;
         for pass in 0..=PASSES {
@@ -102,14 +102,14 @@ impl Probe {
     }
 }
 
-/// Copies and reads `bytes` of device memory, or a quarter of what is free if that is less; a part of them to the host
-/// and back.
+/// Copies and reads `bytes` of device memory, or a quarter of the free memory if that is less. A part of it is copied
+/// to the host and back.
 ///
 /// # Errors
-/// The errors of the device; `Internal` where not even a little is free.
+/// The errors of the device; `Internal` if there is not even a little free memory.
 pub fn bandwidth(device: &Device, options: &GpuOptions, bytes: u64, host_bytes: u64) -> Result<Bandwidth> {
     let bytes = bytes.min(device.free_memory()? / 4) / BYTES_OF_A_PIECE * BYTES_OF_A_PIECE;
-    // The buffers come before the probe, whose stream waits when it is dropped: so they are freed after it.
+    // The buffers come before the probe, so they are freed after it: its stream waits when it is dropped.
     let other = DeviceBuffer::new(device, bytes)?;
     let host_bytes = host_bytes.min(bytes);
     let mut host = HostBuffer::new(device, usize::try_from(host_bytes).map_err(Error::internal)?)?;
@@ -151,7 +151,7 @@ pub fn launches(device: &Device, options: &GpuOptions, count: usize) -> Result<L
     let graph_of = |nodes: usize| -> Result<Graph> {
         probe.stream.begin_capture()?;
         let launched = (0..nodes).try_for_each(|_| probe.launch_nothing());
-        // The capture ends also after an error, so that the stream runs again.
+        // The capture is ended after an error, too, to make the stream usable again.
         let graph = probe.stream.end_capture();
         launched.and(graph)
     };
@@ -160,7 +160,7 @@ pub fn launches(device: &Device, options: &GpuOptions, count: usize) -> Result<L
         let graph = graph_of(nodes)?;
         let best = probe.best(|| {
             for _ in 0..repetitions {
-                // SAFETY: the kernels look at nothing, and their module lives as long as the probe.
+                // SAFETY: the kernels access no memory, and their module lives as long as the probe.
                 unsafe { probe.stream.launch_graph(&graph)? };
             }
             Ok(())
@@ -178,12 +178,12 @@ pub fn launches(device: &Device, options: &GpuOptions, count: usize) -> Result<L
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::backend::gpu::tests::devices::{self, AMD_TARGETS, CPU_TARGETS};
+    use crate::backend::gpu::tests::devices::{self, AMD_TARGET, CPU_TARGETS};
 
-    /// A reader that left anything out would measure a speed that is none.
-    fn check_reads(target: &str) {
+    /// Checks that the reader skips no data, or it would measure a wrong speed.
+    pub(crate) fn check_reads(target: &str) {
         let Some((device, options)) = devices::open(target) else { return };
         for pieces in [1, 511, 2048, 30_007] {
             let blocks = 2;
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_piece_is_read_once() {
-        for target in [CPU_TARGETS[0], CPU_TARGETS[2]].into_iter().chain(AMD_TARGETS) {
+        for target in [CPU_TARGETS[0], CPU_TARGETS[2], AMD_TARGET] {
             check_reads(target);
         }
     }

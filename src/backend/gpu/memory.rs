@@ -1,4 +1,4 @@
-//! Memory that frees itself: on the device, and page-locked on the host.
+//! Memory that frees itself: device memory and page-locked host memory.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -8,8 +8,8 @@ use super::device::Device;
 use super::driver::Failure;
 use crate::{Error, Result};
 
-/// An address as a kernel or a library takes it, null where it takes "none". It is made of a [`DeviceSlice`] when the
-/// arguments of a launch are filled in. Safe code can do nothing else with it.
+/// An address in the form that kernels and libraries take, with null for "none". It is made from a [`DeviceSlice`] when
+/// the arguments of a launch are filled in. Safe code can do nothing else with it.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePtr(u64);
@@ -17,12 +17,12 @@ pub struct DevicePtr(u64);
 impl DevicePtr {
     pub const NULL: Self = Self(0);
 
-    /// The address, for arguments on their way to a kernel or a library.
+    /// Returns the address, for the arguments of a kernel or library.
     pub(super) fn address(self) -> u64 {
         self.0
     }
 
-    /// Makes an address of any bits, for an argument that no kernel is launched with.
+    /// Creates an address of any bits, for an argument that no kernel is launched with.
     #[cfg(test)]
     pub(super) fn of_bits(bits: u64) -> Self {
         Self(bits)
@@ -36,16 +36,16 @@ impl From<Option<DeviceSlice<'_>>> for DevicePtr {
     }
 }
 
-/// One allocation. Drop frees it at once: whoever queued work on it has waited for that work, or dropped the streams
-/// (which wait) before. Both drivers wait too, but neither promises it.
+/// One allocation of device memory, which Drop frees at once. The owner must first wait for queued work that uses it,
+/// or drop the streams, which wait. Both drivers wait in a free, too, but neither promises it.
 #[derive(Debug)]
-struct Allocation {
+struct DeviceAllocation {
     device: Device,
     address: u64,
     bytes: u64,
 }
 
-impl Drop for Allocation {
+impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         // SAFETY: allocated by `DeviceBuffer::new`, this is the only owner, and work that used it has run (see above).
         self.device.release(|driver| unsafe { driver.free(self.address) });
@@ -53,8 +53,26 @@ impl Drop for Allocation {
     }
 }
 
-/// Device memory, uninitialised at first: an allocation, or a part of one. The parts (and clones) own the allocation
-/// together; the last one that is dropped frees it.
+/// Memory that kernels use by its address.
+#[derive(Debug)]
+enum Allocation {
+    Device(DeviceAllocation),
+    /// The host itself does not touch it.
+    Host(MappedBuffer),
+}
+
+impl Allocation {
+    fn address(&self) -> u64 {
+        match self {
+            Self::Device(allocation) => allocation.address,
+            Self::Host(memory) => memory.address,
+        }
+    }
+}
+
+/// Memory of kernels, uninitialised at first: an allocation, or a part of one. It is device memory, or page-locked
+/// memory of the host that kernels use over the bus. Parts and clones share the ownership of the allocation; dropping
+/// the last one frees it.
 #[derive(Debug, Clone)]
 pub struct DeviceBuffer {
     allocation: Arc<Allocation>,
@@ -64,10 +82,10 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// A new allocation.
+    /// Allocates device memory.
     ///
     /// # Errors
-    /// `Error::OutOfMemory` with what is free.
+    /// `Error::OutOfMemory` with the free bytes.
     pub fn new(device: &Device, bytes: u64) -> Result<Self> {
         device.check()?;
         if bytes == 0 {
@@ -87,14 +105,26 @@ impl DeviceBuffer {
             return Err(Error::Device { device: device.label().into(), problem: "an allocation at address 0".into() });
         }
         device.count_allocation(bytes);
-        Ok(Self { allocation: Arc::new(Allocation { device: device.clone(), address, bytes }), start: 0, bytes })
+        let allocation = Allocation::Device(DeviceAllocation { device: device.clone(), address, bytes });
+        Ok(Self { allocation: Arc::new(allocation), start: 0, bytes })
+    }
+
+    /// Allocates page-locked memory of the host.
+    ///
+    /// # Errors
+    /// See `HostBuffer::new`.
+    pub fn on_host(device: &Device, bytes: u64) -> Result<Self> {
+        let size =
+            usize::try_from(bytes).map_err(|_| Error::internal(format!("{bytes} bytes of the host's memory")))?;
+        let allocation = Allocation::Host(MappedBuffer::new(device, size)?);
+        Ok(Self { allocation: Arc::new(allocation), start: 0, bytes })
     }
 
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The part of `bytes` bytes from `at` on, which keeps the allocation.
+    /// Returns the part of `bytes` bytes that starts at `at`. It keeps the allocation alive.
     ///
     /// # Errors
     /// See `DeviceSlice::part`.
@@ -105,16 +135,16 @@ impl DeviceBuffer {
 
     /// Borrows all of it.
     pub fn slice(&self) -> DeviceSlice<'_> {
-        DeviceSlice { address: self.allocation.address + self.start, bytes: self.bytes, owner: PhantomData }
+        DeviceSlice { address: self.allocation.address() + self.start, bytes: self.bytes, owner: PhantomData }
     }
 
-    /// Address of its start, for an argument of a launch.
+    /// Returns the address of its start, for an argument of a launch.
     pub fn ptr(&self) -> DevicePtr {
         self.slice().ptr()
     }
 }
 
-/// A part of a [`DeviceBuffer`], or a [`MappedBuffer`], borrowed: it goes from op to op without counting owners.
+/// A borrowed part of a [`DeviceBuffer`] or a [`MappedBuffer`]. Ops pass it on without reference counting.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'b> {
     address: u64,
@@ -127,15 +157,15 @@ impl DeviceSlice<'_> {
         self.bytes
     }
 
-    /// Address of its start, for an argument of a launch.
+    /// Returns the address of its start, for an argument of a launch.
     pub fn ptr(self) -> DevicePtr {
         DevicePtr(self.address)
     }
 
-    /// The part of `bytes` bytes from `at` on.
+    /// Returns the part of `bytes` bytes that starts at `at`.
     ///
     /// # Errors
-    /// `Error::Internal` if they are not all inside.
+    /// `Error::Internal` if it exceeds this slice.
     pub fn part(self, at: u64, bytes: u64) -> Result<Self> {
         match at.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(Self { address: self.address + at, bytes, ..self }),
@@ -143,7 +173,7 @@ impl DeviceSlice<'_> {
         }
     }
 
-    /// The part that follows its first `at` bytes.
+    /// Returns the part after the first `at` bytes.
     ///
     /// # Errors
     /// See `part`.
@@ -152,7 +182,7 @@ impl DeviceSlice<'_> {
     }
 }
 
-/// Page-locked host memory: the device copies from and to it without the driver's detour. It is zeroed.
+/// Page-locked host memory: the device copies from and to it without the driver's staging. It is zeroed.
 #[derive(Debug)]
 pub struct HostBuffer {
     device: Device,
@@ -204,11 +234,11 @@ impl Drop for HostBuffer {
     }
 }
 
-/// Page-locked host memory that kernels read, too.
+/// Page-locked host memory that kernels also read.
 #[derive(Debug)]
 pub struct MappedBuffer {
     host: HostBuffer,
-    /// The address at which kernels find it.
+    /// Its address for kernels.
     address: u64,
 }
 
@@ -222,12 +252,12 @@ impl MappedBuffer {
         Ok(Self { host, address })
     }
 
-    /// The memory as the host has it.
+    /// Returns the memory for the host.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.host.as_mut_slice()
     }
 
-    /// The memory as kernels have it.
+    /// Returns the memory for kernels.
     pub fn slice(&self) -> DeviceSlice<'_> {
         DeviceSlice { address: self.address, bytes: self.host.bytes as u64, owner: PhantomData }
     }

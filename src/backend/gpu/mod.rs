@@ -1,6 +1,6 @@
-//! The GPU backend, on AMD's HIP or NVIDIA's CUDA. One half is the layer over the driver: a device with its memory,
-//! streams, events, graphs and kernels, on either platform, opened at run time. The other is the engine's: loader, ops,
-//! recorded steps.
+//! The GPU backend, on AMD's HIP or NVIDIA's CUDA, whose libraries are opened at run time. It has two layers. The lower
+//! one wraps the driver of either platform: a device with its memory, streams, events, graphs and kernels. The upper
+//! one serves the engine: the loader, the ops and the captured graphs.
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
 mod arena;
@@ -8,6 +8,7 @@ mod args;
 mod backend;
 mod buckets;
 mod buffer;
+mod cache;
 mod checks;
 mod child;
 mod compile;
@@ -36,9 +37,10 @@ mod ops;
 #[cfg(test)]
 mod ownership_tests;
 mod plans;
+mod probe;
+mod probing;
 mod product;
 mod queue;
-mod rehearsal;
 mod replay;
 mod report;
 mod search;
@@ -47,6 +49,7 @@ mod stacks;
 mod step;
 mod stream;
 mod sys;
+mod system;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transfers;
@@ -54,6 +57,7 @@ pub mod trial;
 mod tuning;
 mod upload;
 mod vendor;
+mod warm_up;
 
 pub use backend::GpuBackend;
 pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
@@ -68,6 +72,6 @@ pub use kernels::Kernels;
 pub use loader::GpuLoader;
 pub use memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer, MappedBuffer};
 pub use module::{Function, KernelArgs, Module};
-pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};
+pub use report::{KernelRow, graph_capture, kernel_rows, matrix_library, system_lines};
 pub use stream::{Event, Stream};
 pub use vendor::survey::{LibrarySurvey, survey as survey_library};

@@ -1,4 +1,4 @@
-//! Loaded code and the kernels in it.
+//! Loaded code objects and their kernels.
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use super::sys::{FunctionHandle, ModuleHandle};
 use crate::config::Platform;
 use crate::{Error, Result};
 
-/// The arguments of a kernel, or one of them: plain numbers that have the kernel's layout.
+/// The arguments of a kernel, or one of them: plain numbers in the kernel's layout.
 ///
 /// # Safety
 /// The type is `repr(C)` and mirrors a struct of kernels/args.h, or it is one of their numbers.
 pub unsafe trait KernelArgs: Copy {
-    /// Writes each number where it lies in the struct. Bytes between them are left as they are: a copy of the struct
-    /// itself would bring what the stack held there before.
+    /// Writes each number at its place in the struct and leaves the padding alone. A copy of the struct itself would
+    /// also copy stale stack bytes.
     fn store(&self, bytes: &mut [u8]);
 }
 
-/// A struct of arguments as it is launched, with zeros between its numbers.
+/// The argument struct of a launch, with zeros in its padding.
 #[repr(C, align(16))]
 pub(super) struct ArgBytes([u8; Self::MOST]);
 
@@ -39,16 +39,15 @@ impl ArgBytes {
     }
 }
 
-/// A loaded code object. Dropped, it waits for nothing: whoever launches its kernels keeps it until they have run.
+/// A loaded code object. Its drop does not wait, so it must be kept until its kernels have run.
 pub struct Module {
     device: Device,
     handle: ModuleHandle,
-    /// AMD's runtime gives profilers and debuggers the address of the code object that it was handed, for as long as
-    /// the module is loaded.
+    /// AMD's runtime gives profilers and debuggers the address of this image while the module is loaded.
     _image: Vec<u8>,
 }
 
-/// A kernel. Keeps its module loaded.
+/// A kernel, which keeps its module loaded.
 #[derive(Clone)]
 pub struct Function {
     module: Arc<Module>,
@@ -69,10 +68,10 @@ impl Module {
         Ok(Arc::new(Self { device: device.clone(), handle, _image: image }))
     }
 
-    /// A kernel by name, which runs in such blocks.
+    /// Returns a kernel by name, for blocks of this size.
     ///
     /// # Errors
-    /// `Error::Device` if the module has no such kernel or the device cannot run it in such blocks.
+    /// `Error::Device` if the module has no such kernel or the device cannot run it with such blocks.
     pub fn function(self: &Arc<Self>, name: &str, block: Block) -> Result<Function> {
         let device = &self.device;
         let problem = |problem: String| Error::Device { device: device.label().into(), problem };
@@ -81,7 +80,7 @@ impl Module {
         let handle = device
             .call(|driver| unsafe { driver.function(self.handle, &symbol) })
             .map_err(|error| in_context(error, name))?;
-        // Drivers have answered "success" and a null pointer; launching that would crash.
+        // Drivers have returned success with a null pointer; launching that would crash.
         if handle == FunctionHandle::NULL {
             return Err(problem(format!("kernel {name}: found, but as a null pointer")));
         }
@@ -125,7 +124,7 @@ impl Function {
         self.handle
     }
 
-    /// Names the kernel in an error of its launch.
+    /// Adds the kernel's name to an error of its launch.
     pub(super) fn name_in(&self, error: Error) -> Error {
         in_context(error, &self.name)
     }
@@ -136,7 +135,7 @@ impl Function {
     }
 }
 
-/// The driver's limits, checked before it is asked: its own message does not say which was broken.
+/// Checks the driver's limits before the call, because the driver's message does not name the exceeded limit.
 fn check_grid(properties: &DeviceProperties, grid: [u32; 3], threads: u32) -> std::result::Result<(), String> {
     let most = properties.max_grid;
     if threads == 0 || threads > properties.max_threads_per_block {
@@ -145,7 +144,7 @@ fn check_grid(properties: &DeviceProperties, grid: [u32; 3], threads: u32) -> st
     if grid.contains(&0) || (0..3).any(|axis| grid[axis] > most[axis]) {
         return Err(format!("every side must be 1 to {most:?}"));
     }
-    // On AMD a launch counts threads, not blocks, along each axis, in 32 bits.
+    // On AMD a launch counts threads instead of blocks along each axis, in 32 bits.
     if properties.platform == Platform::Amd && u64::from(grid[0]) * u64::from(threads) > u64::from(u32::MAX) {
         return Err(format!("with {threads} threads a block it has more than 2^32 threads along x"));
     }
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
     use crate::backend::gpu::driver::fake;
 
-    /// G15: blocks and grids that a device cannot run are refused, on both platforms, at their limits.
+    /// G15: blocks and grids that a device cannot run are refused, on both platforms, at the exact limits.
     #[test]
     fn launch_limits() {
         let mut properties = fake::properties();

@@ -1,83 +1,86 @@
-//! Plans of launches: which kernel, and in how many pieces. They are functions of shapes, of a family's numbers, and of
-//! how many multiprocessors a device has.
+//! Launch plans: which kernel, and in how many splits. They depend on shapes, on the tuning table, and on the device's
+//! number of multiprocessors.
 
 use super::args::{self, Format};
 use super::driver::Block;
 use super::kernel::{EXPERT_RUNS, MATMUL_F32_ROWS};
 use super::tuning::{Cut, Experts, F32Rows, LibraryRows, Matmul, MatmulShape, Pieces, Tuning};
 
-/// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
-/// would not do.
+/// Device memory for partial results of split products, attention and argmax. Fewer splits are used if this is too
+/// little.
 pub(super) const PARTIAL_BYTES: u64 = 40 << 20;
-/// Counters of blocks that share an output.
+/// Counters for blocks that share an output.
 pub(super) const NUM_COUNTERS: usize = 1 << 16;
-/// Device memory for weights on their way to the vendor's library: larger matrices go in pieces.
+/// Device memory for weights dequantised for the vendor's library; larger matrices are dequantised in parts.
 pub(super) const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
 
-/// Floats that a row of prefill attention leaves for each split beside its values, at most.
+/// The most floats that a row of split prefill attention stores per split in addition to its values.
 const PREFILL_EXTRA: u32 = 32;
 
-/// How a product on the matrix units is launched.
+/// The launch of a product on the matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPlan {
-    /// Rows of a block: one of the variants.
+    /// Rows per block: one of the variants.
     pub n: u32,
-    /// Tiles of 16 outputs of a block.
+    /// Tiles of 16 outputs per block.
     pub tiles: u32,
     pub grid: [u32; 3],
-    /// Whether sums of splits that are added to a residual are left to the norm behind.
+    /// True if the norm after the product adds the splits' partial sums to the residual.
     pub leaves: bool,
 }
 
-/// How attention over single rows is launched.
+/// The launch of attention over single rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodePlan {
-    /// Whether a block serves one query head, which is done soonest, not one kv head, which reads the cache once.
+    /// True if a block serves one query head, for the lowest latency. Otherwise it serves one KV head and reads the
+    /// cache only once.
     pub per_head: bool,
-    /// Number of pieces into which the context is split.
+    /// Number of splits of the context.
     pub splits: u32,
 }
 
-/// How attention over single rows is launched on the matrix units: in blocks for pieces of contexts.
+/// The launch of attention over single rows on the matrix units, whose blocks serve pieces of contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PiecesPlan {
-    /// Number of pieces into which all contexts together are cut, beside what is too short for that; 0: none is cut.
+    /// Number of pieces into which all contexts together are cut. Contexts that are too short are not counted. 0: none
+    /// is cut.
     pub splits: u32,
-    /// Tokens of a piece at least.
+    /// The fewest tokens of a piece.
     pub split_tokens: u32,
-    /// Whether blocks have half the threads.
+    /// True if blocks have half the threads.
     pub in_small_blocks: bool,
 }
 
-/// Logits that a block of `argmax` reads with one load a thread.
+/// Logits that a block of `argmax` reads with one load per thread.
 const ARGMAX_STRETCH: usize = 4096;
 
-/// The launch of a variant whose blocks compute `tiles` tiles.
+/// Returns the launch of a variant whose blocks compute `tiles` tiles.
 fn plan(n: u32, tiles: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
     MatmulPlan { n, tiles, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), splits], leaves: false }
 }
 
-/// The launch of a variant whose blocks have as many tiles of up as of gate, and padding for outputs too.
+/// Returns the launch of a variant whose blocks have as many up tiles as gate tiles, and also compute the padding
+/// outputs.
 fn gated_plan(n: u32, tiles: u32, rows: u32, out_rows: u32) -> MatmulPlan {
     plan(n, tiles / 2, rows, out_rows.next_multiple_of(256), 1)
 }
 
-/// The time of a product of `blocks` blocks, of which the device runs `at_once`, against one whose blocks are shared
-/// out without a rest. A split takes `split_time` of that, for partial sums that are written and read.
+/// Returns the time of a product of `blocks` blocks, of which the device runs `at_once`, relative to a product that
+/// fills the device evenly. Each additional split adds `split_time` for writing and reading its partial sums.
 fn time_of_splits(blocks: u32, splits: u32, at_once: u32, split_time: f64) -> f64 {
     let at_once = at_once.max(1);
     let turns = blocks.div_ceil(at_once);
     f64::from(turns) * f64::from(at_once) / f64::from(blocks.max(1)) + split_time * f64::from(splits - 1)
 }
 
-/// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
+/// Returns the bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
 pub(super) fn partial_bytes(plan: MatmulPlan) -> u64 {
     let [x, y, splits] = plan.grid.map(u64::from);
     4 * x * y * splits * u64::from(16 * plan.tiles * plan.n.max(16))
 }
 
 impl Matmul {
-    /// Tiles of 16 outputs that a block of a variant of `matmul` computes.
+    /// Returns the tiles of 16 outputs that a block of a `matmul` variant computes.
     fn tiles(&self, n: u32) -> u32 {
         match (self.wgmma, n) {
             (true, 8) => args::MATMUL_WGMMA_TILES_N8,
@@ -91,7 +94,7 @@ impl Matmul {
         }
     }
 
-    /// Groups of 32 lanes of a block that share the columns of a tile.
+    /// Returns the groups of 32 lanes in a block that share the columns of a tile.
     fn column_groups(&self, n: u32) -> u32 {
         match n {
             _ if self.wgmma => 1,
@@ -104,20 +107,20 @@ impl Matmul {
 }
 
 impl Tuning {
-    /// Blocks of `gemv` along x, none of them without a tile of 16 rows.
+    /// Returns the blocks of `gemv` along x. Each has at least one tile of 16 rows.
     pub fn gemv_blocks(&self, out_rows: usize, multiprocessors: u32) -> u32 {
         let tiles = u32::try_from(out_rows.div_ceil(16)).unwrap_or(u32::MAX);
         tiles.min(multiprocessors.saturating_mul(self.gemv.blocks)).max(1)
     }
 
-    /// Blocks of `gemv` along x for each of two matrices in one launch, as many in all as for one, so that the block
-    /// that reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes` are bytes of one tile of
-    /// each matrix.
+    /// Returns the blocks of `gemv` along x for two matrices in one launch. Together they are as many as for one
+    /// matrix, divided to minimise the largest block's reads, in whole tiles of 16 rows. `tile_bytes` are the bytes of
+    /// one tile of each matrix.
     pub fn gemv_pair_blocks(&self, out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocessors: u32) -> [u32; 2] {
         let tiles = out_rows.map(|rows| u32::try_from(rows.div_ceil(16)).unwrap_or(u32::MAX));
         let blocks = multiprocessors.saturating_mul(self.gemv.blocks);
         let blocks = tiles[0].saturating_add(tiles[1]).min(blocks).max(2);
-        // Blocks are compared by the bytes of the one that reads most, and where those are the same, of the mean block.
+        // Divisions are compared by the bytes that the largest block reads, then by those of the mean block.
         let most_bytes = |first: &u32| {
             let both =
                 [(0, *first), (1, blocks - first)].map(|(i, blocks)| (tiles[i], u64::from(blocks), tile_bytes[i]));
@@ -130,15 +133,16 @@ impl Tuning {
         [first, blocks - first]
     }
 
-    /// Blocks of `gemv` along x for each of `pairs` rows with a matrix each. Where the pairs share the multiprocessors,
-    /// all have as many blocks together as one row has, but at least those of one multiprocessor each.
+    /// Returns the blocks of `gemv` along x for each of `pairs` rows, which have a matrix each. If pairs share the
+    /// multiprocessors, all together have as many blocks as one row. Each pair has at least the blocks of one
+    /// multiprocessor.
     pub fn expert_gemv_blocks(&self, out_rows: usize, pairs: usize, multiprocessors: u32) -> u32 {
         let pairs = if self.gemv.pairs_share { u32::try_from(pairs.max(1)).unwrap_or(u32::MAX) } else { 1 };
         self.gemv_blocks(out_rows, (multiprocessors / pairs).max(1))
     }
 
-    /// Rows of the runs in which pairs of a row and one of its `used` experts are brought together by expert, one of
-    /// `EXPERT_RUNS`; `None` where each pair is multiplied by itself.
+    /// Returns the rows per run, one of `EXPERT_RUNS`. A run groups (row, expert) pairs by expert; each row has `used`
+    /// experts. `None` if each pair is multiplied separately.
     pub fn expert_run(&self, rows: usize, used: usize, num_experts: usize) -> Option<u32> {
         let [short, long] = EXPERT_RUNS;
         let Experts { alone_from, few_pairs, most_in_short_runs } = self.experts;
@@ -154,7 +158,7 @@ impl Tuning {
         }
     }
 
-    /// How a product with f32 weights is launched; `None` where each row is multiplied by itself.
+    /// Returns the launch of a product with f32 weights; `None` if each row is multiplied separately.
     pub fn matmul_f32(&self, rows: u32, out_rows: u32) -> Option<MatmulPlan> {
         let [fewest, few, many] = MATMUL_F32_ROWS;
         let (n, tiles) = match self.matmul_f32 {
@@ -166,7 +170,7 @@ impl Tuning {
         Some(plan(n, tiles, rows, out_rows, 1))
     }
 
-    /// Tiles of 16 outputs that a block computes of runs of `n` rows of an expert.
+    /// Returns the tiles of 16 outputs that a block computes for an expert's runs of `n` rows.
     fn expert_tiles(&self, n: u32) -> u32 {
         match n {
             16 if !self.matmul.wgmma => args::MATMUL_EXPERTS_TILES_N16,
@@ -174,18 +178,19 @@ impl Tuning {
         }
     }
 
-    /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
+    /// Returns the launch of a product of experts' runs of `n` rows, `rows` in all.
     pub fn expert_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
         plan(n, self.expert_tiles(n), rows, out_rows, 1)
     }
 
-    /// How such a product with gate and up is launched, whose blocks have tiles of both, and padding for outputs too.
+    /// Returns the launch of such a product with gate and up. Its blocks have tiles of both, and compute the padding
+    /// outputs, too.
     pub fn expert_gated_matmul(&self, n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
         gated_plan(n, self.expert_tiles(n), rows, out_rows)
     }
 
-    /// How products with gate and up, of `out_rows` outputs each, are launched where their activation is made in the
-    /// same launch; `None` where the columns are better split, or turns of their larger blocks take longer.
+    /// Returns the launch of the products with gate and up, of `out_rows` outputs each, fused with their activation.
+    /// `None` if it is faster to split the columns, or if the larger blocks take longer in turns.
     pub fn gated_matmul(&self, rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> Option<MatmulPlan> {
         let apart = self.matmul(rows, out_rows.saturating_mul(2), cols, multiprocessors);
         let tiles = match apart.n {
@@ -199,15 +204,15 @@ impl Tuning {
         is_worth.then_some(plan)
     }
 
-    /// How a product on the matrix units is launched.
+    /// Returns the launch of a product on the matrix units.
     pub fn matmul(&self, rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
         let [plan] = self.matmuls(rows, [out_rows], cols, multiprocessors);
         plan
     }
 
-    /// Plans of products with several matrices in one launch: their blocks are counted together, and all have the same
-    /// splits of the columns: as many as take the least time (`time_of_splits`), but not into pieces that are too
-    /// short, nor into more partial sums than there is room for.
+    /// Returns the launches of products with several matrices in one launch. Their blocks are counted together, and all
+    /// have the same number of column splits. It is the number with the least time (`time_of_splits`), limited by the
+    /// shortest split and by the room for partial sums.
     pub fn matmuls<const M: usize>(
         &self,
         rows: u32,
@@ -234,15 +239,15 @@ impl Tuning {
         out_rows.map(|out_rows| MatmulPlan { leaves: splits > 1 && shape.leaves, ..plan(out_rows, splits) })
     }
 
-    /// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of
-    /// two, so that contexts of about the same length share a recorded step.
+    /// Returns the most splits of the context in attention over single rows, if the longest context is `max_context`.
+    /// It is a power of two, so contexts of similar length share a captured step.
     pub fn context_splits(&self, max_context: u32) -> u32 {
         max_context.div_ceil(self.attention.split_tokens).next_power_of_two().min(self.attention.most_splits)
     }
 
-    /// How attention over the single rows of `items` sequences is launched, for heads of queries, of keys, and their
-    /// elements: per query head where all those blocks run at once and the contexts are short enough to be read from
-    /// L2; no more splits than fill the multiprocessors.
+    /// Returns the launch of attention over the single rows of `items` sequences, for query heads, KV heads and
+    /// elements per head. A block serves one query head if all blocks run at once and contexts are short enough for L2.
+    /// There are no more splits than fill the multiprocessors.
     pub fn attention_decode(
         &self,
         items: u32,
@@ -265,9 +270,9 @@ impl Tuning {
         DecodePlan { per_head, splits }
     }
 
-    /// Pieces into which the context is split where chunks of prompts attend to it, the longest one being of `context`
-    /// tokens: as many as run at once, where the tiles of rows and their heads alone leave multiprocessors idle. A
-    /// block that takes shared memory as it is launched fills a multiprocessor.
+    /// Returns the splits of the context for attention of prompt chunks, the longest context being of `context` tokens.
+    /// The context is split if the tiles of rows and their heads alone leave multiprocessors idle, into as many as run
+    /// at once. A block with shared memory set at launch fills a multiprocessor.
     pub fn attention_prefill_splits(
         &self,
         items: u32,
@@ -286,9 +291,9 @@ impl Tuning {
         (at_once * multiprocessors / blocks).min(most).max(1)
     }
 
-    /// How attention over the single rows of `items` sequences is launched on the matrix units, for heads of queries,
-    /// of keys, and their elements (see `Pieces`); `None` where it is not. Contexts stay whole where there is no room
-    /// for the results of their pieces.
+    /// Returns the launch of attention over the single rows of `items` sequences on the matrix units (see `Pieces`).
+    /// The shape is query heads, KV heads and elements per head. `None` if they are not used. Contexts stay whole if
+    /// there is no room for the results of their pieces.
     pub fn attention_pieces(
         &self,
         items: u32,
@@ -313,17 +318,17 @@ impl Tuning {
         Some(PiecesPlan { splits, split_tokens: tokens, in_small_blocks: are_many && !are_few })
     }
 
-    /// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
-    /// thread.
+    /// Returns the logits of a row that one block of `argmax` takes. Few rows are shared by the multiprocessors, with
+    /// at least one load per thread.
     pub fn argmax_share(&self, rows: usize, cols: usize, multiprocessors: u32) -> usize {
         let blocks = (multiprocessors as usize / rows.max(1))
             .clamp(1, self.argmax.most_blocks.clamp(1, args::ARGMAX_BLOCKS) as usize);
         cols.max(1).div_ceil(blocks).next_multiple_of(ARGMAX_STRETCH)
     }
 
-    /// The format in which a product on the matrix units takes its rows, `on_units` being that of our own kernels
-    /// (`None`: the type has none). Few rows go to `gemv`, which takes f32; `library_rows` and more to the vendor's
-    /// library.
+    /// Returns the format in which a product on the matrix units takes its rows. `on_units` is the format of our own
+    /// kernels (`None`: the type has none). Few rows go to `gemv`, which takes f32. `library_rows` and more go to the
+    /// vendor's library.
     pub fn activation_format(&self, on_units: Option<Format>, rows: usize, library_rows: Option<usize>) -> Format {
         match on_units {
             Some(format) if library_rows.is_some_and(|least| rows >= least) => format.row_major(),
@@ -334,7 +339,7 @@ impl Tuning {
 }
 
 impl LibraryRows {
-    /// Number of rows from which on the library is faster than our own kernels.
+    /// Returns the fewest rows for which the library is faster than our own kernels.
     pub fn least(&self, all_16_bit: bool, kept: bool) -> usize {
         match (all_16_bit, kept) {
             (true, true) => self.rows_16_bit,
@@ -371,16 +376,16 @@ mod tests {
         }
     }
 
-    /// Few blocks are split, and those that would leave a rest for another turn; others are not. Partial sums stay in
-    /// their room.
+    /// Products with few blocks are split, and those with a small remainder for a last turn; others are not. Partial
+    /// sums fit their room.
     #[test]
     fn splits() {
         assert!(hopper::TUNING.matmul(8, 4096, 14_336, 132).grid[2] > 1);
         assert_eq!(hopper::TUNING.matmul(8, 28_672, 4096, 132).grid[2], 1);
         assert_eq!(hopper::TUNING.matmul(32, 28_672, 4096, 132).grid, [224, 1, 1]);
-        // 264 blocks run at once: of 272, 8 would have a turn to themselves.
+        // 264 blocks run at once: of 272, the last 8 would take a second turn.
         assert_eq!(hopper::TUNING.matmul(32, 34_816, 5120, 132).grid, [272, 1, 5]);
-        // 240 of them run, where 4 splits would be 160 and 8 two turns.
+        // 240 blocks run, while 4 splits would be 160 blocks and 8 splits two turns.
         assert_eq!(hopper::TUNING.matmul(32, 5120, 17_408, 132).grid, [40, 1, 6]);
         assert_eq!(hopper::TUNING.matmul(1, 16, 256, 132).grid[2], 1);
         for rows in [1, 64, 2048] {
@@ -412,17 +417,17 @@ mod tests {
         assert_eq!([1, 4].map(|items| pieces(items, [32, 8, 128])), [plan(17, 128, false); 2]);
         assert_eq!([5, 24].map(|items| pieces(items, [32, 8, 128])), [plan(66, 512, false); 2]);
         assert_eq!([25, 256].map(|items| pieces(items, [32, 8, 128])), [plan(132, 256, true); 2]);
-        // No results of pieces would have room, or counters for them.
+        // There is no room for the results of pieces, or for their counters.
         assert_eq!(pieces(2000, [64, 8, 256]), plan(0, 256, true));
         assert_eq!(pieces(1 << 14, [8, 8, 64]), plan(0, 256, true));
     }
 
-    /// The blocks of two matrices: one a multiprocessor, about the same bytes for each, none without a tile.
+    /// Two matrices have one block per multiprocessor, about the same bytes per block, and no block without a tile.
     #[test]
     fn pairs_share_the_multiprocessors() {
         let bytes = [2304, 3360];
-        // The shapes are an 8B model's: 320 tiles, four at most a block, and 64, two a block. Were the second's blocks
-        // one less, one would have three of its larger tiles.
+        // The shapes are an 8B model's. The first has 320 tiles, at most four per block; the second 64, two per block.
+        // With one block less for the second, a block would have three of its larger tiles.
         assert_eq!(hopper::TUNING.gemv_pair_blocks([5120, 1024], bytes, 132), [100, 32]);
         assert_eq!(hopper::TUNING.gemv_pair_blocks([16, 16], bytes, 132), [1, 1]);
         assert_eq!(hopper::TUNING.gemv_pair_blocks([17, 33], bytes, 132), [2, 3]);
@@ -430,7 +435,7 @@ mod tests {
         assert_eq!(hopper::TUNING.gemv_pair_blocks([1, 5120], bytes, 4), [1, 3]);
         assert_eq!(hopper::TUNING.gemv_pair_blocks([5120, 1024], bytes, 1), [1, 1]);
 
-        // The splits are one number, and the partial sums of both have room.
+        // Both have the same number of splits, and the partial sums of both fit.
         let [first, second] = hopper::TUNING.matmuls(8, [34, 40], 8192, 132);
         assert_eq!((first.grid, second.grid), ([1, 1, 8], [1, 1, 8]));
         assert_eq!(hopper::TUNING.matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[144, 1, 3], [16, 1, 3]]);
@@ -439,7 +444,7 @@ mod tests {
         assert!(plans.map(partial_bytes).into_iter().sum::<u64>() <= PARTIAL_BYTES);
     }
 
-    /// One block a multiprocessor at most where rows are split: their partial results have room.
+    /// Split rows have at most one block per multiprocessor, and their partial results fit.
     #[test]
     fn few_rows_of_logits_are_split() {
         let blocks = |rows, cols: usize, sms| cols.div_ceil(hopper::TUNING.argmax_share(rows, cols, sms));

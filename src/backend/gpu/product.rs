@@ -1,10 +1,10 @@
-//! A product with a matrix, whichever kernel or library computes it.
+//! A product with a matrix, for any kernel or library.
 
 use super::DeviceSlice;
 use super::args::Format;
 use crate::Result;
 
-/// A product with the places that its rows come from and go to.
+/// A product with the memory of its rows and outputs.
 pub(super) struct Product<'b> {
     pub x: DeviceSlice<'b>,
     /// Outputs of the whole stack.
@@ -12,10 +12,10 @@ pub(super) struct Product<'b> {
     pub shape: ProductShape<'b>,
 }
 
-/// The shape of a product, wherever its rows lie.
+/// The shape of a product, independent of its memory.
 #[derive(Clone, Copy)]
 pub(super) struct ProductShape<'b> {
-    /// RMSNorm of the rows on the way, `gemv` only; `None` for the rows as they are.
+    /// Weights of a fused RMSNorm of the rows, `gemv` only; `None` for rows without a norm.
     pub norm: Option<DeviceSlice<'b>>,
     pub eps: f32,
     pub rows: usize,
@@ -26,7 +26,7 @@ pub(super) struct ProductShape<'b> {
 }
 
 impl<'b> Product<'b> {
-    /// Place of the outputs from `row` of the stack on.
+    /// Returns the memory of the outputs that start at `row` of the stack.
     pub(super) fn out_from(&self, row: usize) -> Result<DeviceSlice<'b>> {
         self.out.after(self.shape.out_format.element_bytes() * row as u64)
     }

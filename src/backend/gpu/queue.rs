@@ -1,15 +1,15 @@
-//! A stream as the driver has it, for as long as anything that was launched on it may need it.
+//! A driver's stream, kept alive for everything that was launched on it.
 
 use std::sync::atomic::AtomicBool;
 
 use super::device::Device;
 use super::sys::StreamHandle;
 
-/// The stream itself: graphs that were launched on it hold it until they are gone.
+/// The stream itself. Graphs that were launched on it hold it until they are dropped.
 pub(super) struct Queue {
     pub device: Device,
     pub handle: StreamHandle,
-    /// Whether the next kernel may not overlap with the last one.
+    /// True if the next kernel must not overlap with the last one.
     pub apart: AtomicBool,
 }
 

@@ -1,30 +1,41 @@
-//! The load-time test of recorded work: a chain of kernels as long as a step's is repeated with other numbers, which
-//! each of them reads as the engine's kernels do and as a compiler would. Drivers whose repeated graphs read the
-//! numbers of an earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
+//! The load-time test of a step's integers. A chain of kernels as long as a step's runs repeatedly with changing
+//! numbers in page-locked memory. The first kernel copies them. The others read them like the engine's kernels, and
+//! with plain loads.
+//!
+//! The test finds drivers whose replayed graphs read the numbers of an earlier replay, and devices whose kernels miss
+//! the host's writes. It takes tens of milliseconds on a GPU, and a few if nothing is captured.
 
 use super::args::{LINK_BLOCKS, LinkStepsArgs};
-use super::kernel::{COPY_STEP, LINK_STEPS, ONCE};
+use super::kernel::{COPY_STEP, KernelId, LINK_STEPS, ONCE};
 use super::step::{COPY_HEADER, TokenIds, counted, launch_copy};
-use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Function, Graph, HostBuffer, Kernels, MappedBuffer, Stream};
+use super::{DeviceBuffer, DevicePtr, DeviceSlice, Function, Graph, HostBuffer, Kernels, MappedBuffer, Stream};
 use crate::{Error, Result};
 
-/// Kernels of the chain: a step of a model of 8 billion parameters has up to 262, and faults began at 200.
+/// Kernels of the chain: a step of an 8B model has up to 262, and faults began at 200.
 const LINKS: usize = 300;
+/// Repetitions of a graph, and of the chain launched kernel by kernel.
 const REPETITIONS: u32 = 64;
+pub(super) const EAGER_REPETITIONS: u32 = 4;
 /// Blocks of a link.
 const BLOCKS: usize = LINK_BLOCKS as usize;
-/// Bytes that a link stores: for each block a sum by plain loads, and one by the engine's.
+/// Bytes that a link stores: for each block one sum by plain loads, and one by the engine's loads.
 const LINK_BYTES: usize = 4 * 2 * BLOCKS;
-/// Words of the step: a pair, of which the first is the number.
+/// Words of the step: a pair, whose first word is the number.
 const STEP_WORDS: usize = 2;
 const STEP_BYTES: usize = 4 * STEP_WORDS;
 
-/// Whether repeated graphs read their own numbers; else what was seen, which is no failure of the engine.
+/// `Ok` if the kernels have read the right numbers; else the wrong ones.
+pub(super) type Found = std::result::Result<(), String>;
+
+/// Checks that replayed graphs read their own numbers. If they do not, or if a replay fails, the engine works without
+/// graphs.
 ///
 /// # Errors
 /// `Error::EngineDead`.
-pub(super) fn check(kernels: &Kernels, stream: &Stream) -> Result<std::result::Result<(), String>> {
-    let checked = Chain::record(kernels, stream).and_then(|mut chain| chain.check(stream));
+pub(super) fn check_graphs(kernels: &Kernels, stream: &Stream) -> Result<Found> {
+    let checked = functions(kernels)
+        .and_then(|functions| Chain::new(functions, stream)?.captured(stream)?.check(stream, REPETITIONS))
+        .map(|found| found.map_err(|wrong| format!("a repeated graph read old numbers ({wrong})")));
     match checked {
         Ok(found) => Ok(found),
         Err(error @ Error::EngineDead { .. }) => Err(error),
@@ -32,72 +43,111 @@ pub(super) fn check(kernels: &Kernels, stream: &Stream) -> Result<std::result::R
     }
 }
 
+/// Checks that kernels read what the host has written into page-locked memory.
+///
+/// # Errors
+/// The errors of the device.
+pub(super) fn check_eager(functions: [Function; 2], stream: &Stream, repetitions: u32) -> Result<Found> {
+    let found = Chain::new(functions, stream)?.check(stream, repetitions)?;
+    Ok(found.map_err(|wrong| format!("kernels read old numbers from page-locked memory ({wrong})")))
+}
+
+/// Returns the two kernels of the chain.
+///
+/// # Errors
+/// The errors of `Kernels::function`.
+pub(super) fn functions(kernels: &Kernels) -> Result<[Function; 2]> {
+    let [copy_step, link_steps] = kernel_ids();
+    Ok([kernels.function(&copy_step)?, kernels.function(&link_steps)?])
+}
+
+/// Returns the ids of the two kernels, which are in one unit.
+pub(super) fn kernel_ids() -> [KernelId; 2] {
+    [COPY_STEP.id(ONCE), LINK_STEPS.id(ONCE)]
+}
+
 struct Chain {
-    /// First, so that it has run when its memory goes.
-    graph: Graph,
+    /// First, since it must have run before its memory is freed. `None`: the kernels are launched one by one.
+    graph: Option<Graph>,
+    functions: [Function; 2],
     step: MappedBuffer,
     sums: HostBuffer,
     memory: DeviceBuffer,
 }
 
 impl Chain {
-    fn record(kernels: &Kernels, stream: &Stream) -> Result<Self> {
-        let device: &Device = stream.device();
-        let functions = [kernels.function(&COPY_STEP.id(ONCE))?, kernels.function(&LINK_STEPS.id(ONCE))?];
-        let (step, sums) =
-            (MappedBuffer::new(device, COPY_HEADER + STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
+    fn new(functions: [Function; 2], stream: &Stream) -> Result<Self> {
+        let device = stream.device();
+        let step = MappedBuffer::new(device, COPY_HEADER + STEP_BYTES)?;
+        let sums = HostBuffer::new(device, LINKS * LINK_BYTES)?;
         let memory = DeviceBuffer::new(device, (STEP_BYTES + LINKS * LINK_BYTES) as u64)?;
-        stream.begin_capture()?;
-        let queued = queue(stream, &functions, step.slice(), memory.slice());
-        let graph = stream.end_capture();
-        queued?;
-        Ok(Self { graph: graph?, step, sums, memory })
+        Ok(Self { graph: None, functions, step, sums, memory })
     }
 
-    fn check(&mut self, stream: &Stream) -> Result<std::result::Result<(), String>> {
-        for repetition in 1..=REPETITIONS {
-            // No two numbers have a bit pattern in common.
+    fn captured(mut self, stream: &Stream) -> Result<Self> {
+        stream.begin_capture()?;
+        let queued = self.queue(stream);
+        let graph = stream.end_capture();
+        queued?;
+        self.graph = Some(graph?);
+        Ok(self)
+    }
+
+    fn check(&mut self, stream: &Stream, repetitions: u32) -> Result<Found> {
+        for repetition in 1..=repetitions {
+            // No two numbers share a bit pattern.
             let number = repetition.wrapping_mul(0x9e37_79b9);
             counted(self.step.as_mut_slice(), STEP_WORDS)[0] = number.to_ne_bytes();
-            // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
-            unsafe {
-                stream.launch_graph(&self.graph)?;
-                stream.copy_to_host(self.sums.as_mut_slice(), links(self.memory.slice())?)?;
+            let queued = self.repeat(stream);
+            // Wait after an error, too: queued kernels use the memory.
+            let waited = stream.synchronize();
+            if waited.is_err() {
+                // A failed wait says nothing about the kernels, and the memory is freed next.
+                let _ = stream.synchronize();
             }
-            stream.synchronize()?;
+            waited?;
+            queued?;
             if let Some(wrong) = wrong_link(self.sums.as_slice(), number) {
-                return Ok(Err(format!("a repeated graph read old numbers ({wrong}, repetition {repetition})")));
+                return Ok(Err(format!("{wrong}, repetition {repetition}")));
             }
         }
         Ok(Ok(()))
     }
+
+    fn repeat(&mut self, stream: &Stream) -> Result<()> {
+        match &self.graph {
+            // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
+            Some(graph) => unsafe { stream.launch_graph(graph)? },
+            None => self.queue(stream)?,
+        }
+        // SAFETY: as above.
+        unsafe { stream.copy_to_host(self.sums.as_mut_slice(), links(self.memory.slice())?) }
+    }
+
+    fn queue(&self, stream: &Stream) -> Result<()> {
+        let ([copy_step, link_steps], memory) = (&self.functions, self.memory.slice());
+        let token_ids = TokenIds { count: 0, chosen: memory };
+        // SAFETY: both sides have room for the pair of words, and live as long as the graph, or until the stream was
+        // waited for.
+        unsafe { launch_copy(stream, copy_step, self.step.slice(), memory, STEP_WORDS, token_ids)? };
+        let mut before = DevicePtr::NULL;
+        for link in 0..LINKS {
+            let out = links(memory)?.part((link * LINK_BYTES) as u64, LINK_BYTES as u64)?.ptr();
+            let args = LinkStepsArgs { step: memory.ptr(), before, out };
+            // SAFETY: as above; each link has its own place.
+            unsafe { stream.launch(link_steps, [BLOCKS as u32, 1, 1], &args)? };
+            before = out;
+        }
+        Ok(())
+    }
 }
 
-/// Place of the sums, behind the number.
+/// Returns the memory of the sums, which follow the number.
 fn links(memory: DeviceSlice<'_>) -> Result<DeviceSlice<'_>> {
     memory.after(STEP_BYTES as u64)
 }
 
-fn queue(
-    stream: &Stream,
-    [copy_step, link_steps]: &[Function; 2],
-    from: DeviceSlice<'_>,
-    memory: DeviceSlice<'_>,
-) -> Result<()> {
-    // SAFETY: both sides have room for the pair of words, and live as long as the graph.
-    unsafe { launch_copy(stream, copy_step, from, memory, STEP_WORDS, TokenIds { count: 0, chosen: memory })? };
-    let mut before = DevicePtr::NULL;
-    for link in 0..LINKS {
-        let out = links(memory)?.part((link * LINK_BYTES) as u64, LINK_BYTES as u64)?.ptr();
-        let args = LinkStepsArgs { step: memory.ptr(), before, out };
-        // SAFETY: as above; each link has its own place.
-        unsafe { stream.launch(link_steps, [BLOCKS as u32, 1, 1], &args)? };
-        before = out;
-    }
-    Ok(())
-}
-
-/// The first link whose sums are not those of this number.
+/// Names the first link whose sums do not match this number.
 fn wrong_link(sums: &[u8], number: u32) -> Option<String> {
     for (link, sums) in (1..).zip(sums.chunks_exact(LINK_BYTES)) {
         let expected = number.wrapping_mul(link);

@@ -1,10 +1,11 @@
-//! The kernels that serve each tensor type and op on a device, every one of them looked up in the code that was loaded:
-//! what `doctor` prints.
+//! Lists the kernels for each tensor type and op on a device, as `doctor` prints them. Each is looked up in the loaded
+//! code.
 
 use super::compile::plan::Per;
-use super::compile::{MatrixUnit, Origin};
+use super::compile::{MatrixUnit, Origin, target_for};
 use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant};
 use super::stacks::device_type;
+use super::system::System;
 use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
 use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit};
@@ -13,24 +14,24 @@ use crate::config::{GpuOptions, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
 
-/// The kernels that serve one op, with weights of one type, of a stack of two types, or with activations.
+/// The kernels of one op, for weights of one type, for a stack of two types, or for activations.
 pub struct KernelRow {
-    /// The type in the file, and that on the device: types without kernels of their own are dequantised at load.
-    /// Only where the weights are of one type.
+    /// The type in the file, and on the device: types without kernels are dequantised at load. `None` unless the
+    /// weights have one type.
     pub weights: Option<(GgmlType, KernelType)>,
     pub op: String,
     pub kernels: Vec<String>,
     pub unit: Unit,
-    /// The matrix unit that the code uses, where the op is one for matrix units.
+    /// The matrix unit that the code uses, if the op has kernels for matrix units.
     pub matrix_unit: Option<MatrixUnit>,
     pub origin: Result<Origin>,
 }
 
-/// Loads everything that there is for the device, and lists it. `progress(done, total)` counts units; it says whether
-/// to go on.
+/// Loads all units of the device and lists their kernels. `progress(done, total)` counts units, and returns false to
+/// stop.
 ///
 /// # Errors
-/// `Error::Interrupted` if not. What cannot be loaded is an error in its row.
+/// `Error::Interrupted` if it was stopped. A kernel that cannot be loaded is an error in its row.
 pub fn kernel_rows(
     device: &Device,
     options: &GpuOptions,
@@ -43,7 +44,7 @@ pub fn kernel_rows(
     let mut done = 0;
     for some in units.chunks(threads) {
         if let Err(error) = kernels.prepare(some) {
-            // The error is met again, and told, where the kernel is looked up.
+            // Looking up the kernel below meets this error again and reports it.
             tracing::warn!(%error, "loading kernels");
         }
         done += some.len();
@@ -60,22 +61,21 @@ pub fn kernel_rows(
     Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
 }
 
-/// An op by its name, and the kernels that it is launched with; ahead of it the type of its weights in the file, and
-/// that on the device.
+/// The type of an op's weights in the file and on the device, the op's name, and the kernels that it launches.
 type Wanted = (Option<(GgmlType, KernelType)>, String, Vec<KernelId>);
 
-/// The rows of the table that are listed, of kernels that are compiled for something of these.
+/// Yields the table's rows that `doctor` lists, for kernels that are compiled per one of these.
 fn listed(per: &'static [Per]) -> impl Iterator<Item = (&'static Row, &'static str)> {
     TABLE.iter().filter(|row| per.contains(&row.per)).filter_map(|row| Some((row, row.op?)))
 }
 
-/// The kernels of a row that are compiled for `subject`.
+/// Returns the kernels of a row that are compiled for `subject`.
 fn ids_of(row: &Row, subject: Subject, platform: Platform) -> Vec<KernelId> {
     let variants = row.variants(platform).into_iter().filter(|variant| variant.subject() == subject);
     variants.map(|variant| row.id(variant)).collect()
 }
 
-/// Rows for the ops of a type: on every platform, and those of NVIDIA's alone.
+/// Returns the rows for a type's ops: those of every platform, and NVIDIA's.
 pub(super) fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
     let ty = device_type(file_type);
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
@@ -84,7 +84,7 @@ pub(super) fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) 
         Platform::Amd => &[Per::Type],
     };
     listed(per).map(move |(row, op)| {
-        // Which kernel a product goes to depends on its rows and on the mode.
+        // The kernel of a product depends on its rows and on the mode.
         let ids = if row.is(GEMV) {
             product(ty, 1..=1, tuning, |variant| MATMUL.id(variant))
         } else if row.is(MATMUL) {
@@ -102,8 +102,8 @@ pub(super) fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) 
     })
 }
 
-/// The kernels that products of so many rows are launched with, each once; `kernel` is that of the matrix units. Which
-/// one it is depends on the rows alone.
+/// Returns the kernels that launch products of these numbers of rows, each once. `kernel` returns that of the matrix
+/// units. The choice depends only on the rows.
 fn product(
     ty: KernelType,
     rows: std::ops::RangeInclusive<u32>,
@@ -124,7 +124,7 @@ fn product(
     ids
 }
 
-/// The kernels that products of many rows by experts are launched with; few rows go where a single row goes.
+/// Returns the kernels that launch experts' products of many rows. Few rows use the kernel of a single row.
 fn expert_products(ty: KernelType, tuning: &Tuning, kernel: impl Fn(Variant) -> KernelId) -> Vec<KernelId> {
     let runs = EXPERT_RUNS.into_iter().filter(|&run| tuning.expert_run(run as usize, 1, 1) == Some(run));
     match ty.matmul_format() {
@@ -133,7 +133,7 @@ fn expert_products(ty: KernelType, tuning: &Tuning, kernel: impl Fn(Variant) -> 
     }
 }
 
-/// Rows for a stack of two types that is multiplied in one launch.
+/// Returns the rows for a stack of two types that is multiplied in one launch.
 fn of_pair(pair: [KernelType; 2], platform: Platform) -> impl Iterator<Item = Wanted> {
     let [first, second] = pair.map(KernelType::name);
     listed(&[Per::Pair]).map(move |(row, op)| {
@@ -153,7 +153,7 @@ fn of_activations(platform: Platform) -> Vec<Wanted> {
     ops.into_iter().map(|(_, wanted)| wanted).collect()
 }
 
-/// Looks up the kernels of an op, all of one unit.
+/// Looks up the kernels of an op, all in one unit.
 fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: String, ids: &[KernelId]) -> KernelRow {
     let unit = ids.first().map_or(Unit::plain(""), |id| id.unit);
     let found = ids.iter().try_for_each(|id| kernels.function(id).map(drop));
@@ -170,14 +170,19 @@ fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: Strin
     }
 }
 
-/// Whether decode steps are recorded on the device, which is tested as at a load, or why they are not.
-pub fn recorded_steps(device: &Device, options: &GpuOptions) -> String {
+/// Returns facts about the system that decide if AMD's library finds a GPU, one per line.
+pub fn system_lines(options: &GpuOptions) -> Vec<String> {
+    System::look(options).lines(|arch| target_for(arch).is_some())
+}
+
+/// Says if decode steps are captured on the device, tested like at load, or why not.
+pub fn graph_capture(device: &Device, options: &GpuOptions) -> String {
     let usable = || graphs::usable(&Kernels::new(device, options)?, &Stream::new(device)?, options);
-    // Recordings that cannot be tested are not used.
+    // Captured graphs that cannot be tested are not used.
     describe::decode_steps(&usable().unwrap_or_else(|error| Err(error.to_string())))
 }
 
-/// The vendor's matrix library and what it is used for, or why it is not.
+/// Describes the vendor's matrix library and its use, or says why it is not used.
 pub fn matrix_library(device: &Device, options: &GpuOptions) -> String {
     let rows = match vendor::wanted(options, device.properties(), &device.tuning(options)) {
         Ok(rows) => rows,

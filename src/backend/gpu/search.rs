@@ -1,5 +1,5 @@
-//! Finds the libraries of a GPU's vendor: HIP, hipRTC and hipBLASLt, and CUDA's libraries. They are looked for by name,
-//! as the system's loader knows them, and in the folders that installers and Python packages use.
+//! Finds the libraries of a GPU's vendor: HIP, hipRTC and hipBLASLt, and CUDA's libraries. It searches by name, through
+//! the system's loader, and in the folders of installers and Python packages.
 
 use std::path::{Path, PathBuf};
 
@@ -8,28 +8,30 @@ use libloading::Library;
 use super::sys::{self, Opened};
 use crate::config::{GpuOptions, Platform};
 
-/// Folder where Linux distributions for WSL find the libraries of Windows' driver.
+/// The folder where Linux distributions on WSL find the libraries of Windows' driver.
 const WSL_FOLDER: &str = "/usr/lib/wsl/lib";
-/// Folder of AMD's installers, which put ROCm in it.
+/// The folder where AMD's installers put ROCm.
 const OPT: &str = "/opt";
-/// Folder of CUDA's installer.
+/// The loader's list of libraries, which changes with every installation.
+const LOADER_LIST: &str = "/etc/ld.so.cache";
+/// The folder of CUDA's installer.
 const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
 
-/// A library to be found.
+/// A search for one library.
 pub(super) struct Search {
-    /// Names of the library in its releases, the one to prefer first.
+    /// Names of the library in its releases, the preferred one first.
     names: Vec<String>,
-    /// Folders that are preferred to what the system's loader finds by name.
+    /// Folders that are searched before the system's loader.
     before: Vec<PathBuf>,
-    /// Folders that are looked into after it.
+    /// Folders that are searched after it.
     after: Vec<PathBuf>,
-    /// A driver that was named by its path: it may be the library too, which else is looked for beside it alone.
+    /// A driver that was named by its path. It may be the library itself; otherwise only its folder is searched.
     named: Option<PathBuf>,
 }
 
 impl Search {
-    /// A library of a platform. `beside`: a library that it is best taken from the folder of, being of the same
-    /// release.
+    /// Creates the search for a library of a platform. The folder of `beside` is preferred, because its libraries are
+    /// of the same release.
     pub(super) fn new(options: &GpuOptions, platform: Platform, names: Vec<String>, beside: Option<&Path>) -> Self {
         let folder = beside.and_then(Path::parent).filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
         let mut search = Self { names, before: Vec::new(), after: Vec::new(), named: None };
@@ -42,24 +44,24 @@ impl Search {
                     search.after = amd_folders(options, Path::new(OPT));
                 }
             }
-            // Its libraries do not come with the driver.
+            // CUDA's libraries do not come with the driver.
             Platform::Nvidia => search.after = nvidia_folders(options),
         }
         search
     }
 
-    /// The driver's library itself: the file that the options name, if they name one.
+    /// Creates the search for the driver's own library: the file that the options name, if any.
     pub(super) fn driver(options: &GpuOptions, platform: Platform, names: &[&str]) -> Self {
         let names = names.iter().map(|&name| name.to_owned()).collect();
         Self { named: options.library.clone(), ..Self::new(options, platform, names, None) }
     }
 
-    /// This very file, and nothing else.
+    /// Creates a search for exactly this file.
     pub(super) fn file(file: &Path) -> Self {
         Self { names: Vec::new(), before: Vec::new(), after: Vec::new(), named: Some(file.to_path_buf()) }
     }
 
-    /// Files to try, in this order: those that exist in the folders, and bare names, which are the loader's affair.
+    /// Returns the files to try, in order: existing files of the folders, and bare names for the loader.
     fn candidates(&self) -> Vec<PathBuf> {
         let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {
             let files = folders.iter().flat_map(|folder| self.names.iter().map(move |name| folder.join(name)));
@@ -74,39 +76,76 @@ impl Search {
         all
     }
 
-    /// The first library that opens and that `accept` takes. One that the process has opened already goes first,
-    /// wherever it is from: two of a vendor's drivers in one process do not bear each other.
+    /// Returns the first library that opens and that `accept` takes. A library that the process has already opened is
+    /// preferred, whatever its origin, because two drivers of a vendor in one process conflict.
     ///
     /// # Errors
-    /// Every file that was tried with what was wrong with it, and the folders that were looked into.
+    /// Every file that was tried with its problem, and the folders that were searched.
     pub(super) fn find<T>(&self, mut accept: impl FnMut(Library, &Path) -> Result<T, String>) -> Result<T, String> {
-        let candidates = self.candidates();
         let mut problems: Vec<String> = Vec::new();
         for which in [Opened::Already, Opened::Anew] {
-            for file in &candidates {
-                // SAFETY: opening runs the library's initialisers: those of a GPU's driver or of a library for it,
-                // which the user installed (or named) to be used by programs like this one.
-                let problem = match unsafe { sys::open_library(file, which) } {
-                    Ok(library) => match accept(library, file) {
-                        Ok(found) => return Ok(found),
-                        Err(problem) => problem,
-                    },
-                    Err(_) if which == Opened::Already => continue,
-                    Err(error) => cause(&error, file),
-                };
-                let problem = format!("{} ({problem})", file.display());
-                if !problems.contains(&problem) {
-                    problems.push(problem);
-                }
+            if let Some(found) = self.find_opened(which, &mut accept, &mut problems) {
+                return Ok(found);
             }
         }
         let folders: Vec<_> = self.before.iter().chain(&self.after).map(|at| at.display().to_string()).collect();
         let folders = if folders.is_empty() { String::new() } else { format!(", looked into {}", folders.join(", ")) };
         Err(format!("tried {}{folders}", problems.join(", ")))
     }
+
+    /// Returns the first library that this process has already opened and that `accept` takes.
+    pub(super) fn find_loaded<T>(&self, mut accept: impl FnMut(Library, &Path) -> Result<T, String>) -> Option<T> {
+        self.find_opened(Opened::Already, &mut accept, &mut Vec::new())
+    }
+
+    fn find_opened<T>(
+        &self,
+        which: Opened,
+        accept: &mut impl FnMut(Library, &Path) -> Result<T, String>,
+        problems: &mut Vec<String>,
+    ) -> Option<T> {
+        for file in self.candidates() {
+            // SAFETY: opening runs the library's initialisers. They belong to a GPU's driver or to a library for it.
+            // The user installed (or named) it to be used by programs like this one.
+            let problem = match unsafe { sys::open_library(&file, which) } {
+                Ok(library) => match accept(library, &file) {
+                    Ok(found) => return Some(found),
+                    Err(problem) => problem,
+                },
+                Err(_) if which == Opened::Already => continue,
+                Err(error) => cause(&error, &file),
+            };
+            let problem = format!("{} ({problem})", file.display());
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+        None
+    }
+
+    /// Returns everything that decides which library `find` opens, with the present state of the files. It opens
+    /// nothing. A bare name is represented by the loader's list and by the folders that the loader searches before it.
+    pub(super) fn state(&self, loader_folders: &[PathBuf]) -> String {
+        let mut files = Vec::new();
+        for candidate in self.candidates() {
+            if candidate.parent().is_some_and(|folder| folder == Path::new("")) {
+                files.extend(loader_folders.iter().map(|folder| folder.join(&candidate)));
+                files.push(PathBuf::from(LOADER_LIST));
+            } else {
+                files.push(candidate);
+            }
+        }
+        let about = |file: &PathBuf| {
+            let about = std::fs::metadata(file).ok()?;
+            Some(format!("{} {} {:?}", file.canonicalize().ok()?.display(), about.len(), about.modified().ok()))
+        };
+        let mut known: Vec<String> = files.iter().filter_map(about).collect();
+        known.dedup();
+        known.join("\n")
+    }
 }
 
-/// The loader begins with the name, which stands before its text already.
+/// Returns the error's text without the file's name, which the message already contains.
 fn cause(error: &libloading::Error, file: &Path) -> String {
     let text = sys::reason(error);
     text.strip_prefix(&format!("{}: ", file.display())).unwrap_or(&text).to_owned()
@@ -116,7 +155,7 @@ fn libraries_of(home: &Path) -> [PathBuf; 2] {
     ["lib", "lib64"].map(|folder| home.join(folder))
 }
 
-/// Folders of AMD's libraries: packages of the running Python before those of the machine; `opt` is `/opt`.
+/// Returns the folders of AMD's libraries, with the running Python's packages before the machine's; `opt` is `/opt`.
 fn amd_folders(options: &GpuOptions, opt: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for folder in &options.python_path {
@@ -124,7 +163,7 @@ fn amd_folders(options: &GpuOptions, opt: &Path) -> Vec<PathBuf> {
         all.extend(newest_first(folder, "_rocm_sdk_").into_iter().map(|package| package.join("lib")));
         all.push(folder.join("torch/lib"));
     }
-    // From ROCm 10 on /opt/rocm is a folder of installations, before that it was one of them.
+    // Since ROCm 10, /opt/rocm is a folder of installations; before that it was a single installation.
     let homes = [opt.join("rocm")].into_iter();
     let homes = homes.chain(newest_first(&opt.join("rocm"), "core-")).chain(newest_first(opt, "rocm-"));
     all.extend(homes.flat_map(|home| libraries_of(&home)));
@@ -145,7 +184,8 @@ fn nvidia_folders(options: &GpuOptions) -> Vec<PathBuf> {
     all
 }
 
-/// Entries of a folder whose names begin so, by the numbers in the rest of the name, the highest first, then by name.
+/// Returns a folder's entries with this prefix, by the numbers in the rest of the name, the highest first, then by
+/// name.
 fn newest_first(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -162,7 +202,7 @@ mod tests {
     use super::*;
     use crate::backend::gpu::tests::devices;
 
-    /// A tree with a stand-in of each file.
+    /// Creates a folder tree with a stand-in for each file.
     fn tree(files: &[&str]) -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
         for file in files {
@@ -174,11 +214,11 @@ mod tests {
     }
 
     fn names() -> Vec<String> {
-        // No machine has these, so that only the tree decides.
+        // No machine has these, so only the tree decides.
         ["libnoamd64.so.8", "libnoamd64.so.7", "libnoamd64.so"].map(str::to_owned).to_vec()
     }
 
-    /// Candidates below the tree, and the bare names as they are.
+    /// Returns candidates relative to the tree, and bare names unchanged.
     fn relative(search: &Search, tree: &Path) -> Vec<String> {
         let shown = |path: PathBuf| path.strip_prefix(tree).unwrap_or(&path).display().to_string();
         search.candidates().into_iter().map(shown).collect()
@@ -206,7 +246,7 @@ mod tests {
             ..Search::new(&options, Platform::Amd, names(), Some(&at("opt/rocm/lib/libdriver.so.7")))
         };
         let expected = [
-            // The library of the driver's own release comes first, then the one that was named, then the loader's.
+            // The library of the driver's own release comes first, then the named installation, then the loader's.
             "opt/rocm/lib/libnoamd64.so.7",
             "named/lib/libnoamd64.so.7",
             "libnoamd64.so.8",
@@ -223,7 +263,7 @@ mod tests {
             "opt/rocm-6.4.1/lib/libnoamd64.so",
         ];
         assert_eq!(relative(&search, tree.path()), expected);
-        // Beside a driver that was named, only libraries that belong to it are taken.
+        // With a named driver, only libraries from its folder are taken.
         let options = GpuOptions { library: Some(at("opt/rocm-6.4.1/lib/x.so")), ..options };
         let search = Search::new(&options, Platform::Amd, names(), options.library.as_deref());
         let expected = ["opt/rocm-6.4.1/lib/x.so", "opt/rocm-6.4.1/lib/libnoamd64.so"];
@@ -231,7 +271,7 @@ mod tests {
         assert_eq!(relative(&Search::driver(&options, Platform::Amd, &["libnoamd64.so"]), tree.path()), expected[..1]);
     }
 
-    /// Whatever does not open is named with the loader's own reason, and hides nothing that comes after it.
+    /// Each library that does not open is listed with the loader's reason, and does not hide later candidates.
     #[test]
     fn an_error_names_everything_that_was_tried() {
         let tree = tree(&["lib/libnoamd64.so.8"]);
@@ -250,8 +290,31 @@ mod tests {
         }
     }
 
-    /// A library that is refused is passed over, and one that the process has already is preferred to one that it has
-    /// not.
+    /// An installation, an update and another loader path each change the state.
+    #[test]
+    fn the_state_changes_with_the_libraries() {
+        let tree = tree(&["home/lib/libother.so", "first/libnoamd64.so.7"]);
+        let at = |path: &str| tree.path().join(path);
+        let state = |options: &GpuOptions| {
+            let search = Search { after: Vec::new(), ..Search::new(options, Platform::Amd, names(), None) };
+            search.state(&options.loader_folders)
+        };
+        let options = GpuOptions { rocm_path: Some(at("home")), ..GpuOptions::default() };
+        let mut states = vec![state(&options)];
+        assert_eq!(state(&options), states[0]);
+        states.push(state(&GpuOptions { loader_folders: vec![at("first")], ..options.clone() }));
+        std::fs::write(at("home/lib/libnoamd64.so.8"), b"installed").unwrap();
+        states.push(state(&options));
+        std::fs::write(at("home/lib/libnoamd64.so.8"), b"a newer one").unwrap();
+        states.push(state(&options));
+        states.push(state(&GpuOptions { library: Some(at("home/lib/libother.so")), ..options }));
+        let named = states.last().unwrap();
+        assert!(named.contains("libother.so") && !named.contains(LOADER_LIST), "{named}");
+        let distinct: std::collections::HashSet<_> = states.iter().collect();
+        assert_eq!(distinct.len(), states.len(), "{states:?}");
+    }
+
+    /// A refused library is skipped, and a library that the process has already opened is preferred to others.
     #[test]
     fn the_library_that_is_loaded_already_is_taken() {
         let Some(stand_in) = devices::stand_in() else {
@@ -272,7 +335,7 @@ mod tests {
             if path == first { Err("too old".to_owned()) } else { Ok(path.to_path_buf()) }
         });
         assert_eq!((found.unwrap(), &seen[..1]), (second.clone(), &[first.clone()][..]));
-        // Refused or not, both are in the process now: the order is the usual one.
+        // Both libraries are in the process now, refused or not, so the usual order applies.
         assert_eq!(search().find(|_, path| Ok(path.to_path_buf())).unwrap(), first);
         let only_second = GpuOptions { rocm_path: Some(at("nowhere")), ..options.clone() };
         let found = Search::new(&only_second, Platform::Amd, names(), None).find(|_, path| Ok(path.to_path_buf()));

@@ -1,4 +1,4 @@
-//! Logits to candidates on the device: only what the sampler needs of a row comes to the host.
+//! Selection on the device, from logits to candidates: only the results that the sampler needs come to the host.
 
 mod alter;
 mod masks;
@@ -20,31 +20,33 @@ use super::transfers::Transfers;
 use super::{Device, DeviceBuffer, DeviceSlice, Event, HostBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::batch::Batch;
-use crate::selection::{BestTokens, DeviceRows, Draw, Drawn, MAX_TOP, Ranked, Selected, Selection, Wanted, Wish};
+use crate::selection::{
+    BestTokens, DeviceRows, Draw, Drawn, MAX_TOP, Ranked, SamplingRequest, Selected, Selection, Wanted,
+};
 use crate::{Error, Result};
 
-/// Memory and results of the selection kernels, and the results that came to the host last.
+/// Memory and results of the selection kernels, and the results last copied to the host.
 pub(super) struct Results {
     device: DeviceBuffer,
-    /// Results as they came to the host.
+    /// The host's copy of the results.
     host: HostBuffer,
-    /// Recorded behind the kernels of the last selection and the copy of their results. Once it has passed, the host's
-    /// buffer may be read, and all that the kernels were told may be written again.
+    /// Recorded after the kernels of the last selection and the copy of their results. Once it has passed, the host may
+    /// read the results and overwrite the kernels' inputs.
     arrived: Event,
-    /// Whether a step was begun after the last selection, which writes its own logits in the place of those.
+    /// True if a step has begun since the last selection. It overwrites the logits of that selection.
     overtaken: bool,
     alterations: Alterations,
     masks: Masks,
     max_rows: usize,
-    /// The wish of each row of the step.
+    /// The request of each row of the step.
     wanted: Vec<RowWanted>,
-    /// Whether any row wants its argmax.
+    /// True if any row requests its argmax.
     argmax: bool,
-    /// The rows of which a token is drawn.
+    /// The rows with a random draw of a token.
     draws: RowArgs<DrawRow>,
-    /// The rows of whose chosen token the rank is wanted.
+    /// The rows that request the rank of their chosen token.
     ranks: RowArgs<RankRow>,
-    /// The results as they came, in words.
+    /// The host's copy of the results, as words.
     words: Vec<u32>,
     tokens: Vec<u32>,
     /// Largest logit and log-sum-exp of each row.
@@ -54,13 +56,13 @@ pub(super) struct Results {
     unaltered: Top,
     drawn: Vec<Drawn>,
     ranked: Vec<Ranked>,
-    /// The rows that were wanted whole, one after the other.
+    /// The rows that were requested whole, one after the other.
     rows: Vec<f32>,
     /// The row that was fetched last.
     fetched: Vec<f32>,
 }
 
-/// Rows of logits on the device, and the tokens that may be chosen of them.
+/// Rows of logits on the device, and the tokens that may be chosen from them.
 struct LogitsRows<'a> {
     logits: DeviceSlice<'a>,
     num_rows: usize,
@@ -71,11 +73,11 @@ struct LogitsRows<'a> {
 #[derive(Clone, Copy)]
 struct RowWanted {
     wanted: Wanted,
-    /// Where it begins in `Results::rows` if it is wanted whole; its place among `Results::draws` if a token is drawn.
+    /// The row's start in `Results::rows` if it is requested whole; its index in `Results::draws` if a token is drawn.
     place: usize,
-    /// How many of its best tokens before its alteration are wanted.
+    /// The number of best tokens before its alteration that are requested.
     unaltered: usize,
-    /// Its place among `Results::ranks`, if it has one.
+    /// Its index in `Results::ranks`, if it has one.
     rank: Option<usize>,
 }
 
@@ -106,10 +108,11 @@ impl Results {
         })
     }
 
-    /// Notes that a step begins; returns where the tokens are that were chosen of the rows of the step before, by row.
+    /// Notes that a step begins. Returns the memory of the tokens chosen for the rows of the step before, indexed by
+    /// row.
     ///
     /// # Errors
-    /// `Error::Internal` where the batch names a row of which something else was wanted.
+    /// `Error::Internal` if the batch names a row that did not request its argmax.
     pub(super) fn begin_step(&mut self, batch: &Batch) -> Result<DeviceSlice<'_>> {
         let chooses = |row: u32| self.wanted.get(row as usize).is_some_and(|row| row.wanted == Wanted::Argmax);
         if let Some(chosen) = batch.chosen.iter().find(|chosen| self.overtaken || !chooses(chosen.row)) {
@@ -123,23 +126,23 @@ impl Results {
         self.device.slice().after(4 * word as u64)
     }
 
-    /// Notes what is wanted of each row, what alters it and which tokens may be chosen. A row for which there is no
-    /// room comes whole: the host does all that then.
-    fn note(&mut self, wishes: &[Wish<'_>], cols: usize) -> Result<()> {
+    /// Notes each row's request, its alteration and its mask. A row without room for them is copied whole, and the host
+    /// does the selection.
+    fn note(&mut self, sampling_requests: &[SamplingRequest<'_>], cols: usize) -> Result<()> {
         self.alterations.clear();
         self.masks.clear(cols);
         self.wanted.clear();
         self.draws.clear();
         self.ranks.clear();
         let (mut whole, mut width, mut unaltered) = (0, 0, 0);
-        for (row, wish) in (0..).zip(wishes) {
+        for (row, request) in (0..).zip(sampling_requests) {
             let alter = |alteration| self.alterations.add(row, alteration);
-            let chosen_here = wish.wanted != Wanted::Row
-                && (wish.mask.is_none() || self.masks.has_room())
-                && wish.alteration.as_ref().is_none_or(alter);
-            self.masks.add(wish.mask.filter(|_| chosen_here));
-            let wanted = if chosen_here { wish.wanted } else { Wanted::Row };
-            let of_row = if wanted == Wanted::Row { 0 } else { (wish.unaltered as usize).min(MAX_TOP).min(cols) };
+            let chosen_here = request.wanted != Wanted::Row
+                && (request.mask.is_none() || self.masks.has_room())
+                && request.alteration.as_ref().is_none_or(alter);
+            self.masks.add(request.mask.filter(|_| chosen_here));
+            let wanted = if chosen_here { request.wanted } else { Wanted::Row };
+            let of_row = if wanted == Wanted::Row { 0 } else { (request.unaltered as usize).min(MAX_TOP).min(cols) };
             let place = match wanted {
                 Wanted::Row => whole,
                 Wanted::Draw(Draw { top_p, uniform, per_logit, min_p, top_k }) => {
@@ -148,8 +151,8 @@ impl Results {
                 Wanted::Argmax | Wanted::Top { .. } | Wanted::Hidden => 0,
             };
             let chosen = match wanted {
-                Wanted::Argmax => Some(Places::chosen_token(wishes.len(), row as usize, None)),
-                Wanted::Draw(_) => Some(Places::chosen_token(wishes.len(), row as usize, Some(place))),
+                Wanted::Argmax => Some(Places::chosen_token(sampling_requests.len(), row as usize, None)),
+                Wanted::Draw(_) => Some(Places::chosen_token(sampling_requests.len(), row as usize, Some(place))),
                 Wanted::Top { .. } | Wanted::Row | Wanted::Hidden => None,
             };
             let rank = match chosen.filter(|_| of_row > 0) {
@@ -176,13 +179,13 @@ impl Results {
     }
 }
 
-/// Bytes of the most results of `rows` rows.
+/// Returns the most bytes of results for `rows` rows.
 fn result_bytes(rows: usize) -> u64 {
     let widths = Widths { top: MAX_TOP, unaltered: MAX_TOP, draws: rows, ranks: rows };
     Format::F32.bytes(1, Places::new(rows, widths).end.max(1))
 }
 
-/// Bytes on the device for steps of this size.
+/// Returns the bytes on the device for steps of this size.
 pub(super) fn device_bytes(limits: &StepLimits) -> u64 {
     let of_rows = rows::bytes::<DrawRow>(limits.logits_rows) + rows::bytes::<RankRow>(limits.logits_rows);
     result_bytes(limits.logits_rows) + (alter::bytes(limits) + masks::bytes(limits) + of_rows) as u64
@@ -199,16 +202,16 @@ impl Results {
         compute: &Compute,
         logits: &Buffer,
         cols: usize,
-        wishes: &[Wish<'_>],
+        sampling_requests: &[SamplingRequest<'_>],
     ) -> Result<()> {
-        let num_rows = wishes.len();
+        let num_rows = sampling_requests.len();
         if num_rows > self.max_rows {
             return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.max_rows)));
         }
         let launcher = compute.launcher();
         let from = logits.read_f32("logits", num_rows, cols)?;
         self.arrived.synchronize()?;
-        self.note(wishes, cols)?;
+        self.note(sampling_requests, cols)?;
         self.overtaken = false;
         let places = self.places();
         let rows = LogitsRows { logits: from, num_rows, cols, masks: NO_MASKS };
@@ -230,7 +233,7 @@ impl Results {
         let found = self.device.slice().part(bytes.start as u64, bytes.len() as u64)?;
         let host = &mut self.host.as_mut_slice()[bytes];
         if !host.is_empty() {
-            // SAFETY: the buffers are the backend's. The host's is read, and the device's written again, behind
+            // SAFETY: the buffers are the backend's. The host's is read, and the device's written again, only after
             // `arrived`.
             unsafe { stream.copy_to_host(host, found)? };
         }
@@ -238,7 +241,7 @@ impl Results {
     }
 
     /// # Errors
-    /// `Error::Internal` where the rows are not those of the last selection any more.
+    /// `Error::Internal` if a newer step has overwritten the rows of the last selection.
     fn check_rows(&self) -> Result<()> {
         if self.overtaken {
             Err(Error::internal("a row of logits behind which another step was begun"))
@@ -247,7 +250,7 @@ impl Results {
         }
     }
 
-    /// Bytes of the results that a selection leaves.
+    /// Returns the byte range of a selection's results.
     fn found(&self, places: &Places) -> Range<usize> {
         let first = if self.argmax { places.tokens } else { places.drawn };
         4 * first..4 * places.end
@@ -269,12 +272,12 @@ impl Results {
             share: count(share)?,
         };
         let grid = [count(num_rows)?, count(cols.div_ceil(share))?, 1];
-        // SAFETY: the logits' room was checked, the results' is that of `max_rows`, and where rows are split there are
-        // no more blocks than multiprocessors, whose partial results are few; one stream.
+        // SAFETY: the logits' room was checked, and the results' is that of `max_rows`. Where rows are split there are
+        // no more blocks than multiprocessors, whose partial results are few. There is one stream.
         unsafe { launcher.launch(ARGMAX, ONCE, grid, &args) }
     }
 
-    /// Queues `top_k`, unless no row wants candidates.
+    /// Queues `top_k`, unless no row requests candidates.
     fn queue_top_k(&self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &TopPlaces) -> Result<()> {
         let &LogitsRows { logits, num_rows, cols, masks } = rows;
         let width = (places.logits - places.ids) / num_rows.max(1);
@@ -295,31 +298,31 @@ impl Results {
         unsafe { launcher.launch(TOP_K, ONCE, [count(num_rows)?, 1, 1], &args) }
     }
 
-    /// Queues `draw` for the rows of which a token is drawn.
+    /// Queues `draw` for the rows with a random draw.
     fn queue_draw(&mut self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
         if self.draws.is_empty() {
             return Ok(());
         }
         // SAFETY: the selection before this one has run, and its copy with it.
-        let wishes = unsafe { self.draws.queue(launcher.stream())? };
+        let requests = unsafe { self.draws.queue(launcher.stream())? };
         let &LogitsRows { logits, cols, masks, .. } = rows;
         let found = self.at(places.drawn)?.ptr();
-        let args = DrawArgs { logits: logits.ptr(), rows: wishes, found, masks, cols: count(cols)? };
+        let args = DrawArgs { logits: logits.ptr(), rows: requests, found, masks, cols: count(cols)? };
         // SAFETY: the logits' room was checked, the results' is that of `max_rows`.
         unsafe { launcher.launch(DRAW, ONCE, [count(self.draws.len())?, 1, 1], &args) }
     }
 
-    /// Queues `rank_tokens` for the rows of whose token, which was chosen before, the rank is wanted.
+    /// Queues `rank_tokens` for the rows that request the rank of their token, which was chosen before.
     fn queue_ranks(&mut self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
         if self.ranks.is_empty() {
             return Ok(());
         }
         // SAFETY: as above.
-        let wishes = unsafe { self.ranks.queue(launcher.stream())? };
+        let requests = unsafe { self.ranks.queue(launcher.stream())? };
         let &LogitsRows { logits, cols, .. } = rows;
         let args = RankArgs {
             logits: logits.ptr(),
-            rows: wishes,
+            rows: requests,
             tokens: self.at(0)?.ptr(),
             altered: self.alterations.all_tokens()?.ptr(),
             found: self.at(places.ranks)?.ptr(),
@@ -329,7 +332,7 @@ impl Results {
         unsafe { launcher.launch(RANK_TOKENS, ONCE, [count(self.ranks.len())?, 1, 1], &args) }
     }
 
-    /// Waits for what the kernels left, then brings the rows that are wanted whole.
+    /// Waits for the kernels' results, then copies the rows that are requested whole.
     pub(super) fn collect<'a>(
         &'a mut self,
         stream: &'a Stream,
@@ -377,7 +380,7 @@ struct Rows<'a> {
     cols: usize,
 }
 
-/// One row of logits.
+/// Returns one row of logits.
 fn row_of(logits: DeviceSlice<'_>, row: usize, cols: usize) -> Result<DeviceSlice<'_>> {
     logits.part(4 * (row * cols) as u64, 4 * cols as u64)
 }
@@ -418,7 +421,7 @@ impl DeviceRows for Rows<'_> {
         let fetched = &mut results.fetched;
         fetched.clear();
         transfers.read(stream, row_of(*logits, row, *cols)?, |bytes| fetched.extend(floats(bytes)))?;
-        // The row's logits before its alteration are with its tokens on the device.
+        // The row's unaltered logits are on the device, next to its tokens.
         if let Some(from) = results.alterations.tokens_of(row)? {
             let mut tokens = Vec::with_capacity(from.bytes() as usize);
             transfers.read(stream, from, |bytes| tokens.extend_from_slice(bytes))?;

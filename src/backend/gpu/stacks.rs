@@ -1,5 +1,5 @@
-//! How a stack of matrices lies on the device: computed before anything is uploaded, since the shapes of products
-//! follow from it.
+//! The layout of a stack of matrices on the device. It is computed before anything is uploaded, because the shapes of
+//! products depend on it.
 
 use super::KernelType;
 use super::arena::aligned;
@@ -8,17 +8,17 @@ use crate::backend::LinearPart;
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
-/// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
+/// Returns the type of a tensor on the device: its own, in tiles, or else f16 after dequantisation.
 pub(super) fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
 }
 
-/// Bytes of all numbers of a tensor as f32, with the gap behind them.
+/// Returns the bytes of all numbers of a tensor as f32, with the gap that follows them.
 pub(super) fn values_bytes(tensor: &TensorView<'_>) -> u64 {
     aligned(4 * (tensor.rows * tensor.cols) as u64)
 }
 
-/// Bytes of a tensor on the device.
+/// Returns the bytes of a tensor on the device.
 pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
     aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
 }
@@ -28,11 +28,11 @@ pub(super) struct Layout {
     pub starts: Vec<u64>,
     pub segments: Vec<Run>,
     pub bytes: u64,
-    /// Bytes of all outputs' biases, f32, which are an allocation of their own; 0 where no matrix has one.
+    /// Bytes of all outputs' biases in f32, which get a separate allocation; 0 if no matrix has a bias.
     pub bias_bytes: u64,
 }
 
-/// Whole tiles of one type that follow each other, which are one matrix to the kernels.
+/// Consecutive whole tiles of one type, which kernels treat as one matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub ty: KernelType,

@@ -1,7 +1,8 @@
-//! The integers of a step: a page-locked buffer, which the step's first kernel copies to the device. Two buffers take
-//! turns, so that one is written while the step of the other runs. A recorded step is padded to its size, so each of
-//! its arrays has the same place whenever it is repeated; the block tables, whose length differs, come last.
+//! The integers of a step: a page-locked buffer, which the step's first kernel copies to the device. Two buffers
+//! alternate, so one is written while the step of the other runs. A captured step is padded to its size, so each array
+//! has the same place in every replay. The block tables come last, since their length varies.
 
+mod segments;
 mod states;
 
 use std::ops::Range;
@@ -9,14 +10,15 @@ use std::ops::Range;
 use super::args::{CHOSEN_TOKEN, COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
 use super::buffer::count;
 use super::checks::Check;
-use super::tuning::{LEAST_PREFILL_ROWS, Tuning};
+use super::tuning::Tuning;
 use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, MappedBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
 use crate::{Error, Result};
+use segments::{Segment, Tile};
 
-/// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks.
+/// Bytes before the words that `copy_step` copies: one line per block of the kernel.
 pub(super) const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;
 
 /// Lengths of the arrays of a step.
@@ -24,8 +26,9 @@ pub(super) const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;
 struct Sizes {
     tokens: usize,
     seqs: usize,
-    /// Sequences as attention counts them: in batch-invariant mode each token is one.
-    attention_seqs: usize,
+    /// Segments, which are the sequences of attention.
+    segments: usize,
+    prefill_items: usize,
     logits_rows: usize,
     groups: usize,
     copies: usize,
@@ -35,40 +38,41 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes of the largest step.
-    fn largest(limits: &StepLimits, tuning: &Tuning) -> Self {
+    /// Returns the sizes of the largest step.
+    fn largest(limits: &StepLimits) -> Self {
         let StepLimits { tokens, seqs, logits_rows, groups, .. } = *limits;
-        let attention_seqs = if tuning.attention.by_token { tokens } else { seqs };
+        // An image has a segment of its own.
+        let (segments, prefill_items) = (tokens, tokens);
         let (copies, table_entries) = (limits.copies(), limits.table_entries());
         let state_writes = limits.has_states().then(|| limits.state_writes.max(states::of_single_rows(seqs)));
-        Self { tokens, seqs, attention_seqs, logits_rows, groups, copies, state_writes, table_entries }
+        Self { tokens, seqs, segments, prefill_items, logits_rows, groups, copies, state_writes, table_entries }
     }
 }
 
-/// Words of a cache line: every array begins one, and every line of the header is one.
+/// Words of a cache line: each array and each line of the header starts at one.
 const LINE: usize = 2 * COPY_STEP_LINE as usize;
 
 /// Start of each array, in words.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     token_ids: usize,
-    /// Token ids, with a recorded step's padding.
+    /// Token ids, including the padding of a captured step.
     num_token_ids: usize,
     positions: usize,
-    /// Slots of the first group; those of each next group begin `slots_of_group` words behind.
+    /// Slots of the first group; each next group's begin `slots_of_group` words later.
     slots: usize,
     slots_of_group: usize,
     q_start: usize,
     context_lens: usize,
-    /// Block starts of the first group; those of each next group begin `block_start_of_group` words behind. They count
-    /// from the start of all groups' tables, which lie one behind the other.
+    /// Block starts of the first group; each next group's begin `block_start_of_group` words later. They count from the
+    /// start of all groups' tables, which follow each other.
     block_start: usize,
     block_start_of_group: usize,
     decode_items: usize,
     prefill_items: usize,
     logits_indices: usize,
     copies: usize,
-    /// The sequence of each row; sequences and their first rows as the batch has them, whatever attention counts.
+    /// The sequence of each row, with the sequences and first rows of the batch, which are not those of segments.
     state_sequences: usize,
     state_starts: usize,
     state_reads: usize,
@@ -86,23 +90,23 @@ impl Layout {
             at += words.next_multiple_of(LINE);
             start
         };
-        let Sizes { tokens, seqs, attention_seqs, logits_rows, groups, copies, state_writes, table_entries } = sizes;
+        let Sizes { tokens, seqs, segments, prefill_items, logits_rows, groups, copies, state_writes, table_entries } =
+            sizes;
         let for_states = |words: usize| if state_writes.is_some() { words } else { 0 };
-        let prefill_items = 2 * (seqs + tokens.div_ceil(LEAST_PREFILL_ROWS));
         let slots_of_group = tokens.next_multiple_of(LINE);
-        let block_start_of_group = attention_seqs.next_multiple_of(LINE);
+        let block_start_of_group = segments.next_multiple_of(LINE);
         Self {
             token_ids: take(tokens),
             num_token_ids: tokens,
             positions: take(tokens),
             slots: take(groups * slots_of_group),
             slots_of_group,
-            q_start: take(attention_seqs + 1),
-            context_lens: take(attention_seqs),
+            q_start: take(segments + 1),
+            context_lens: take(segments),
             block_start: take(groups * block_start_of_group),
             block_start_of_group,
-            decode_items: take(attention_seqs),
-            prefill_items: take(prefill_items),
+            decode_items: take(segments),
+            prefill_items: take(2 * prefill_items),
             logits_indices: take(logits_rows),
             copies: take(2 * copies),
             state_sequences: take(for_states(tokens)),
@@ -116,34 +120,32 @@ impl Layout {
     }
 }
 
-/// The numbers that the device was last told, and their places there.
+/// The integers that the device got last, and their places on it.
 pub struct StepInputs {
     limits: StepLimits,
     /// Layout of the step that was begun last.
     layout: Layout,
-    /// Where it says `by_token`, each token is a sequence of its own to attention: its result then comes about in one
-    /// way, whatever its chunk.
     tuning: Tuning,
     device: DeviceBuffer,
     turns: [Turn; TURNS],
-    /// The one of them that holds the step that was begun last.
+    /// The turn of the step that was begun last.
     turn: usize,
     shape: StepShape,
-    /// Last position, sequence, and first row within the sequence of each item of prefill in the batch.
-    tiles: Vec<(u32, u32, u32)>,
-    /// Range of the step's copies that each group of the batch has.
+    segments: Vec<Segment>,
+    tiles: Vec<Tile>,
+    /// For each group of the batch, the range of its copies among the step's.
     copies: Vec<Range<usize>>,
     /// Checks that the batch has passed.
     checked: Vec<Check>,
 }
 
-/// Steps whose integers the host holds: of one that runs, and of one that is queued behind it.
+/// Steps whose integers the host holds: one that runs, and one queued after it.
 pub(super) const TURNS: usize = 2;
 
 struct Turn {
     host: MappedBuffer,
-    /// Recorded behind the copy that was queued last, or the graph that it is part of: once it has passed, the host's
-    /// buffer may be written again.
+    /// Recorded after the last copy, or after the graph that contains it. Once it has passed, the host's buffer may be
+    /// written again.
     copied: Event,
 }
 
@@ -151,14 +153,17 @@ struct Turn {
 #[derive(Debug, Clone, Default)]
 pub struct StepShape {
     pub tokens: usize,
-    /// Sequences with one row, for the decode kernel, without padding; and tiles of the others, for the prefill kernel.
+    /// Segments for the decode kernel, without padding.
     pub decode_items: usize,
-    pub prefill_items: usize,
-    /// Most splits of a context, among the sequences with one row.
+    /// Tiles of the others, for the prefill kernel: those of text, then those of images whose tokens attend to each
+    /// other.
+    pub text_tiles: usize,
+    pub image_tiles: usize,
+    /// The most splits of a context, among sequences with one row.
     pub context_splits: u32,
     /// The longest context among the others, in tokens.
     pub prefill_context: u32,
-    /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
+    /// Every sequence has one row and needs its logits, and no block is copied: the step may be captured.
     pub pure_decode: bool,
 }
 
@@ -173,7 +178,7 @@ impl Words<'_> {
     }
 }
 
-/// Tells `copy_step` how many words there are, which it copies in pairs; returns their place.
+/// Tells `copy_step` the number of words, which it copies in pairs; returns their memory.
 pub(super) fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
     let (header, places) = host.as_chunks_mut().0.split_at_mut(COPY_HEADER / 4);
     for line in header.chunks_exact_mut(LINE) {
@@ -182,7 +187,7 @@ pub(super) fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
     places
 }
 
-/// Token ids among a step's words, the first of them, and where those are that the step before has chosen.
+/// The token ids at the start of a step's words, and the memory of the tokens chosen by the step before.
 pub(super) struct TokenIds<'a> {
     pub count: usize,
     pub chosen: DeviceSlice<'a>,
@@ -192,8 +197,8 @@ pub(super) struct TokenIds<'a> {
 ///
 /// # Safety
 /// `from` is a `MappedBuffer`: a header (`COPY_HEADER`), then the words. It does not change before the stream has
-/// passed the copy; `out` has room for all of them, and `least` is not above their number. Token ids that are marked
-/// (`CHOSEN_TOKEN`) name words of `chosen`, which hold tokens when the stream comes to the copy.
+/// passed the copy. `out` has room for all of them, and `least` is at most their number. Marked token ids
+/// (`CHOSEN_TOKEN`) name words of `chosen`, which hold tokens when the stream reaches the copy.
 pub(super) unsafe fn launch_copy(
     stream: &Stream,
     copy_step: &Function,
@@ -211,7 +216,7 @@ pub(super) unsafe fn launch_copy(
 
 impl StepInputs {
     pub fn new(device: &Device, limits: StepLimits, tuning: Tuning) -> Result<Self> {
-        let layout = Layout::new(Sizes::largest(&limits, &tuning));
+        let layout = Layout::new(Sizes::largest(&limits));
         let bytes = 4 * layout.end;
         let host = || MappedBuffer::new(device, COPY_HEADER + bytes);
         let turn = || -> Result<Turn> { Ok(Turn { host: host()?, copied: Event::new(device)? }) };
@@ -223,18 +228,19 @@ impl StepInputs {
             turns: [turn()?, turn()?],
             turn: 0,
             shape: StepShape::default(),
+            segments: Vec::new(),
             tiles: Vec::new(),
             copies: Vec::new(),
             checked: Vec::new(),
         })
     }
 
-    /// Bytes held on the device.
+    /// Returns the bytes held on the device.
     pub fn device_bytes(&self) -> u64 {
         self.device.bytes()
     }
 
-    /// Sizes of the step that was begun last.
+    /// Returns the sizes of the step that was begun last.
     pub fn shape(&self) -> &StepShape {
         &self.shape
     }
@@ -247,16 +253,16 @@ impl StepInputs {
         self.turn
     }
 
-    /// The largest batch of single rows.
+    /// Returns the size of the largest batch of single rows.
     pub fn most_decodes(&self) -> usize {
         self.limits.most_decodes()
     }
 
-    /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies, to the buffer of
-    /// that turn, or of the next. Behind a batch of single rows lie `padded` in all, which do nothing.
+    /// Checks the batch and writes its integers to the buffer of that turn, or of the next. `bring` or a captured graph
+    /// copies them. A batch of single rows is padded to `padded` rows, and the padding rows do nothing.
     ///
     /// # Errors
-    /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
+    /// `Error::Internal` for a batch that contradicts itself or exceeds the limits.
     pub fn begin(&mut self, batch: &Batch, turn: Option<usize>, padded: impl Fn(usize) -> usize) -> Result<()> {
         validate_batch(batch)?;
         let (tokens, seqs) = (batch.num_tokens(), batch.num_seqs());
@@ -292,16 +298,17 @@ impl StepInputs {
             && !groups.is_empty()
             && batch.cu_seqlens_q.iter().enumerate().all(|(i, &start)| start as usize == i);
         let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
-        let by_token = self.tuning.attention.by_token;
-
-        // In a batch of single rows, `padded` alone says where everything is.
+        segments::of_batch(batch, self.tuning.attention.by_token, &mut self.segments);
+        segments::tiles(&self.segments, &batch.positions, self.tuning.attention.prefill_rows, &mut self.tiles);
+        // In a batch of single rows, the layout depends only on `padded`.
         let seqs_there = if pure_decode { padded } else { seqs };
         self.layout = Layout::new(Sizes {
             tokens: padded,
             seqs: seqs_there,
-            attention_seqs: if by_token { padded } else { seqs_there },
+            segments: if pure_decode { padded } else { self.segments.len() },
+            prefill_items: self.tiles.len(),
             logits_rows: if pure_decode { padded } else { rows },
-            // A recorded step finds everything in its place, whatever groups the batch has.
+            // A captured step needs fixed places, whatever groups the batch has.
             groups: limits.groups,
             copies,
             state_writes: limits.has_states().then(|| if pure_decode { states::of_single_rows(padded) } else { kept }),
@@ -317,7 +324,7 @@ impl StepInputs {
         for chosen in &batch.chosen {
             words.put(at.token_ids + chosen.index as usize, [CHOSEN_TOKEN | chosen.row]);
         }
-        words.put(at.positions, batch.positions.iter().copied().chain(padding(0)));
+        words.put(at.positions, batch.first_rope_positions().iter().copied().chain(padding(0)));
         for (i, group) in groups.iter().enumerate() {
             let slots = group.slot_mapping.iter().copied();
             words.put(at.slots + i * at.slots_of_group, slots.chain(padding(NO_SLOT)));
@@ -340,58 +347,29 @@ impl StepInputs {
         words.put(at.tables, groups.iter().flat_map(|group| group.block_tables.iter().copied()));
         let mut tables = 0;
         for (i, group) in groups.iter().enumerate() {
-            let start_of = |seq: usize| tables + group.cu_blocks[seq];
-            let at = at.block_start + i * at.block_start_of_group;
-            match by_token {
-                true => {
-                    let rows = (0..seqs).flat_map(|seq| batch.tokens_of(seq).map(move |_| seq));
-                    words.put(at, rows.map(start_of).chain(padding(0)));
-                }
-                false => words.put(at, (0..seqs).map(start_of).chain(padding(0))),
-            }
+            let starts = self.segments.iter().map(|segment| tables + group.cu_blocks[segment.seq]);
+            words.put(at.block_start + i * at.block_start_of_group, starts.chain(padding(0)));
             tables += group.block_tables.len() as u32;
         }
 
-        self.tiles.clear();
-        let mut decode_items = 0;
-        if by_token {
-            words.put(at.q_start, 0..=padded as u32);
-            words.put(at.context_lens, batch.positions.iter().map(|position| position + 1).chain(padding(0)));
-            words.put(at.decode_items, 0..padded as u32);
-            decode_items = tokens;
-        } else {
-            words.put(at.q_start, batch.cu_seqlens_q.iter().copied().chain(tokens as u32 + 1..=padded as u32));
-            words.put(at.context_lens, batch.context_lens.iter().copied().chain(padding(0)));
-            let prefill_rows = self.tuning.attention.prefill_rows;
-            for seq in 0..seqs {
-                let rows_of = batch.tokens_of(seq);
-                match rows_of.len() {
-                    1 => {
-                        words.put(at.decode_items + decode_items, [seq as u32]);
-                        decode_items += 1;
-                    }
-                    rows => {
-                        let end = |first: usize| rows_of.start + rows.min(first + prefill_rows);
-                        let tile = |first| (batch.positions[end(first) - 1], seq as u32, first as u32);
-                        self.tiles.extend((0..rows).step_by(prefill_rows).map(tile));
-                    }
-                }
-            }
-            // They are sorted by last position, which says how many keys they see: those with the most work start
-            // first.
-            self.tiles.sort_unstable_by(|one, other| other.cmp(one));
-            words.put(at.prefill_items, self.tiles.iter().flat_map(|&(_, seq, first)| [seq, first]));
-            words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
-        }
+        let starts = self.segments.iter().map(|segment| segment.tokens.start as u32);
+        words.put(at.q_start, starts.chain(tokens as u32..=padded as u32));
+        words.put(at.context_lens, self.segments.iter().map(|segment| segment.context).chain(padding(0)));
+        let decodes = (0..).zip(&self.segments).filter(|(_, segment)| segment.is_decode).map(|(index, _)| index);
+        let decode_items = decodes.clone().count();
+        words.put(at.decode_items, decodes.chain(tokens as u32..padded as u32));
+        words.put(at.prefill_items, self.tiles.iter().flat_map(|tile| [tile.segment, tile.first_row]));
 
         let longest = |alone: bool| {
             let these = (0..seqs).filter(|&seq| (batch.tokens_of(seq).len() == 1) == alone);
             these.map(|seq| batch.context_lens[seq]).max().unwrap_or(0)
         };
+        let text_tiles = self.tiles.partition_point(|tile| !tile.is_image);
         self.shape = StepShape {
             tokens,
             decode_items,
-            prefill_items: self.tiles.len(),
+            text_tiles,
+            image_tiles: self.tiles.len() - text_tiles,
             context_splits: self.tuning.context_splits(longest(true)),
             prefill_context: longest(false),
             pure_decode,
@@ -400,30 +378,30 @@ impl StepInputs {
         Ok(())
     }
 
-    /// Queues the copy of the step's numbers: whatever is queued after it finds them. `chosen` are the tokens that the
-    /// step before has chosen, by their rows.
+    /// Queues the copy of the step's integers, for all work queued after it. `chosen` holds the tokens that the step
+    /// before has chosen, by row.
     pub fn bring(&mut self, stream: &Stream, copy_step: &Function, chosen: DeviceSlice<'_>) -> Result<()> {
         self.queue_copy(stream, copy_step, chosen)?;
         self.mark_copied(stream)
     }
 
-    /// Queues the copy alone, as a recording holds it.
+    /// Queues only the copy, as a captured graph contains it.
     pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function, chosen: DeviceSlice<'_>) -> Result<()> {
         let Layout { num_token_ids, tables, .. } = self.layout;
         let (from, token_ids) = (self.turns[self.turn].host.slice(), TokenIds { count: num_token_ids, chosen });
-        // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
-        // device's is on this stream, before the copy or behind it. Token ids come first, and `begin` marked rows of
-        // the step before alone.
+        // SAFETY: the layout ends inside both buffers. The host's is written again only after `copied`; the device's is
+        // read only on this stream, before or after the copy. Token ids come first, and `begin` marked only rows of the
+        // step before.
         unsafe { launch_copy(stream, copy_step, from, self.device.slice(), tables, token_ids) }
     }
 
-    /// Notes that the copy was queued on the stream, by itself or with a recording. After an error nothing tells when
-    /// it has read the host's memory: the stream has to be waited for before the next step begins.
+    /// Notes that the copy was queued on the stream, directly or in a captured graph. After an error nothing tells when
+    /// it has read the host's memory, so the stream must be waited for before the next step begins.
     pub fn mark_copied(&mut self, stream: &Stream) -> Result<()> {
         self.turns[self.turn].copied.record(stream)
     }
 
-    /// Checks the batch, once per step: layers ask for the same.
+    /// Runs a check once per step, since several layers ask for it.
     ///
     /// # Errors
     /// The errors of `Check::run`.
@@ -435,7 +413,7 @@ impl StepInputs {
         Ok(())
     }
 
-    /// The checks that the batch has passed.
+    /// Returns the checks that the batch has passed.
     pub fn checked(&self) -> &[Check] {
         &self.checked
     }
@@ -468,7 +446,7 @@ impl StepInputs {
         self.at(self.layout.block_start + group * self.layout.block_start_of_group)
     }
 
-    /// The block tables of all groups.
+    /// Returns the block tables of all groups.
     pub fn block_tables(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.tables)
     }
@@ -485,14 +463,14 @@ impl StepInputs {
         self.at(self.layout.logits_indices)
     }
 
-    /// Pairs of blocks of a group, and how many pairs there are.
+    /// Returns a group's pairs of blocks to copy, and their number.
     pub fn copies(&self, group: usize) -> Result<(DeviceSlice<'_>, usize)> {
         let copies = self.copies.get(group).cloned().unwrap_or_default();
         Ok((self.at(self.layout.copies + 2 * copies.start)?, copies.len()))
     }
 }
 
-/// Bytes of the largest step, for budgeting.
-pub(super) fn device_bytes(limits: &StepLimits, tuning: &Tuning) -> u64 {
-    4 * Layout::new(Sizes::largest(limits, tuning)).end as u64
+/// Returns the bytes of the largest step, for budgeting.
+pub(super) fn device_bytes(limits: &StepLimits) -> u64 {
+    4 * Layout::new(Sizes::largest(limits)).end as u64
 }

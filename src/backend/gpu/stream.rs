@@ -1,4 +1,4 @@
-//! Streams (queues of work on the device) and the events between them.
+//! Streams (in-order queues of work on the device) and the events between them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,13 @@ use super::queue::Queue;
 use super::sys::{EventHandle, StreamHandle};
 use crate::{Error, Result};
 
-/// A queue of work that runs in the order in which it was put here. Drop waits for it.
+/// A queue of work that runs in order. Drop waits for it.
 pub struct Stream {
     queue: Arc<Queue>,
 }
 
 impl Stream {
-    /// A stream that runs beside all others, the default stream included.
+    /// Creates a stream that runs concurrently with all others, including the default stream.
     pub fn new(device: &Device) -> Result<Self> {
         device.check()?;
         let handle = device.call(|driver| driver.create_stream())?;
@@ -28,12 +28,12 @@ impl Stream {
         &self.queue.device
     }
 
-    /// The driver's handle, for calls that are not the driver's.
+    /// Returns the driver's handle, for calls of other libraries.
     pub(super) fn handle(&self) -> StreamHandle {
         self.queue.handle
     }
 
-    /// Waits until everything put here so far has run; what failed on the way is reported here.
+    /// Waits until everything queued so far has run, and reports its failures.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream lives.
         self.device().call(|driver| unsafe { driver.synchronize_stream(self.queue.handle) })
@@ -42,10 +42,10 @@ impl Stream {
     /// Queues a copy of (page-locked) host memory to the start of `dst`.
     ///
     /// # Errors
-    /// `Error::Internal` if `dst` has no such room.
+    /// `Error::Internal` if `dst` is too small.
     ///
     /// # Safety
-    /// Until the stream has passed the copy, both stay alive, `src` unchanged, and nothing else uses `dst`.
+    /// Until the stream has passed the copy, both stay alive, `src` does not change, and nothing else uses `dst`.
     pub unsafe fn copy_to_device(&self, dst: DeviceSlice<'_>, src: &[u8]) -> Result<()> {
         let (from, bytes) = (src.as_ptr(), src.len());
         let to = start_of(dst, bytes as u64)?;
@@ -53,7 +53,7 @@ impl Stream {
         self.device().call(|driver| unsafe { driver.copy_to_device(to, from, bytes, self.queue.handle) })
     }
 
-    /// Queues a copy of the start of `src` to (page-locked) host memory, all of which it fills.
+    /// Queues a copy of the start of `src`, which fills all of `dst` in (page-locked) host memory.
     ///
     /// # Errors
     /// `Error::Internal` if `src` is shorter.
@@ -64,14 +64,14 @@ impl Stream {
     pub unsafe fn copy_to_host(&self, dst: &mut [u8], src: DeviceSlice<'_>) -> Result<()> {
         let (to, bytes) = (dst.as_mut_ptr(), dst.len());
         let from = start_of(src, bytes as u64)?;
-        // SAFETY: there are so many bytes, and the rest is the caller's promise.
+        // SAFETY: `src` has that many bytes, and the rest is the caller's promise.
         self.device().call(|driver| unsafe { driver.copy_to_host(to, from, bytes, self.queue.handle) })
     }
 
     /// Queues a copy of all of `src` to the start of `dst`.
     ///
     /// # Errors
-    /// `Error::Internal` if `dst` has no such room.
+    /// `Error::Internal` if `dst` is too small.
     ///
     /// # Safety
     /// Both do not overlap, stay alive and are not used otherwise until the stream has passed the copy.
@@ -98,8 +98,8 @@ impl Stream {
     /// `Error::Internal` for a grid that the device cannot run.
     ///
     /// # Safety
-    /// `A` is the kernel's argument struct, and its pointers hold for what the kernel does with them until the stream
-    /// has passed it.
+    /// `A` is the kernel's argument struct, and its pointers are valid for the kernel's accesses until the stream has
+    /// passed it.
     pub unsafe fn launch<A: KernelArgs>(&self, function: &Function, grid: [u32; 3], args: &A) -> Result<()> {
         self.device().check()?;
         function.check_grid(self.device().properties(), grid)?;
@@ -115,8 +115,8 @@ impl Stream {
             .map_err(|error| function.name_in(error))
     }
 
-    /// Like `launch`, for a kernel that has ended when any of those put here after it starts. Other kernels are sure to
-    /// have ended only from the later one's `pdl_wait` on.
+    /// Like `launch`, but the kernel has ended before any later kernel on this stream starts. Other kernels are known
+    /// to have ended only after the later kernel's `pdl_wait`.
     ///
     /// # Errors
     /// See `launch`.
@@ -130,15 +130,16 @@ impl Stream {
         Ok(())
     }
 
-    /// Begins a capture: up to `end_capture`, what this thread puts on the stream is recorded instead of run.
+    /// Begins a capture: until `end_capture`, work that this thread queues on the stream is captured instead of
+    /// executed.
     pub fn begin_capture(&self) -> Result<()> {
         self.device().check()?;
         // SAFETY: the stream lives.
         self.device().call(|driver| unsafe { driver.begin_capture(self.queue.handle) })
     }
 
-    /// Makes a graph of what was put here since `begin_capture`. It is to be called also when some of it failed: it
-    /// then fails too, but the stream is usable again.
+    /// Ends the capture and makes a graph of its work. It must be called even if some of that work failed. It then
+    /// fails, too, but the stream is usable again.
     pub fn end_capture(&self) -> Result<Graph> {
         let device = self.device();
         // SAFETY: the stream lives.
@@ -156,7 +157,7 @@ impl Stream {
     }
 }
 
-/// Address at which a copy of `bytes` begins.
+/// Returns the address at which a copy of `bytes` begins.
 fn start_of(slice: DeviceSlice<'_>, bytes: u64) -> Result<u64> {
     match bytes <= slice.bytes() {
         true => Ok(slice.ptr().address()),
@@ -164,7 +165,7 @@ fn start_of(slice: DeviceSlice<'_>, bytes: u64) -> Result<u64> {
     }
 }
 
-/// A point in a stream that others can wait for. Before the first `record` it counts as passed.
+/// A point in a stream that others can wait for. An event that was never recorded counts as passed.
 pub struct Event {
     device: Device,
     handle: EventHandle,
@@ -177,7 +178,7 @@ impl Event {
         Ok(Self { device: device.clone(), handle })
     }
 
-    /// Moves the event to the stream's end as it is now.
+    /// Moves the event to the present end of the stream.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both live.
         self.device.call(|driver| unsafe { driver.record_event(self.handle, stream.queue.handle) })

@@ -1,16 +1,15 @@
-//! Copies from the device to the host, through one page-locked area. They note whether queued work may still use
+//! Copies between the device and the host through one page-locked area. It also tracks if queued work may still use
 //! page-locked memory.
 
 use super::{Device, DeviceSlice, HostBuffer, Stream};
 use crate::Result;
 
-/// Bytes that come to the host at once.
+/// Bytes that one copy moves at most.
 const STAGING_BYTES: usize = 4 << 20;
 
 pub(super) struct Transfers {
     staging: HostBuffer,
-    /// Whether queued work may use page-locked memory, and nobody has waited for it: a step runs, or one did not come
-    /// to its end.
+    /// True if queued work may use page-locked memory and nobody has waited for it: a step runs, or one failed halfway.
     unsettled: bool,
 }
 
@@ -24,14 +23,14 @@ impl Transfers {
         self.unsettled = true;
     }
 
-    /// Notes that nothing that was queued uses page-locked memory, but for what an event marks.
+    /// Notes that no queued work uses page-locked memory, except for work that an event marks.
     pub(super) fn settled(&mut self) {
         self.unsettled = false;
     }
 
-    /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and
-    /// what was queued before a failed launch runs all the same: both may still read or write page-locked memory, which
-    /// the next step is about to use. Until a wait succeeds, every step fails here; none uses the memory.
+    /// Waits for work of a failed step. Even if a wait or a launch fails, earlier work on the stream still runs. It may
+    /// read or write page-locked memory, which the next step is about to use. Until a wait succeeds, every step fails
+    /// here and none uses the memory.
     pub(super) fn settle(&mut self, stream: &Stream) -> Result<()> {
         if self.unsettled {
             stream.synchronize()?;
@@ -40,7 +39,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// Brings device memory to the host, piece by piece, and shows each piece to `take`.
+    /// Copies device memory to the host piece by piece, and passes each piece to `take`.
     pub(super) fn read(&mut self, stream: &Stream, from: DeviceSlice<'_>, mut take: impl FnMut(&[u8])) -> Result<()> {
         let mut rest = from;
         while rest.bytes() > 0 {
@@ -55,6 +54,26 @@ impl Transfers {
             take(&self.staging.as_slice()[..piece as usize]);
             rest = rest.after(piece)?;
         }
+        Ok(())
+    }
+
+    /// Copies floats from the host to the beginning of device memory, piece by piece.
+    pub(super) fn write(&mut self, stream: &Stream, to: DeviceSlice<'_>, values: &[f32]) -> Result<()> {
+        // Queued work may still read the page-locked area, or the memory that is written here.
+        self.unsettled = true;
+        stream.synchronize()?;
+        let mut rest = to;
+        for piece in values.chunks(STAGING_BYTES / size_of::<f32>()) {
+            let bytes = size_of_val(piece);
+            let from = &mut self.staging.as_mut_slice()[..bytes];
+            from.as_chunks_mut().0.iter_mut().zip(piece).for_each(|(bytes, value)| *bytes = value.to_ne_bytes());
+            // SAFETY: the area is written again only after the stream was waited for; the memory is the backend's,
+            // which keeps it until it has waited, and nothing else uses it, since the stream was waited for.
+            unsafe { stream.copy_to_device(rest, &self.staging.as_slice()[..bytes])? };
+            stream.synchronize()?;
+            rest = rest.after(bytes as u64)?;
+        }
+        self.unsettled = false;
         Ok(())
     }
 }

@@ -1,12 +1,27 @@
-//! The GPU's side of `rocmforge doctor --test`, beside serving: loaders for the cases of every backend.
+//! The GPU's part of `rocmforge doctor --test`: loaders for the cases of every backend.
 
-use super::{Device, GpuLoader};
+use super::{Device, GpuLoader, Kernels, Stream, replay};
 use crate::Result;
 use crate::backend::StepLimits;
-use crate::config::GpuOptions;
+use crate::config::{GpuOptions, Tuned, TunedNumber};
 
-/// A loader for cases with steps of up to `rows` tokens. Their tables are not all weights, so nothing is tested at
-/// load.
+/// Replays a captured graph like at a load, even if graphs are off by default. The inner error is the fault that was
+/// found.
+///
+/// # Errors
+/// The errors of the device.
+pub fn repeat_graph(device: &Device, options: &GpuOptions) -> Result<std::result::Result<(), String>> {
+    replay::check_graphs(&Kernels::new(device, options)?, &Stream::new(device)?)
+}
+
+/// Returns the launch parameters in use on the device.
+pub fn tuned_numbers(device: &Device, options: &GpuOptions) -> Vec<Tuned> {
+    let tuning = device.tuning(options);
+    TunedNumber::ALL.into_iter().filter_map(|number| Some((number, tuning.number(number)?))).collect()
+}
+
+/// Creates a loader for cases with steps of up to `rows` tokens. The cases' tables are not all weights, so the
+/// self-test is off.
 ///
 /// # Errors
 /// The errors of `GpuLoader::new`.
@@ -14,8 +29,8 @@ pub fn case_loader(device: &Device, options: &GpuOptions, rows: usize) -> Result
     GpuLoader::new(device.clone(), &GpuOptions { self_test: false, ..options.clone() }, case_limits(rows))
 }
 
-/// The limits of the steps of such a loader. They have no more sequences than cases do, since there is room for the
-/// altered tokens of each.
+/// Returns the step limits of such a loader. There are only as many sequences as the cases need, since each takes room
+/// for its altered tokens.
 pub fn case_limits(rows: usize) -> StepLimits {
     let seqs = rows.clamp(16, 64);
     let (table_blocks, state_writes) = (4096usize.div_ceil(seqs), 2 * seqs + rows);

@@ -1,46 +1,48 @@
-//! Weights on their way to the device: from the mapped file into page-locked memory, by copies into a raw area on the
-//! device, and from there by a kernel into tiles. Two slots alternate, so that the host fills one while the device
-//! empties the other.
+//! Uploads weights in three stages. The host copies from the mapped file into page-locked memory. A transfer brings
+//! that to a raw area on the device, and a kernel writes tiles. Two slots alternate, so the host fills one while the
+//! device empties the other.
 
 use super::args::RepackArgs;
 use super::buffer::{TILE_COLS, TILE_ROWS, count};
 use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, HostBuffer, Stream};
 use crate::{Error, Result};
 
-/// Bytes of a slot at most.
+/// The most bytes of a slot.
 const SLOT_BYTES: usize = 64 << 20;
-/// A slot is no smaller than this, nor than 16 rows of a matrix.
+/// The fewest bytes of a slot; it also holds at least 16 rows of a matrix.
 const MIN_SLOT_BYTES: usize = 64 << 10;
-/// Bytes that are worth a thread of their own when the host copies.
+/// Bytes of a host copy that are worth another thread.
 const COPY_PART: usize = 4 << 20;
 
-/// The copy stream and its slots. It is gone, with its memory, once all is uploaded.
+/// The copy stream and its slots. It is freed, with its memory, after the last upload.
 pub(super) struct Uploader {
     stream: Stream,
     slots: [Slot; 2],
     next: usize,
     slot_bytes: usize,
-    /// Nothing was queued since the stream was last waited for.
+    /// True if nothing was queued since the stream was last waited for.
     arrived: bool,
 }
 
 struct Slot {
     host: HostBuffer,
     raw: DeviceBuffer,
-    /// The host side was copied.
+    /// Recorded after the copy from the host memory.
     copied: Event,
 }
 
-/// A matrix in the blocks of a type that kernels multiply.
+/// A matrix in blocks of a type that kernels multiply.
 #[derive(Clone, Copy)]
 pub(super) struct RawMatrix<'d> {
     pub data: &'d [u8],
     pub row_bytes: usize,
     pub cols: usize,
+    /// Factor of all values; other than 1 for types alone whose tiles have one.
+    pub scale: f32,
 }
 
 impl Uploader {
-    /// Makes slots for tensors of up to `largest` bytes, and rows of which 16 take up to `largest_tile_row` bytes.
+    /// Creates slots for tensors of up to `largest` bytes, whose 16 rows take up to `largest_tile_row` bytes.
     pub(super) fn new(device: &Device, largest: usize, largest_tile_row: usize) -> Result<Self> {
         let slot_bytes = largest.clamp(MIN_SLOT_BYTES, SLOT_BYTES).max(largest_tile_row);
         let slot = || -> Result<Slot> {
@@ -53,13 +55,13 @@ impl Uploader {
         Ok(Self { stream: Stream::new(device)?, slots: [slot()?, slot()?], next: 0, slot_bytes, arrived: true })
     }
 
-    /// Whether `bytes` more would go through a slot in one piece, or in runs of 16 rows.
+    /// True if a slot holds `largest_tile_row` bytes, the size of 16 rows.
     pub(super) fn fits(&self, largest_tile_row: usize) -> bool {
         largest_tile_row <= self.slot_bytes
     }
 
-    /// Queues the upload of a matrix, repacked into tiles of `tile_bytes` at `out`; `taken` is told of rows that are on
-    /// their way, and may stop the rest by an error.
+    /// Queues the upload of a matrix, repacked into tiles of `tile_bytes` at `out`. `taken` gets the number of rows in
+    /// each queued part, and may stop the rest by an error.
     pub(super) fn matrix(
         &mut self,
         matrix: RawMatrix<'_>,
@@ -68,7 +70,7 @@ impl Uploader {
         tile_bytes: u64,
         taken: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
-        let RawMatrix { data, row_bytes, cols } = matrix;
+        let RawMatrix { data, row_bytes, cols, scale } = matrix;
         let super_blocks = cols.div_ceil(TILE_COLS);
         let rows_per_slot = self.slot_bytes / row_bytes / TILE_ROWS * TILE_ROWS;
         if rows_per_slot == 0 {
@@ -80,7 +82,8 @@ impl Uploader {
             let tiles = out_rows.div_ceil(TILE_ROWS) * super_blocks;
             let raw = self.send(rows)?;
             let rest = out.after(tiles as u64 * tile_bytes)?;
-            let args = RepackArgs { raw: raw.ptr(), out: out.ptr(), out_rows: count(out_rows)?, cols: count(cols)? };
+            let sizes = [count(out_rows)?, count(cols)?];
+            let args = RepackArgs { raw: raw.ptr(), out: out.ptr(), out_rows: sizes[0], cols: sizes[1], scale };
             // SAFETY: `raw` holds the rows once the copy before has run, and `out` has room for their tiles, which
             // nothing reads before `finish`.
             unsafe { self.stream.launch(repack, [count(tiles.div_ceil(8))?, 1, 1], &args)? };
@@ -90,7 +93,7 @@ impl Uploader {
         Ok(())
     }
 
-    /// Queues the upload of bytes as they are.
+    /// Queues the upload of unchanged bytes.
     pub(super) fn bytes(&mut self, data: &[u8], out: DeviceSlice<'_>) -> Result<()> {
         for (index, part) in data.chunks(self.slot_bytes).enumerate() {
             let raw = self.send(part)?;
@@ -101,13 +104,13 @@ impl Uploader {
         Ok(())
     }
 
-    /// Brings at most a slot's bytes into the raw area of the next slot.
+    /// Copies at most a slot's bytes into the raw area of the next slot.
     fn send(&mut self, data: &[u8]) -> Result<DeviceBuffer> {
         self.arrived = false;
         let slot = &mut self.slots[self.next];
         self.next = 1 - self.next;
-        // The copy that last read this memory must have run before it is written again. The raw area needs no such
-        // wait: what read it is on the same stream, before the copy that follows.
+        // The last copy from this memory must have run before it is written again. The raw area needs no such wait,
+        // because its readers precede the next copy on the same stream.
         slot.copied.synchronize()?;
         let host = &mut slot.host.as_mut_slice()[..data.len()];
         copy_in_parts(data, host);
@@ -128,14 +131,15 @@ impl Uploader {
 impl Drop for Uploader {
     fn drop(&mut self) {
         if !self.arrived {
-            // After an error copies may still read the slots. The loader has reported the first problem already, and
-            // the device remembers its loss. The stream, which goes before the slots, waits once more.
+            // After an error copies may still read the slots. The loader has already reported the first problem, and
+            // the device remembers its loss. The stream, which is dropped before the slots, waits again.
             let _ = self.stream.synchronize();
         }
     }
 }
 
-/// One thread alone reads a mapped file at a fraction of the link's speed, most of it page faults.
+/// Copies with several threads. One thread reads a mapped file at a fraction of the link's speed, mostly because of
+/// page faults.
 fn copy_in_parts(from: &[u8], to: &mut [u8]) {
     if from.len() < 2 * COPY_PART {
         return to.copy_from_slice(from);

@@ -1,6 +1,6 @@
-//! Arguments of the ops that side branches of a layer are made of: inputs of their own, sums with a factor.
+//! Arguments of the ops for side branches of a layer, which have their own inputs and weighted sums.
 
-use super::{Norm, check_room};
+use super::{Norm, check_gate, check_room};
 use crate::backend::Backend;
 use crate::backend::shapes::VectorShape;
 use crate::backend::specs::Activation;
@@ -31,7 +31,7 @@ impl<B: Backend> AddNorm<'_, B> {
 pub struct GateColumns<'a, B: Backend> {
     pub gate: &'a B::Buffer,
     pub x: &'a B::Buffer,
-    /// Columns of a row of `x`, and the first of those that are taken.
+    /// Columns of a row of `x`, and the first column used.
     pub x_cols: usize,
     pub first: usize,
     pub activation: Activation,
@@ -44,6 +44,7 @@ pub struct GateColumns<'a, B: Backend> {
 impl<B: Backend> GateColumns<'_, B> {
     pub fn validate(&self) -> Result<()> {
         let Self { x_cols, first, rows, cols, .. } = *self;
+        check_gate(self.activation)?;
         if first.checked_add(cols).is_none_or(|end| end > x_cols) {
             return Err(Error::internal(format!("{cols} columns from {first} on of rows of {x_cols}")));
         }

@@ -1,4 +1,4 @@
-//! Arguments of the op of gated delta nets.
+//! Arguments of the op for gated delta nets.
 
 use super::{check_room, check_vector};
 use crate::backend::Backend;
@@ -6,15 +6,15 @@ use crate::backend::shapes::StateShape;
 use crate::backend::states::DeltaNetShape;
 use crate::{Error, Result};
 
-/// Weights of a gated delta net beside its matrices.
+/// The weights of a gated delta net apart from its matrices.
 pub struct DeltaNetWeights<'a, B: Backend> {
-    /// Taps of the convolution, `[taps, channels]`; the last tap is of the token itself.
+    /// Taps of the convolution, `[taps, channels]`. The last tap applies to the token itself.
     pub taps: &'a B::Vector,
-    /// Factor on the softplus that a head's state decays by, below zero: `[value_heads]`.
+    /// Negative factor on the softplus of the decay gate, one per head: `[value_heads]`.
     pub decay: &'a B::Vector,
-    /// Added to the gate of the decay, ahead of the softplus: `[value_heads]`.
+    /// Added to the decay gate before the softplus: `[value_heads]`.
     pub decay_bias: &'a B::Vector,
-    /// Weights of the norm of each head's output: `[value_size]`.
+    /// Weights of the norm of each head's output, `[value_size]`.
     pub norm: &'a B::Vector,
 }
 
@@ -32,7 +32,7 @@ pub struct DeltaNet<'a, B: Backend> {
     pub x: &'a B::Buffer,
     pub shape: DeltaNetShape,
     pub weights: DeltaNetWeights<'a, B>,
-    /// Added to squares before they divide, of q and k and of the outputs.
+    /// Epsilon for the lengths of q and k and for the norm of the outputs.
     pub eps: f32,
     pub state: &'a mut B::StateLayer,
     /// Intermediate results, `[tokens, shape.channels()]`.

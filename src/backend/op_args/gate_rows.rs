@@ -1,4 +1,4 @@
-//! Arguments of the op that multiplies rows by a gate of their own.
+//! Arguments of the op that multiplies each row by its gate.
 
 use super::{Norm, check_room};
 use crate::backend::Backend;
@@ -8,13 +8,13 @@ use crate::{Error, Result};
 
 /// See `Ops::gate_rows`.
 pub struct GateRows<'a, B: Backend> {
-    /// Rows that the gates are made of, as long as `weight`.
+    /// Rows that the gates are computed from, as long as `weight`.
     pub x: &'a B::Buffer,
-    /// An RMS norm without a bias; `None`: the rows as they are.
+    /// An RMS norm without a bias; `None` uses the rows unchanged.
     pub norm: Option<Norm<'a, B>>,
     pub weight: &'a B::Vector,
     pub rows: usize,
-    /// Columns of the rows that are multiplied.
+    /// Columns of the rows in `out`.
     pub cols: usize,
     pub out: &'a mut B::Buffer,
 }

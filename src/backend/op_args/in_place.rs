@@ -1,4 +1,4 @@
-//! Arguments of the ops that change rows where they are.
+//! Arguments of the ops that change rows in place.
 
 use super::{Norm, check_room};
 use crate::backend::Backend;
@@ -25,22 +25,22 @@ impl<B: Backend> NormInPlace<'_, B> {
     }
 }
 
-/// The row of a table that a token takes.
+/// Chooses the row of a table for each token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableRow {
-    /// That of its position.
+    /// The row of the token's position.
     OfPosition,
     First,
-    /// The second one behind the first such token of its sequence, the first one up to there. Sequences are computed
-    /// in one step, from their beginning.
+    /// The second row for tokens after the first occurrence of this token in their sequence, the first row for all
+    /// others. Sequences must be computed in one step, from their beginning.
     SecondBehind(u32),
 }
 
 impl TableRow {
-    /// Checks the tokens of a step.
+    /// Checks that each token of a step has its row.
     ///
     /// # Errors
-    /// `Error::Internal` where tokens would have no row, or not theirs.
+    /// `Error::Internal` if a token has no row, or if a sequence does not start in the step.
     pub fn check(self, batch: &Batch, table_rows: usize) -> Result<()> {
         let is_whole = |seq| {
             let positions = &batch.positions[batch.tokens_of(seq)];
@@ -60,7 +60,7 @@ impl TableRow {
 
 /// See `Ops::add_rows`.
 pub struct AddRows<'a, B: Backend> {
-    /// Rows of `cols`, one behind the other.
+    /// Rows of `cols`, contiguous.
     pub table: &'a B::Vector,
     pub cols: usize,
     pub row: TableRow,
@@ -68,7 +68,7 @@ pub struct AddRows<'a, B: Backend> {
 }
 
 impl<B: Backend> AddRows<'_, B> {
-    /// Rows of the table.
+    /// Returns the rows of the table.
     pub fn table_rows(&self) -> usize {
         self.table.elements() / self.cols.max(1)
     }

@@ -1,4 +1,4 @@
-//! Arguments of the op that makes rows of two.
+//! Arguments of the op that joins two rows into one.
 
 use super::check_room;
 use crate::backend::Backend;
@@ -13,7 +13,7 @@ pub struct JoinRows<'a, B: Backend> {
     /// `[tokens, cols]`.
     pub right: &'a B::Buffer,
     pub cols: usize,
-    /// The last row of `right` of each sequence, where rows are joined with those before them.
+    /// Holds the last row of `right` of each sequence. `Some` joins each row with the row before it.
     pub previous: Option<&'a mut B::StateLayer>,
     /// `[tokens, 2 * cols]`.
     pub out: &'a mut B::Buffer,

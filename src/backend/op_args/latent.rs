@@ -1,4 +1,4 @@
-//! Arguments of the ops of latent attention.
+//! Arguments of the ops for latent attention.
 
 use super::{Temperature, check_room, check_vector};
 use crate::backend::Backend;
@@ -8,15 +8,15 @@ use crate::{Error, Result};
 
 /// See `Ops::head_products`.
 pub struct HeadProducts<'a, B: Backend> {
-    /// `[rows, heads * x_head]`; of each head the first columns, as many as its matrix takes.
+    /// `[rows, heads * x_head]`. A head's matrix reads the first columns of the head.
     pub x: &'a B::Buffer,
-    /// Columns of `x` from one head to the next.
+    /// Columns of a head in `x`.
     pub x_head: usize,
     pub matrices: &'a B::HeadMatrices,
     pub rows: usize,
-    /// `[rows, heads * out_head]`; of each head the first columns are written, as many as its matrix gives.
+    /// `[rows, heads * out_head]`. A head's product fills the first columns of the head.
     pub out: &'a mut B::Buffer,
-    /// Columns of `out` from one head to the next.
+    /// Columns of a head in `out`.
     pub out_head: usize,
 }
 
@@ -36,21 +36,22 @@ impl<B: Backend> HeadProducts<'_, B> {
 
 /// See `Ops::rope_and_store_latent`.
 pub struct RopeAndStoreLatent<'a, B: Backend> {
-    /// Heads of q as they were projected, `[tokens, shape.q_cols()]`.
+    /// The projected heads of q, `[tokens, shape.q_cols()]`.
     pub q: &'a B::Buffer,
-    /// `[tokens, shape.queries().q_cols()]`; the first `rank` columns of each head are there.
+    /// `[tokens, shape.queries().q_cols()]`. The first `rank` columns of each head are already filled.
     pub queries: &'a mut B::Buffer,
-    /// Latents and keys as they were projected, `[tokens, shape.row_dim()]`.
+    /// The projected latents and keys, `[tokens, shape.row_dim()]`.
     pub latent: &'a B::Buffer,
     pub shape: LatentShape,
-    /// Weights and epsilon of the RMS norm of latents.
+    /// Weights and epsilon of the RMS norm of the latents.
     pub norm: &'a B::Vector,
     pub eps: f32,
-    /// RoPE that pairs adjacent elements, and the angles that it has at the positions of the step's tokens.
+    /// RoPE for the last elements of the heads of q and for the key, and its angles at the positions of the step's
+    /// tokens.
     pub rope: &'a B::Rope,
     pub angles: &'a B::Buffer,
     pub temperature: Option<Temperature>,
-    /// KV group of the model that the layer is of.
+    /// The KV group of the layer.
     pub group: usize,
     pub kv: &'a mut B::KvLayer,
 }
@@ -62,7 +63,7 @@ impl<B: Backend> RopeAndStoreLatent<'_, B> {
         if (spec.head_dim, spec.latent) != (shape.row_dim(), Some(shape.rank)) {
             return Err(Error::internal(format!("latents of {shape:?} for a KV layer of {spec:?}")));
         }
-        if !self.rope.pairs_neighbours() || 2 * self.rope.num_pairs() != shape.rope_dim {
+        if 2 * self.rope.num_pairs() != shape.rope_dim {
             return Err(Error::internal(format!("a RoPE of {} pairs for {shape:?}", self.rope.num_pairs())));
         }
         if let Some(Temperature { context: 0, .. }) = self.temperature {

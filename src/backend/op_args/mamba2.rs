@@ -1,4 +1,4 @@
-//! Arguments of the op of Mamba-2 mixers.
+//! Arguments of the op for Mamba-2 mixers.
 
 use super::{check_room, check_vector};
 use crate::backend::Backend;
@@ -6,20 +6,20 @@ use crate::backend::shapes::StateShape;
 use crate::backend::states::Mamba2Shape;
 use crate::{Error, Result};
 
-/// Weights of a Mamba-2 mixer beside its matrices.
+/// The weights of a Mamba-2 mixer apart from its matrices.
 pub struct Mamba2Weights<'a, B: Backend> {
-    /// Taps of the convolution, `[taps, channels]`; the last tap is of the token itself.
+    /// Taps of the convolution, `[taps, channels]`. The last tap applies to the token itself.
     pub taps: &'a B::Vector,
-    /// Added to the convolution's sums, `[channels]`, where the model has it.
+    /// Added to the sums of the convolution, `[channels]`; `None` if the model has no bias.
     pub taps_bias: Option<&'a B::Vector>,
-    /// Factor on the time step that a head's state decays by, below zero: `[heads]`.
+    /// Negative factor on the time step in the exponent of the state's decay: `[heads]`.
     pub decay: &'a B::Vector,
-    /// Added to the number that a time step is the softplus of: `[heads]`.
+    /// Added to the time step before the softplus: `[heads]`.
     pub step_bias: &'a B::Vector,
-    /// Factor on what a head's x adds to its output directly: `[heads]`.
+    /// Factor on x where it is added directly to a head's output: `[heads]`.
     pub skip: &'a B::Vector,
-    /// Weights of the norm of each group's output: `[inner_cols]`.
-    pub norm: &'a B::Vector,
+    /// Weights of the norm of each group's output, `[inner_cols]`; `None` if the model has no norm.
+    pub norm: Option<&'a B::Vector>,
 }
 
 impl<B: Backend> Clone for Mamba2Weights<'_, B> {
@@ -58,7 +58,7 @@ impl<B: Backend> Mamba2<'_, B> {
         check_vector("the decays", decay, shape.heads)?;
         check_vector("the biases of time steps", step_bias, shape.heads)?;
         check_vector("the factors of x", skip, shape.heads)?;
-        check_vector("the norm of the output", norm, shape.inner_cols())?;
+        norm.map_or(Ok(()), |norm| check_vector("the norm of the output", norm, shape.inner_cols()))?;
         check_room("the projections", self.x, tokens, shape.cols())?;
         check_room("the convolution's output", self.convolved, tokens, shape.channels())?;
         check_room("the mixer's output", self.out, tokens, shape.inner_cols())

@@ -1,4 +1,4 @@
-//! Arguments of the op of short convolutions.
+//! Arguments of the op for short convolutions.
 
 use super::{check_room, check_vector};
 use crate::backend::Backend;
@@ -11,7 +11,7 @@ pub struct ShortConvolution<'a, B: Backend> {
     /// Projections of the step's tokens, `[tokens, shape.cols()]`.
     pub x: &'a B::Buffer,
     pub shape: ShortConvolutionShape,
-    /// Taps of the convolution, `[taps, channels]`; the last tap is of the token itself.
+    /// Taps of the convolution, `[taps, channels]`. The last tap applies to the token itself.
     pub taps: &'a B::Vector,
     pub state: &'a mut B::StateLayer,
     /// `[tokens, shape.channels]`.

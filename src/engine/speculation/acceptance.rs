@@ -1,19 +1,18 @@
-//! How often guesses are right: those of one sequence, and those of a model in any sequence.
+//! Acceptance rates of draft tokens: for one sequence, and over all sequences of a model.
 
-/// The weight of what was seen, each time something new is.
+/// The factor by which earlier observations lose weight with each new one.
 const DECAY: f64 = 0.95;
-/// Guesses that are taken for seen before there are any.
+/// The number of imaginary draft tokens that stand for the prior.
 const PRIOR: f64 = 2.0;
-/// Tokens without guesses after which it is forgotten how often those that are computed were right.
+/// A sequence's acceptance rate is forgotten after this many tokens without model-made draft tokens.
 pub(super) const MEMORY: usize = 512;
-/// Steps without guesses of any sequence after which it is forgotten how often those of others were right: the next
-/// text may be another one.
+/// The typical rate is forgotten after this many steps without any draft tokens, since the next text may differ.
 const TYPICAL_MEMORY: usize = 64;
 
-/// The rate of guesses of a model, and of such behind others that were right, while nothing is known of them.
+/// The assumed rate of a model's draft tokens, and of any draft after an accepted one, before any observation.
 pub(super) const PRIOR_RATE: f64 = 0.8;
 
-/// How many guesses were right, and how many wrong.
+/// Decayed counts of right and wrong draft tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acceptance {
     right: f64,
@@ -36,15 +35,16 @@ impl Acceptance {
     }
 }
 
-/// The rates of guesses that a model makes, in sequences of which nothing was seen yet or lately. So what one sequence
-/// has shown is not tried with each of the others. They are forgotten when none were verified for a while.
+/// The acceptance rates of a model's draft tokens over all sequences. They are used for sequences without recent
+/// observations, so that each sequence need not find out by itself. They are forgotten when none were verified for a
+/// while.
 #[derive(Debug)]
 pub(super) struct Typical {
     first: Acceptance,
     next: Acceptance,
-    /// Whether any were verified since it was forgotten how often they are right.
+    /// True if any draft tokens were verified since the rates were last reset.
     is_known: bool,
-    /// Steps since any were verified.
+    /// Steps since any draft tokens were verified.
     num_steps: usize,
 }
 
@@ -56,16 +56,16 @@ impl Default for Typical {
 }
 
 impl Typical {
-    /// Learns from so many guesses in a row, of which the first `num_right` were right.
-    pub(super) fn note(&mut self, num_guesses: usize, num_right: usize) {
+    /// Records `num_proposed` consecutive draft tokens, of which the first `num_right` were right.
+    pub(super) fn note(&mut self, num_proposed: usize, num_right: usize) {
         (self.is_known, self.num_steps) = (true, 0);
-        for place in 0..num_guesses.min(num_right + 1) {
+        for place in 0..num_proposed.min(num_right + 1) {
             let rate = if place == 0 { &mut self.first } else { &mut self.next };
             rate.record(place < num_right);
         }
     }
 
-    /// Counts a step that verified none.
+    /// Counts a step that verified no draft tokens.
     pub(super) fn pass(&mut self) {
         self.num_steps += 1;
         if self.num_steps > TYPICAL_MEMORY {
@@ -77,8 +77,8 @@ impl Typical {
         self.is_known
     }
 
-    /// How likely the first guess of a sequence is to be right of which nothing was seen, and each later one if all
-    /// before it are.
+    /// Returns the rates for a sequence without observations: of its first draft token, and of each later one if all
+    /// before it are right.
     pub(super) fn rates(&self) -> (f64, f64) {
         (self.first.rate(), self.next.rate())
     }
@@ -102,7 +102,7 @@ mod tests {
         let mut typical = Typical::default();
         assert!(!typical.is_known());
         assert_eq!(typical.rates(), (0.8, 0.8));
-        // The second one of each three is wrong, so that the third one tells nothing.
+        // The second token of each three is wrong, so the third one is not evaluated.
         (0..60).for_each(|_| typical.note(3, 1));
         let (first, next) = typical.rates();
         assert!(first > 0.95 && next < 0.05, "{first} {next}");

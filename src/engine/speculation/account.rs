@@ -1,42 +1,45 @@
-//! Says whether another sequence may be computed with a draft model, by what that has cost and brought at each load.
+//! Decides whether a draft model may start on another sequence, from the time that drafting has cost and saved so far.
 //!
-//! Before a draft model guesses for a sequence it computes what it lacks of it, and whether that pays is known only
-//! behind it. So such work is booked, and so is what the guesses bring: where it has cost more than it brought, no
-//! further sequence begins until that is made up for, by guesses for others or by the hundredth part of the time of
-//! steps without any. Trying thus takes about a hundredth of the time wherever it fails, and where it pays the account
-//! stays open, also when a few sequences end before they were worth it. Few sequences and many have accounts of their
-//! own, since what fails with many pays with one.
+//! Before a draft model can draft for a sequence, it has to compute the tokens that it lacks. Only afterwards is it
+//! known whether that pays. So the cost of this work and the gain of the draft tokens are booked. After a net loss no
+//! further sequence starts until the loss is made up for. Gains of other sequences make up for it, and so does a
+//! hundredth of the time of steps without drafts.
+//!
+//! Trying therefore costs about a hundredth of the time where it never pays. Where it pays, the account stays open,
+//! even if a few sequences end too early. Small and large batches have separate accounts, since drafting may pay with
+//! one sequence but not with many.
 
 use std::collections::BTreeMap;
 
-/// The part of the time without guesses that may be spent on trying them.
+/// The share of the time without draft tokens that may be spent on trying them.
 const SHARE: f64 = 0.01;
-/// The time of so many steps may be lost where guesses are known to be right often enough.
+/// The loss, in steps, that is allowed if draft tokens are known to be accepted often enough.
 const LOST_STEPS: f64 = 32.0;
-/// Gains and losses beyond the time of so many steps are forgotten.
+/// Gains and losses beyond the time of this many steps are forgotten.
 const MOST_STEPS: f64 = 64.0;
 
-/// Microseconds that guesses have saved, or cost where negative, by the number of sequences rounded to powers of two.
+/// Microseconds that draft tokens have saved (negative: cost), by the number of sequences rounded down to a power of
+/// two.
 #[derive(Debug, Default)]
 pub(super) struct Account(BTreeMap<u32, f64>);
 
 impl Account {
-    /// Whether a draft model may compute what it lacks of a further one of `num_seqs` sequences, whose steps without
-    /// guesses take `base` microseconds; `is_known`: it was seen lately that its guesses are worth it.
+    /// True if a draft model may start to catch up with another of `num_seqs` sequences. A step of these without draft
+    /// tokens takes `base` microseconds. `is_known`: true if recent draft tokens were worth it.
     pub(super) fn is_open(&self, num_seqs: usize, base: f64, is_known: bool) -> bool {
         let least = if is_known { -LOST_STEPS * base } else { 0.0 };
         self.0.get(&load(num_seqs)).is_none_or(|balance| *balance >= least)
     }
 
-    /// Books a step with guesses, or with work for some: it took `micros` for `num_tokens` tokens, and without it would
-    /// have taken `base` for one of each sequence.
+    /// Books a step with draft tokens, or with work for them. It took `micros` for `num_tokens` tokens. A step without
+    /// them would have taken `base` for one token per sequence.
     pub(super) fn book(&mut self, num_seqs: usize, num_tokens: usize, base: f64, micros: u64) {
         let saved = base * num_tokens as f64 / num_seqs.max(1) as f64 - micros as f64;
         let balance = self.0.entry(load(num_seqs)).or_default();
         *balance = (*balance + saved).clamp(-MOST_STEPS * base, MOST_STEPS * base);
     }
 
-    /// Books a step without.
+    /// Books a step without draft tokens.
     pub(super) fn make_up(&mut self, num_seqs: usize, micros: u64) {
         if let Some(balance) = self.0.get_mut(&load(num_seqs)).filter(|balance| **balance < 0.0) {
             *balance = (*balance + SHARE * micros as f64).min(0.0);
@@ -54,7 +57,7 @@ mod tests {
 
     const BASE: f64 = 10_000.0;
 
-    /// Steps that take so many microseconds more than others and bring as many tokens.
+    /// Books steps that take this many microseconds more than others and yield as many tokens.
     fn lose(account: &mut Account, num_seqs: usize, micros: u64) {
         account.book(num_seqs, num_seqs, BASE, 10_000 + micros);
     }
@@ -65,12 +68,12 @@ mod tests {
         assert!(account.is_open(32, BASE, false));
         lose(&mut account, 32, 5000);
         assert_eq!([31, 32, 63, 64].map(|num_seqs| account.is_open(num_seqs, BASE, false)), [true, false, false, true]);
-        // A hundredth of 50 steps.
+        // The loss is a hundredth of 50 steps.
         (0..49).for_each(|_| account.make_up(32, 10_000));
         assert!(!account.is_open(32, BASE, false));
         account.make_up(33, 10_000);
         assert!(account.is_open(32, BASE, false));
-        // Steps without guesses save nothing up.
+        // Steps without draft tokens build up no credit.
         (0..100).for_each(|_| account.make_up(32, 10_000));
         lose(&mut account, 32, 1);
         assert!(!account.is_open(32, BASE, false));

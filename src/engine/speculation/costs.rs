@@ -1,26 +1,26 @@
-//! How long steps take on this device by their number of rows, as measured while it serves.
+//! Measured duration of steps on this device by their number of rows.
 //!
-//! Nobody knows beforehand what another row costs: next to nothing on a GPU with a few sequences, nearly a whole share
-//! on a CPU with many. So steps with drafts are tried, few and a little larger than those that are known, and what they
-//! take decides from then on. A measurement that is not renewed is forgotten, since a device may have other work by
-//! then; so a try that was slow by chance is repeated some hundred steps later.
+//! The cost of another row is not known in advance: almost nothing on a GPU with a few sequences, nearly a full share
+//! on a CPU with many. So steps with a few drafts are tried first, then slightly larger ones, and their times decide
+//! from then on. A measurement that is not renewed is forgotten, since the device's load may change. So a trial that
+//! was slow by chance is repeated some hundred steps later.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The latest times of a kind of step that are remembered; the median of them counts.
+/// The number of recent times kept for each kind of step; their median counts.
 const WINDOW: usize = 5;
-/// Times that make a kind of step known.
+/// The number of times after which a kind of step is known.
 const ENOUGH: usize = 2;
-/// Steps after which a kind of step that did not come again is not known any more.
+/// A kind of step is forgotten if it does not recur within this many steps.
 const MEMORY: u64 = 512;
 
-/// Rows up to which each number is a kind of its own; beyond, eight kinds serve each doubling.
+/// Up to this number of rows, each number is its own kind. Above, eight kinds cover each doubling.
 const EXACT_ROWS: usize = 16;
 
-/// Times of decode steps; those with prompt tokens are not among them.
+/// Times of decode steps. Steps with prompt tokens are not included.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// Times of steps without drafts, which a device may overlap with the work between steps, and with drafts.
+    /// Times without drafts, which a device may overlap with the work between steps, and times with drafts.
     plain: BTreeMap<usize, Times>,
     drafted: BTreeMap<usize, Times>,
     num_steps: u64,
@@ -29,7 +29,7 @@ pub(super) struct Costs {
 #[derive(Debug, Default)]
 struct Times {
     micros: VecDeque<u64>,
-    /// The number of the step that came last.
+    /// The number of the latest step.
     newest: u64,
 }
 
@@ -40,13 +40,13 @@ impl Times {
         }
         let mut sorted: Vec<u64> = self.micros.iter().copied().collect();
         sorted.sort_unstable();
-        // Whatever disturbs a step makes it longer: of two the shorter one.
+        // Disturbances only make a step longer, so the lower of two medians counts.
         sorted.get((sorted.len() - 1) / 2).map(|&micros| micros.max(1) as f64)
     }
 }
 
 impl Costs {
-    /// Notes the time of a step of `num_seqs` sequences with `num_drafts` drafts.
+    /// Records the time of a step of `num_seqs` sequences with `num_drafts` drafts.
     pub(super) fn record(&mut self, num_seqs: usize, num_drafts: usize, micros: u64) {
         self.num_steps += 1;
         let kinds = if num_drafts == 0 { &mut self.plain } else { &mut self.drafted };
@@ -59,8 +59,7 @@ impl Costs {
         times.micros.push_front(micros);
     }
 
-    /// The times of steps of `num_seqs` sequences by their rows. `None` where it is not known how long they take
-    /// without drafts.
+    /// Returns the times of steps of `num_seqs` sequences by their rows. `None` if the time without drafts is unknown.
     pub(super) fn curve(&self, num_seqs: usize) -> Option<Curve> {
         let plain: Vec<(f64, f64)> = self.known(&self.plain, 0).collect();
         let base = interpolated(&plain, num_seqs as f64)?;
@@ -69,28 +68,27 @@ impl Costs {
         Some(Curve { points })
     }
 
-    /// Rows and times of the kinds of more than so many rows that are known.
+    /// Returns rows and times of the known kinds with more than `above` rows.
     fn known<'a>(&self, kinds: &'a BTreeMap<usize, Times>, above: usize) -> impl Iterator<Item = (f64, f64)> + 'a {
         let now = self.num_steps;
         kinds.range(above + 1..).filter_map(move |(&rows, times)| Some((rows as f64, times.median(now)?)))
     }
 }
 
-/// Times of steps by their rows: those that are known, and at first that without drafts.
+/// Known times of steps by their rows. The first point is the step without drafts.
 #[derive(Debug)]
 pub(super) struct Curve {
     points: Vec<(f64, f64)>,
 }
 
 impl Curve {
-    /// Whether it is not known what drafts cost.
+    /// True if the cost of drafts is unknown.
     pub(super) fn is_untried(&self) -> bool {
         self.points.len() == 1
     }
 
-    /// The time of a step of so many rows, in microseconds. `None` beyond what may be tried: a step not much larger
-    /// than the largest that is known, whose time is taken to go on as it grew there. Nothing is known of growth at
-    /// first.
+    /// Returns the time of a step of `rows` rows, in microseconds. `None` for a step much larger than the largest known
+    /// one. A slightly larger step is extrapolated from the last slope. With a single known point the slope is zero.
     pub(super) fn time(&self, rows: usize) -> Option<f64> {
         let x = rows as f64;
         let (&(known, time), others) = self.points.split_last()?;
@@ -102,7 +100,7 @@ impl Curve {
     }
 }
 
-/// The value at `x` between points in the order of their rows; `None` outside of them.
+/// Interpolates linearly between points sorted by rows; `None` outside of them.
 fn interpolated(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.iter().position(|point| point.0 >= x)?;
     let (x1, y1) = points[above];
@@ -113,7 +111,7 @@ fn interpolated(points: &[(f64, f64)], x: f64) -> Option<f64> {
     Some(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
 }
 
-/// The kind of a step: its rows, or the most rows of those that count as equal.
+/// Returns the kind of a step: its rows, rounded up where several numbers of rows count as equal.
 fn kind(rows: usize) -> usize {
     if rows <= EXACT_ROWS { rows } else { rows.next_multiple_of(rows.next_power_of_two() / EXACT_ROWS) }
 }
@@ -159,15 +157,15 @@ mod tests {
     fn larger_steps_are_tried_one_after_the_other() {
         let mut costs = Costs::default();
         known(&mut costs, 1, 0, 1000);
-        // Nothing is known of drafts: a few are taken to cost nothing.
+        // Nothing is known of drafts, so a few are assumed to be free.
         assert_eq!((time(&costs, 1, 3), time(&costs, 1, 4)), (Some(1000.0), None));
         known(&mut costs, 1, 3, 1300);
         assert_eq!([1, 2, 3, 7].map(|drafts| time(&costs, 1, drafts)), [1100.0, 1200.0, 1300.0, 1700.0].map(Some));
         assert_eq!(time(&costs, 1, 8), None);
         known(&mut costs, 1, 7, 1200);
-        // Time does not shrink beyond what is known.
+        // The extrapolated time never falls.
         assert_eq!((time(&costs, 1, 5), time(&costs, 1, 10)), (Some(1250.0), Some(1200.0)));
-        // Drafts of other numbers of sequences tell of the same rows; smaller steps do not.
+        // Drafts of other numbers of sequences give times for the same rows; smaller steps do not.
         known(&mut costs, 6, 0, 1500);
         assert_eq!((time(&costs, 6, 2), time(&costs, 3, 0)), (Some(1200.0), Some(1200.0)));
         assert_eq!(time(&costs, 7, 0), None, "more sequences than were ever measured");

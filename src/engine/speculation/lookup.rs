@@ -1,7 +1,7 @@
-//! Looks for the end of a text in what comes before it: the tokens that followed it there may follow it again.
+//! N-gram lookup: finds earlier occurrences of a text's last tokens, and proposes the tokens that followed there.
 //!
-//! Like the hash chains of a Lempel-Ziv compressor: an entry for the last few tokens at each place leads to the place
-//! before it with the same ones. A hash only leads to places; the tokens there are compared.
+//! It works like the hash chains of a Lempel-Ziv compressor. An entry for the last few tokens at each position leads to
+//! the previous position with the same ones. A hash only leads to candidates; their tokens are compared.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use hashbrown::HashMap;
 
 use crate::config::SpeculativeConfig;
 
-/// Places that one look compares: a text that repeats a few tokens all the time would have it compare the whole text.
+/// The most candidates that one lookup compares, which bounds the time for a text that repeats a few tokens.
 const MAX_PLACES: usize = 16;
 
-/// The tokens of one sequence, and where each run of `shortest` of them stands.
+/// The tokens of one sequence, and the positions of each run of `shortest` tokens.
 #[derive(Debug)]
 pub(super) struct Lookup {
     shortest: usize,
     longest: usize,
     prompt: Arc<[u32]>,
     generated: Vec<u32>,
-    /// By the hash of a run: the last place behind such a run, counted in tokens from the beginning.
+    /// Maps the hash of a run to the last position after such a run, counted in tokens from the start.
     last: HashMap<u64, usize>,
-    /// For the place behind each run, the place before it with the same hash; 0 where there is none. The first run ends
-    /// at `shortest`.
+    /// For the position after each run, the previous position with the same hash, or 0. The first run ends at
+    /// `shortest`.
     before: Vec<usize>,
 }
 
 impl Lookup {
-    /// The prompt is not looked at before the first `find`.
+    /// The prompt is not indexed before the first `find`.
     pub(super) fn new(config: &SpeculativeConfig, prompt: Arc<[u32]>) -> Self {
         let (shortest, longest) = (config.prompt_lookup_min, config.prompt_lookup_max);
         Self { shortest, longest, prompt, generated: Vec::new(), last: HashMap::new(), before: Vec::new() }
@@ -45,9 +45,9 @@ impl Lookup {
         self.prompt.get(place).copied().unwrap_or_else(|| self.generated[place - self.prompt.len()])
     }
 
-    /// Writes what followed the last tokens where they stood before to `found`, `most` tokens of it: behind the longest
-    /// run that is the same, the last one of several. Where that leads into the end of the text, it goes on with what
-    /// was found. Returns the length of the run; 0 where nothing was found.
+    /// Writes `most` tokens to `found`: those that followed an earlier occurrence of the last tokens. The longest match
+    /// wins, and the latest of equally long ones. If the match reaches the end of the text, the found tokens repeat.
+    /// Returns the length of the match; 0 if there is none.
     pub(super) fn find(&mut self, most: usize, found: &mut Vec<u32>) -> usize {
         found.clear();
         self.index();
@@ -72,12 +72,12 @@ impl Lookup {
         best_run
     }
 
-    /// How many tokens before both places are the same, as far as that matters.
+    /// Returns how many tokens before both positions are equal, up to `longest`.
     fn common_run(&self, place: usize, end: usize) -> usize {
         (1..=self.longest.min(place)).take_while(|&back| self.at(place - back) == self.at(end - back)).count()
     }
 
-    /// Enters the runs that are new.
+    /// Indexes the new runs.
     fn index(&mut self) {
         for end in self.shortest + self.before.len()..=self.len() {
             let run = (end - self.shortest..end).map(|place| u64::from(self.at(place)));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_followed_the_longest_run_is_found() {
-        // The last of the longest runs counts, not the last of all runs.
+        // The latest of the longest runs counts, not the latest of all runs.
         let text = [1, 2, 3, 4, 50, 51, 52, 1, 2, 3, 4, 60, 61, 62, 9, 3, 4, 70, 71, 72];
         let behind = |end: &[u32]| find(&mut lookup(&text, end, 2, 4), 3);
         assert_eq!(behind(&[3, 4]), (2, vec![70, 71, 72]));
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(find(&mut lookup(&[5, 5], &[], 2, 4), 3), (0, vec![]));
     }
 
-    /// A text in a circle goes on in that circle.
+    /// A periodic text continues periodically.
     #[test]
     fn repetition_goes_on() {
         let mut circle = lookup(&[7, 8, 9], &[7, 8, 9, 7, 8], 2, 4);
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(find(&mut lookup(&[4, 4, 4], &[4], 3, 8), 4), (3, vec![4, 4, 4, 4]));
     }
 
-    /// Every look agrees with a search of the whole text.
+    /// Every lookup agrees with a search of the whole text.
     #[test]
     fn it_finds_what_a_search_finds() {
         let mut state = 1u64;
@@ -154,7 +154,7 @@ mod tests {
                     let place = best.unwrap().0 + i;
                     assert_eq!(*token, if place < end { text[place] } else { found[place - end] }, "{text:?}");
                 }
-                // Runs of what was there come now and then.
+                // Repeat earlier runs now and then.
                 let copied = random(end as u64) as usize;
                 let next = if random(3) > 0 { text[copied] } else { random(vocab) as u32 };
                 text.push(next);
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A text of one token, over and over, takes no longer than others: a look compares few places.
+    /// A text that repeats one token takes no longer than others, since a lookup compares few positions.
     #[test]
     fn a_look_is_short() {
         let mut lookup = lookup(&vec![3; 200_000], &[], 3, 8);

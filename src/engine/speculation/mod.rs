@@ -1,26 +1,27 @@
-//! Guessed tokens: several of a sequence are verified by one step, and as many are guessed as pay.
+//! Speculative decoding: one step verifies several draft tokens of a sequence, and only as many are drafted as pay off.
 //!
-//! `lookup` finds guesses in the sequence's own text, or a block of the model or a draft model makes them; `guesser`
-//! knows how often they are right, `costs` how long a step of more rows takes. From these `Speculator::choose` finds
-//! the number of drafts with which the next step brings the most tokens per time, for all of its sequences together:
-//! with one sequence, whose steps leave a device idle, mostly all that are offered; with many, where another row costs
-//! as much as it brings, none. The choice changes speed alone: the scheduler's drafts are verified by sampling each
-//! place as it would be sampled without them.
+//! `lookup` finds draft tokens in the sequence's own text; otherwise a block of the model or a draft model computes
+//! them. `proposer` tracks how often they are right, and `costs` how long a step with more rows takes. From these,
+//! `Speculator::choose` finds the number of drafts that maximizes tokens per time over all sequences of the next step.
 //!
-//! A draft model is computed for sequences alone that it guesses for. Where guesses of one pay that it has not
-//! computed, it catches up, a piece with each step, as far as `account` lets it; the sequence goes on without guesses
-//! meanwhile.
+//! A single sequence leaves a device mostly idle, so usually all proposed tokens are used. With many sequences another
+//! row may cost as much as it gains, so none are. The choice only affects speed: each draft is verified by sampling its
+//! position as if there were no drafts.
+//!
+//! A draft model computes only the sequences that it drafts for. If drafts for another sequence would pay, it catches
+//! up with it piece by piece, one piece per step, as far as `account` allows. Meanwhile that sequence has no draft
+//! tokens.
 
 mod acceptance;
 mod account;
 mod costs;
-mod guesser;
 mod lookup;
+mod proposer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(super) use guesser::{Guesser, Guesses};
+pub(super) use proposer::{Proposal, Proposer};
 
 use self::acceptance::Typical;
 use self::account::Account;
@@ -28,45 +29,45 @@ use self::costs::{Costs, Curve};
 use crate::config::{SpeculativeConfig, SpeculativeMethod};
 use crate::scheduler::{ScheduledSeq, SeqId, Step};
 
-/// Tokens per time have to grow by this factor: by less they may as well shrink, since rates and times are estimates.
+/// Tokens per time must grow by this factor. Smaller gains are within the error of the estimates.
 const LEAST_GAIN: f64 = 1.02;
-/// Tokens that a draft model may lack of a sequence that it guesses for at once: it computes them with the one that its
-/// first guess follows, which takes hardly longer. Each step without guesses adds one.
+/// The most tokens that a draft model may lack of a sequence and still draft for it at once. It computes them together
+/// with the token before its first draft token, which takes little longer. Each step without draft tokens adds one.
 const MOST_MISSING: usize = 16;
-/// Tokens by which a draft model catches up with each step, at most: a step then takes little longer than others do.
+/// The most tokens by which a draft model catches up per step, so that a step takes little longer than others.
 pub(super) const CATCH_UP_TOKENS: usize = 512;
 
-/// Decides how many guesses become drafts.
+/// Decides how many proposed tokens become drafts.
 #[derive(Debug)]
 pub(super) struct Speculator {
     config: SpeculativeConfig,
     costs: Costs,
-    /// Drafts of a step for which there is room.
+    /// The most drafts of one step.
     most: usize,
     typical: Typical,
     account: Account,
-    /// Sequences that a draft model catches up with, in the order in which it does.
+    /// Sequences that a draft model is catching up with, in this order.
     catching_up: Vec<SeqId>,
 }
 
 impl Speculator {
-    /// `most` is how many drafts a step has room for.
+    /// `most`: the most drafts of one step.
     pub(super) fn new(config: SpeculativeConfig, most: usize) -> Self {
         let (costs, typical, account) = (Costs::default(), Typical::default(), Account::default());
         Self { config, costs, most, typical, account, catching_up: Vec::new() }
     }
 
-    /// Makes what guesses for one sequence.
-    pub(super) fn guesser(&self, prompt: &Arc<[u32]>) -> Guesser {
-        Guesser::new(&self.config, Arc::clone(prompt))
+    /// Creates the proposer of one sequence.
+    pub(super) fn proposer(&self, prompt: &Arc<[u32]>) -> Proposer {
+        Proposer::new(&self.config, Arc::clone(prompt))
     }
 
-    /// The sequences that a draft model is to catch up with before the next step, as far as that has room.
+    /// Returns the sequences that a draft model should catch up with before the next step, as far as there is room.
     pub(super) fn catching_up(&self) -> &[SeqId] {
         &self.catching_up
     }
 
-    /// Learns from the time that a step took which sampled `num_tokens` tokens, unless it had prompt tokens.
+    /// Records the time of a step that sampled `num_tokens` tokens, unless it had prompt tokens.
     pub(super) fn record(&mut self, step: &Step, micros: u64, num_tokens: usize) {
         self.typical.pass();
         if !step.seqs.iter().all(ScheduledSeq::is_decode) {
@@ -86,31 +87,31 @@ impl Speculator {
         }
     }
 
-    /// Learns from so many drafts of a sequence, of which the first `num_right` were right.
+    /// Records `num_drafts` drafts of a sequence, of which the first `num_right` were right.
     pub(super) fn note_verified(&mut self, num_drafts: usize, num_right: usize) {
         self.typical.note(num_drafts, num_right);
     }
 
-    /// The drafts of a step of `num_seqs` sequences, those with offers among them. Sequences without drafts are not
-    /// listed. Says as well what a draft model is to catch up with.
-    pub(super) fn choose(&mut self, mut offers: Vec<(SeqId, Guesses)>, num_seqs: usize) -> HashMap<SeqId, Vec<u32>> {
+    /// Returns the drafts of a step of `num_seqs` sequences, which include those with offers. Sequences without drafts
+    /// are not listed. It also updates the sequences that a draft model should catch up with.
+    pub(super) fn choose(&mut self, mut offers: Vec<(SeqId, Proposal)>, num_seqs: usize) -> HashMap<SeqId, Vec<u32>> {
         let Some(curve) = self.costs.curve(num_seqs).filter(|_| !offers.is_empty()) else { return HashMap::new() };
-        for (_, guesses) in offers.iter_mut().filter(|(_, guesses)| !guesses.is_measured) {
-            (guesses.first, guesses.next) = self.typical.rates();
+        for (_, proposal) in offers.iter_mut().filter(|(_, proposal)| !proposal.is_measured) {
+            (proposal.first, proposal.next) = self.typical.rates();
         }
-        let is_ready = |guesses: &Guesses| guesses.missing <= MOST_MISSING;
+        let is_ready = |proposal: &Proposal| proposal.missing <= MOST_MISSING;
         let mut counts = self.counts(&offers, |_| true, &curve, num_seqs);
         let wanted = offers.iter().zip(&counts).filter(|(_, count)| **count > 0).map(|(offer, _)| offer);
-        let lacking: Vec<&(SeqId, Guesses)> = wanted.filter(|(_, guesses)| !is_ready(guesses)).collect();
+        let lacking: Vec<&(SeqId, Proposal)> = wanted.filter(|(_, proposal)| !is_ready(proposal)).collect();
         if !lacking.is_empty() {
             let (base, is_known) = (curve.time(num_seqs), self.typical.is_known() && !curve.is_untried());
             let is_open = base.is_some_and(|base| self.account.is_open(num_seqs, base, is_known));
             let goes_on = |seq: &SeqId| is_open || self.catching_up.contains(seq);
             let mut begun: Vec<_> = lacking.into_iter().filter(|(seq, _)| goes_on(seq)).collect();
-            // Whoever lacks least guesses first.
-            begun.sort_by_key(|(_, guesses)| guesses.missing);
+            // The sequence that lacks the fewest tokens comes first.
+            begun.sort_by_key(|(_, proposal)| proposal.missing);
             self.catching_up = begun.into_iter().map(|(seq, _)| *seq).collect();
-            // The cost of drafts is tried with all together: few of them would bear the cost of many.
+            // The cost of drafts is first measured with all sequences ready: a few could not pay for the many.
             counts = match curve.is_untried() && !self.catching_up.is_empty() {
                 true => vec![0; offers.len()],
                 false => self.counts(&offers, is_ready, &curve, num_seqs),
@@ -119,28 +120,28 @@ impl Speculator {
             self.catching_up.clear();
         }
         let mut chosen = HashMap::new();
-        for ((seq, guesses), count) in offers.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
-            let mut drafts = guesses.tokens;
+        for ((seq, proposal), count) in offers.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
+            let mut drafts = proposal.tokens;
             drafts.truncate(count);
             chosen.insert(seq, drafts);
         }
         chosen
     }
 
-    /// The number of drafts of each offer, of those that `may_be` chosen, with which a step brings the most tokens per
-    /// time.
+    /// Returns the number of drafts of each offer that maximizes tokens per time. Only offers for which `may_be` holds
+    /// are used.
     fn counts(
         &self,
-        offers: &[(SeqId, Guesses)],
-        may_be: impl Fn(&Guesses) -> bool,
+        offers: &[(SeqId, Proposal)],
+        may_be: impl Fn(&Proposal) -> bool,
         curve: &Curve,
         num_seqs: usize,
     ) -> Vec<usize> {
-        // Each draft is right if all before it are: the likeliest of all sequences come first.
+        // A draft counts only if all before it are right, so the likeliest drafts of all sequences come first.
         let mut chances: Vec<(f64, usize)> = Vec::new();
-        for (index, (_, guesses)) in offers.iter().enumerate().filter(|(_, (_, guesses))| may_be(guesses)) {
-            let all = std::iter::successors(Some(guesses.first), |chance| Some(chance * guesses.next));
-            chances.extend(all.take(guesses.tokens.len()).map(|chance| (chance, index)));
+        for (index, (_, proposal)) in offers.iter().enumerate().filter(|(_, (_, proposal))| may_be(proposal)) {
+            let all = std::iter::successors(Some(proposal.first), |chance| Some(chance * proposal.next));
+            chances.extend(all.take(proposal.tokens.len()).map(|chance| (chance, index)));
         }
         let missing = |index: usize| offers[index].1.missing;
         chances.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| missing(a.1).cmp(&missing(b.1))));
@@ -148,7 +149,7 @@ impl Speculator {
         let (mut tokens, mut best, mut count) = (num_seqs as f64, num_seqs as f64 / base * LEAST_GAIN, 0);
         for (i, (chance, _)) in chances.iter().take(self.most).enumerate() {
             tokens += chance;
-            // Drafts do not make a step shorter: where they seem to, it is chance, and they are to bring tokens.
+            // Drafts cannot make a step shorter. Where they seem to, it is chance, and drafts must pay by their tokens.
             let Some(time) = curve.time(num_seqs + i + 1).map(|time| time.max(base)) else { break };
             if tokens / time > best {
                 (best, count) = (tokens / time, i + 1);
@@ -164,7 +165,7 @@ impl Speculator {
 mod tests {
     use super::*;
 
-    /// A speculator that knows steps of so many sequences, with up to `drafted` drafts.
+    /// Returns a speculator that knows steps of `num_seqs` sequences with up to `drafted` drafts.
     fn speculator(num_seqs: usize, drafted: usize, micros: impl Fn(usize) -> u64) -> Speculator {
         let mut speculator = Speculator::new(SpeculativeConfig::default(), 64);
         for drafts in 0..=drafted {
@@ -173,11 +174,11 @@ mod tests {
         speculator
     }
 
-    fn offer(seq: u64, first: f64, next: f64) -> (SeqId, Guesses) {
-        (SeqId(seq), Guesses { tokens: (0..8).collect(), first, next, is_measured: true, missing: 0 })
+    fn offer(seq: u64, first: f64, next: f64) -> (SeqId, Proposal) {
+        (SeqId(seq), Proposal { tokens: (0..8).collect(), first, next, is_measured: true, missing: 0 })
     }
 
-    /// Drafts for each of the sequences, whose guesses are right at these rates.
+    /// Returns the number of drafts of each sequence, whose draft tokens are right at these rates.
     fn counts(speculator: &mut Speculator, rates: &[f64], num_seqs: usize) -> Vec<usize> {
         let offers = (0u64..).zip(rates).map(|(seq, rate)| offer(seq, *rate, *rate)).collect();
         let chosen = speculator.choose(offers, num_seqs);
@@ -189,7 +190,7 @@ mod tests {
         (0u64..).zip(rates).map(|(seq, _)| chosen.get(&SeqId(seq)).map_or(0, Vec::len)).collect()
     }
 
-    /// A step of one sequence takes 1000 and 5 for each row more: a draft pays if it is right once in 200 times.
+    /// A step of one sequence takes 1000, and each further row 5, so a draft pays if it is right once in 200 times.
     #[test]
     fn cheap_rows_are_used_as_far_as_they_bring_tokens() {
         let mut speculator = speculator(1, 8, |rows| 995 + 5 * rows as u64);
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(counts(&mut speculator, &[0.0], 1), [0]);
     }
 
-    /// A match that is a poor guess is tried as far as the run behind it would be long, where it begins.
+    /// A match with a low first rate is still tried as far as a run after it would be long.
     #[test]
     fn runs_are_longer_than_their_beginnings() {
         let mut speculator = speculator(1, 8, |rows| 900 + 100 * rows as u64);
@@ -209,24 +210,24 @@ mod tests {
         assert_eq!([count(0.5, 0.5), count(0.5, 0.95), count(0.95, 0.95), count(0.2, 0.2)], [2, 8, 8, 1]);
     }
 
-    /// With rows that cost as much as they can bring nothing is guessed, however good the guesses are.
+    /// If rows cost as much as they can gain, nothing is drafted, however good the draft tokens are.
     #[test]
     fn dear_rows_are_not_used() {
         let mut linear = speculator(32, 64, |rows| 100 * rows as u64);
         assert_eq!(counts(&mut linear, &[0.99; 32], 32), [0; 32]);
-        // Half of a step's time is there without rows: a sure draft costs half of what it brings.
+        // Half of a step's time does not depend on rows, so a sure draft costs half of what it gains.
         let mut half = speculator(32, 64, |rows| 3200 + 100 * rows as u64);
         let all = counts(&mut half, &[0.95; 32], 32);
         assert_eq!(all.iter().sum::<usize>(), 64, "as many as there is room for");
         assert_eq!(counts(&mut half, &[0.4; 32], 32), [0; 32]);
-        // Sequences that repeat what was there have drafts, others none.
+        // Repetitive sequences get drafts, others none.
         let mut rates = [0.1; 32];
         rates[7] = 0.9;
         let chosen = counts(&mut half, &rates, 32);
         assert!(chosen[7] >= 4 && chosen.iter().sum::<usize>() == chosen[7], "{chosen:?}");
     }
 
-    /// Drafts of which none is right are not made, even where steps with them seem to be shorter.
+    /// Wrong drafts are not used, even if steps with them seem to be shorter.
     #[test]
     fn wrong_drafts_are_not_used_for_their_time() {
         let mut speculator = speculator(2, 8, |rows| if rows == 2 { 1000 } else { 900 });
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(counts(&mut speculator, &[0.2, 0.0], 2), [8, 0]);
     }
 
-    /// Steps grow from what is known, and not before it is known how long they take without drafts.
+    /// Step sizes grow from known ones, and only once the time without drafts is known.
     #[test]
     fn first_drafts_are_few() {
         let mut unknown = Speculator::new(SpeculativeConfig::default(), 64);
@@ -242,18 +243,19 @@ mod tests {
         assert_eq!(counts(&mut speculator(1, 0, |_| 1000), &[0.9], 1), [3]);
         assert_eq!(counts(&mut speculator(1, 3, |_| 1000), &[0.9], 1), [7]);
         assert_eq!(counts(&mut speculator(32, 0, |_| 1000), &[0.9; 4], 32).iter().sum::<usize>(), 11);
-        // Rows that turn out to be dear are not tried further.
+        // Rows that prove expensive are not tried further.
         assert_eq!(counts(&mut speculator(1, 3, |rows| 900 * rows as u64), &[0.9], 1), [0]);
         let mut narrow = Speculator { most: 2, ..speculator(1, 3, |_| 1000) };
         assert_eq!(counts(&mut narrow, &[0.9], 1), [2]);
     }
 
-    fn lacking(seq: u64, missing: usize) -> (SeqId, Guesses) {
-        let (seq, guesses) = offer(seq, 0.9, 0.9);
-        (seq, Guesses { missing, ..guesses })
+    fn lacking(seq: u64, missing: usize) -> (SeqId, Proposal) {
+        let (seq, proposal) = offer(seq, 0.9, 0.9);
+        (seq, Proposal { missing, ..proposal })
     }
 
-    /// The drafts of each of four sequences that lack so many tokens, and those that are caught up with.
+    /// Returns the number of drafts of four sequences that lack these numbers of tokens, and the sequences to catch up
+    /// with.
     fn chosen(speculator: &mut Speculator, missing: [usize; 4]) -> ([usize; 4], Vec<u64>) {
         let offers = (0u64..).zip(missing).map(|(seq, missing)| lacking(seq, missing)).collect();
         let chosen = speculator.choose(offers, 4);
@@ -261,8 +263,8 @@ mod tests {
         (counts, speculator.catching_up().iter().map(|seq| seq.0).collect())
     }
 
-    /// A sequence that lacks much is caught up with and has no drafts meanwhile; others that pay have theirs, once it
-    /// is known what drafts cost.
+    /// A sequence that lacks much is caught up with and has no drafts meanwhile. Others get drafts once their cost is
+    /// known.
     #[test]
     fn draft_models_catch_up_first() {
         let mut untried = speculator(4, 0, |_| 1000);
@@ -274,8 +276,8 @@ mod tests {
         assert_eq!(chosen(&mut dear, [0, 400, 16, 17]), ([0; 4], vec![]));
     }
 
-    /// Where guesses have cost more than they brought nobody begins, but whoever has begun goes on, and whoever lacks
-    /// nothing is guessed for.
+    /// After a net loss no sequence starts, but those that have started continue. Sequences that lack nothing get
+    /// drafts.
     #[test]
     fn losses_keep_others_from_beginning() {
         let mut speculator = speculator(4, 28, |_| 1000);
@@ -283,7 +285,7 @@ mod tests {
         speculator.account.book(4, 4, 1000.0, 5000);
         assert_eq!(chosen(&mut speculator, [0, 200, 300, 0]), ([8, 0, 0, 8], vec![1]));
         assert_eq!(chosen(&mut speculator, [0, 0, 300, 0]), ([8, 8, 0, 8], vec![]));
-        // It is known that they are right, or made up for.
+        // The drafts are known to be right, or the loss is made up for.
         speculator.note_verified(1, 1);
         assert_eq!(chosen(&mut speculator, [0, 0, 300, 0]).1, [2]);
         speculator.typical = Typical::default();
@@ -292,7 +294,7 @@ mod tests {
         assert_eq!(chosen(&mut speculator, [0, 0, 0, 300]).1, [3]);
     }
 
-    /// Steps that catch up tell nothing of what drafts cost, and are paid for.
+    /// Steps that catch up say nothing about the cost of drafts, but their cost is booked.
     #[test]
     fn steps_are_booked_for_what_they_do() {
         let mut step = Step::default();
@@ -308,7 +310,7 @@ mod tests {
         (0..3).for_each(|_| speculator.record(&step, 2000, 2));
         assert_eq!(speculator.costs.curve(2).and_then(|curve| curve.time(2)), Some(1000.0));
         assert!(!is_open(&speculator));
-        // A step with drafts that brings more than it costs.
+        // A step with drafts that gains more than it costs.
         step.seqs[1] = ScheduledSeq { num_tokens: 6, samples: 0..6, drafted: 30..45, ..step.seqs[1].clone() };
         step.batch.token_ids = vec![1; 7];
         speculator.record(&step, 1500, 7);

@@ -1,4 +1,4 @@
-//! Tests from acceptance to the first step: what is shown of a request, and what it shares with others.
+//! Tests from acceptance to the first step: the counts of a request, and what it shares with others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use super::support::*;
 use crate::kv_cache::BlockState;
 
-/// The prompt's tokens that came from the prefix cache.
+/// Returns how many of the prompt's tokens came from the prefix cache.
 fn cached(done: &Finished) -> usize {
     done[&0].last.as_ref().unwrap().metrics.num_cached_tokens
 }
 
-/// A13: a request is counted from its acceptance to its end, also while the engine thread is at work on a step; and so
-/// are the blocks of that step.
+/// A13: a request is counted from its acceptance to its end, even while the engine thread is busy with a step. The
+/// blocks of that step are counted, too.
 #[test]
 fn an_accepted_request_waits_or_runs() {
     for synchronous in [true, false] {
@@ -39,7 +39,7 @@ fn an_accepted_request_waits_or_runs() {
     }
 }
 
-/// A22: equal prompts that come together are computed once.
+/// A22: equal prompts that arrive together are computed once.
 #[test]
 fn equal_prompts_share() {
     let rig = Rig::new();
@@ -57,7 +57,7 @@ fn equal_prompts_share() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A20: requests share what was computed with those of the same salt alone.
+/// A20: requests share prefixes only with requests of the same salt.
 #[test]
 fn salts_keep_prefixes_apart() {
     let rig = Rig::new();
@@ -75,7 +75,7 @@ fn salts_keep_prefixes_apart() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A prompt is held once, by whoever asked and by the request, for as long as the request lives.
+/// The caller and the request share one copy of the prompt for as long as the request lives.
 #[test]
 fn a_prompt_is_shared() {
     let rig = Rig::new();

@@ -26,7 +26,7 @@ fn test_concurrent_cancel_during_forward_pass() {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(abort)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // Exactly one call aborted the request; after it, the name means nothing any more.
+        // Exactly one call aborted the request. Afterwards the name is unknown.
         assert_eq!(cancelled.iter().filter(|&&done| done).count(), 1);
         rig.script.open_gate();
         assert_eq!(victim.wait()[&0].reason, Some(FinishReason::Abort));
@@ -35,7 +35,7 @@ fn test_concurrent_cancel_during_forward_pass() {
     }
 }
 
-/// K2: cancelled while it waits: it never runs.
+/// K2: a request that is cancelled while it waits never runs.
 #[test]
 fn test_kv_cache_cleanup_on_cancellation() {
     let rig = Rig::with(EngineConfig { max_num_seqs: 1, ..config() }, super::fake::hashed(VOCAB), None);
@@ -52,7 +52,7 @@ fn test_kv_cache_cleanup_on_cancellation() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S16: cancelled between being accepted and being seen by the engine, and after its end.
+/// S16: a request can be cancelled before the engine thread sees it, and after its end.
 #[test]
 fn cancelled_at_once_and_too_late() {
     let rig = Rig::new();
@@ -67,7 +67,7 @@ fn cancelled_at_once_and_too_late() {
     }
 }
 
-/// S20, K2: a consumer that is gone (its receiver dropped) frees its blocks; all its requests end, no other does.
+/// S20, K2: a consumer whose receiver was dropped frees its blocks. All its requests end, and no others.
 #[test]
 fn a_consumer_that_is_gone_frees_its_blocks() {
     let rig = Rig::new();
@@ -90,7 +90,7 @@ fn a_consumer_that_is_gone_frees_its_blocks() {
     assert_eq!(Arc::strong_count(&sink), 1);
 }
 
-/// S20: every abort of a request that has not ended is measured until its blocks are free, whatever it was doing.
+/// S20: every abort of a live request is measured until its blocks are free, whatever the request was doing.
 #[test]
 fn aborts_are_measured_until_their_blocks_are_free() {
     for synchronous in [false, true] {
@@ -107,7 +107,7 @@ fn aborts_are_measured_until_their_blocks_are_free() {
             let ended = running.accepted.id;
             running.wait();
             waiting.wait();
-            // A request that has ended has nothing to be freed.
+            // A request that has ended has nothing to free.
             rig.engine.abort_id(ended).unwrap();
             assert_nothing_left(&rig.engine);
             assert_eq!(rig.engine.stats().cancel_to_free.counts.iter().sum::<u64>(), num_aborts);
@@ -137,8 +137,8 @@ fn cancelling_several_sequences() {
     }
 }
 
-/// A3: the name of a request is free from the call that aborts it, while its step still runs; what ends late does not
-/// take the name from the request that has it by then.
+/// A3: the name of an aborted request is free at once, while its step still runs. A late end does not take the name
+/// from the request that uses it by then.
 #[test]
 fn an_aborted_requests_name_is_free_at_once() {
     let rig = Rig::new();
@@ -154,7 +154,7 @@ fn an_aborted_requests_name_is_free_at_once() {
         }
         let second = submit(&rig.engine, named(2, 4)).unwrap();
         assert!(submit(&rig.engine, named(3, 4)).is_err());
-        // The first has no name any more: by its id nothing is left to abort.
+        // The first request no longer has a name, and aborting its id has no effect.
         rig.engine.abort_id(first.accepted.id).unwrap();
         rig.script.open_gate();
         assert_eq!(first.wait()[&0].reason, Some(FinishReason::Abort));
@@ -163,13 +163,13 @@ fn an_aborted_requests_name_is_free_at_once() {
         assert!(!rig.engine.abort("mine").unwrap());
         assert_nothing_left(&rig.engine);
     }
-    // The retirement of the first comes while the second is still there.
+    // The first request is retired while the second still exists.
     rig.script.close_gate();
     let first = submit(&rig.engine, named(1, 40)).unwrap();
     rig.script.wait_at_gate();
     assert!(rig.engine.abort("mine").unwrap());
     let second = submit(&rig.engine, named(2, 40)).unwrap();
-    // Let pass one step of its own and one of the second request.
+    // Let one step of the first and one of the second request pass.
     rig.script.let_one_pass();
     rig.script.let_one_pass();
     assert_eq!(first.wait()[&0].reason, Some(FinishReason::Abort));
@@ -180,13 +180,13 @@ fn an_aborted_requests_name_is_free_at_once() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A11: whoever stops waiting for the logits of a prompt ends that request: no further piece of it is computed.
+/// A11: dropping the pending logits of a prompt ends its request, so no further piece is computed.
 #[test]
 fn logits_that_nobody_waits_for() {
     let rig = Rig::new();
     rig.script.synchronous.store(true, Ordering::SeqCst);
     rig.script.close_gate();
-    // Pieces of 10 tokens (`max_prompt_logits`): six steps.
+    // The prompt takes three steps of at most 24 tokens.
     let pending = rig.engine.start_prompt_logits(vec![1; 60]).unwrap();
     rig.script.wait_at_gate();
     rig.script.let_one_pass();
@@ -194,6 +194,6 @@ fn logits_that_nobody_waits_for() {
     drop(pending);
     rig.script.open_gate();
     assert_eq!(rig.run(&PROMPT, greedy(1))[&0].tokens.len(), 1);
-    assert_eq!(rig.script.tokens_computed.load(Ordering::SeqCst), 2 * 10 + 5);
+    assert_eq!(rig.script.tokens_computed.load(Ordering::SeqCst), 2 * 24 + 5);
     assert_nothing_left(&rig.engine);
 }

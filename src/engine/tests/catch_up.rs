@@ -1,4 +1,4 @@
-//! A draft model that is computed for those alone that it guesses for.
+//! A draft model that only computes the sequences that it drafts for.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -7,8 +7,8 @@ use super::speculation::DRAFT_MODEL;
 use super::support::*;
 use crate::config::{EngineConfig, SpeculativeConfig};
 
-/// An engine with a draft model whose guesses are all right. Steps of up to six rows take half a millisecond, and each
-/// row more as long again.
+/// Returns an engine with a draft model whose draft tokens are all right. Steps of up to six rows take half a
+/// millisecond, and each further row adds as much.
 fn rig(synchronous: bool) -> Rig {
     rig_with(synchronous, Some(DRAFT_MODEL))
 }
@@ -18,7 +18,7 @@ fn rig_with(synchronous: bool, speculative_config: Option<SpeculativeConfig>) ->
         context_length: 512,
         max_model_len: 512,
         max_num_batched_tokens: 64,
-        max_prompt_logits: 64,
+        max_drafts: 64,
         kv_groups: blocks(400),
         speculative_config,
         ..config()
@@ -31,13 +31,13 @@ fn rig_with(synchronous: bool, speculative_config: Option<SpeculativeConfig>) ->
     rig
 }
 
-/// The prompt of so many tokens that no other `text` shares.
+/// Returns a prompt of `len` tokens that no other `text` shares.
 fn prompt(text: u32, len: u32) -> Vec<u32> {
     (0..len).map(|i| 1 + (text * 7 + i * i * (text + 1)) % 60).collect()
 }
 
-/// One of many that is left alone says the same, and every guess for it is right, whatever of it was computed without
-/// the draft model. How much is guessed depends on measured times: the rule's own tests say when.
+/// A sequence that remains alone produces the same text, even if parts of it were computed without the draft model.
+/// Every draft token for it is right. The number of drafts depends on measured times, which other tests cover.
 #[test]
 fn who_remains_alone_says_the_same() {
     for synchronous in [true, false] {
@@ -55,8 +55,8 @@ fn who_remains_alone_says_the_same() {
     }
 }
 
-/// A prompt whose blocks were computed without the draft model is computed with it before anything is guessed, and one
-/// whose blocks hold what it has computed is not.
+/// A prompt whose blocks were computed without the draft model is computed with it before drafting starts. A prompt
+/// whose blocks hold the draft model's part is not computed again.
 #[test]
 fn cached_blocks_say_what_the_draft_model_has() {
     for synchronous in [true, false] {
@@ -74,7 +74,7 @@ fn cached_blocks_say_what_the_draft_model_has() {
         }
         let counts = rig.engine.stats().speculation;
         assert_eq!(counts.num_accepted_tokens, counts.num_draft_tokens, "{counts:?}");
-        // Measured times say whether it guesses, on a machine with other work perhaps not.
+        // Measured times decide whether it drafts, which it may not on a busy machine.
         let (first, again) = (drafted[1], drafted[2]);
         assert!(drafted[0] == 0 && (first == 0 || first > 200 && again < 100), "{drafted:?}");
         assert_nothing_left(&rig.engine);

@@ -1,4 +1,4 @@
-//! Tests of the outputs that reach a consumer which is late.
+//! Tests of outputs that reach a slow consumer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::engine::{OutputSink, RequestId, RequestMetrics, SequenceOutput};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 
-/// Holds up the output thread once, until told otherwise.
+/// Blocks the output thread once, until released.
 struct Slow {
-    /// Gets a message when the sink is called; the sink then waits for one from `go_on`.
+    /// Gets a message when the sink is called. The sink then waits for one from `go_on`.
     arrived: Sender<()>,
     go_on: Receiver<()>,
     outputs: Sender<Vec<SequenceOutput>>,
@@ -23,7 +23,7 @@ struct Slow {
 
 impl OutputSink for Slow {
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
-        // The test drops both ends after the first call, which turns this off.
+        // The test drops both ends after the first call, which disables this.
         if self.arrived.send(()).is_ok() {
             let _ = self.go_on.recv();
         }
@@ -31,8 +31,8 @@ impl OutputSink for Slow {
     }
 }
 
-/// A4: the last output of a request that has finished says how long it took, whichever of its sequences ended last and
-/// however late they are all delivered.
+/// A4: the last output of a finished request has its total time, whichever of its sequences ended last and however late
+/// all outputs are delivered.
 #[test]
 fn the_last_output_has_the_latest_metrics() {
     let rig = Rig::new();
@@ -45,14 +45,14 @@ fn the_last_output_has_the_latest_metrics() {
         ..Default::default()
     };
     let ends = |seed| [0, 1, 2].map(|index| alone(&rig.rule, &PROMPT, &params(seed), index, seed).len());
-    // The first sequence goes on longest: its last output is merged with one from before the others' ends.
+    // The first sequence runs longest. Its last output is merged with one from before the others' ends.
     let seed = (0..).find(|&seed| matches!(ends(seed), [a, b, c] if a > b + 1 && a > c + 1 && b > 1 && c > 1)).unwrap();
     let (arrived, arrives) = bounded(0);
     let (going, go_on) = bounded(0);
     let (outputs, received) = unbounded();
     let sink = Arc::new(Slow { arrived, go_on, outputs });
     let request = request(&PROMPT, params(seed)).with_sink(sink);
-    // The first step alone is delivered first, however late the output thread is.
+    // Only the first step is delivered first, however late the output thread is.
     rig.script.close_gate();
     rig.engine.add_request(request, |_| {}).unwrap();
     rig.script.wait_at_gate();
@@ -62,7 +62,7 @@ fn the_last_output_has_the_latest_metrics() {
     while rig.engine.stats().num_finished_stop + rig.engine.stats().num_finished_length == 0 {
         std::thread::yield_now();
     }
-    // Answered after the outputs of that step have left the engine thread.
+    // This is answered after the outputs of that step have left the engine thread.
     rig.engine.check_integrity().unwrap();
     drop(arrives);
     drop(going);
@@ -76,10 +76,10 @@ fn the_last_output_has_the_latest_metrics() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Knows its requests by their ids.
+/// A sink that knows its requests by id.
 struct Expecting {
     expected: Mutex<BTreeSet<RequestId>>,
-    /// Two answers for each output: was its request expected, and was it the request's last output?
+    /// For each output: was its request expected, and was it the request's last output?
     outputs: Sender<(bool, bool)>,
 }
 
@@ -93,7 +93,7 @@ impl OutputSink for Expecting {
     }
 }
 
-/// Whoever knows requests by their ids is told each before its first output, and none that is refused.
+/// A sink that knows requests by id gets each id before the first output, and none of a rejected request.
 #[test]
 fn a_request_is_announced_before_its_outputs() {
     let rig = Rig::new();

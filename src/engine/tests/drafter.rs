@@ -1,4 +1,4 @@
-//! Whole engines with models whose files have a block that guesses tokens.
+//! Whole engines with models whose files have a block that proposes draft tokens (MTP).
 
 use super::support::*;
 use crate::backend::OpenDevice;
@@ -7,14 +7,14 @@ use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{DeviceKind, EngineArgs, GpuOptions, SamplingParams, SpeculativeConfig, SpeculativeMethod};
 use crate::engine::load::load_on;
 use crate::engine::{Engine, FinishReason, LoadedModel, SpeculationStats};
-use crate::model::tests::nextn::right_guesses;
+use crate::model::tests::nextn::right_drafts;
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
 
-/// Bytes of a KV cache that holds all prompts of a test.
+/// The bytes of a KV cache that holds all prompts of a test.
 pub(super) const ROOMY: u64 = 1 << 20;
 
-fn guessing(num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
+fn drafting(num_speculative_tokens: usize) -> Option<SpeculativeConfig> {
     let method = SpeculativeMethod::Mtp;
     Some(SpeculativeConfig { method, num_speculative_tokens, ..SpeculativeConfig::default() })
 }
@@ -32,7 +32,7 @@ pub(super) fn args(file: &TempFile, speculative_config: Option<SpeculativeConfig
     }
 }
 
-/// Requests of several kinds, whose prompts have beginnings in common and are longer than a step.
+/// Returns requests of several kinds, whose prompts share prefixes and are longer than a step.
 fn requests(sampled: bool) -> Vec<Draft> {
     (0..6u32)
         .map(|seq| {
@@ -45,7 +45,7 @@ fn requests(sampled: bool) -> Vec<Draft> {
         .collect()
 }
 
-/// Runs them together, twice: the second time with what the prefix cache holds, and with requests that are aborted.
+/// Runs the requests together, twice. The second time the prefix cache has content, and some requests are aborted.
 pub(super) fn run(engine: &Engine, sampled: bool) -> Vec<Finished> {
     let mut all = Vec::new();
     for round in 0..2 {
@@ -69,7 +69,7 @@ pub(super) fn assert_same(with: &[Finished], without: &[Finished]) {
     }
 }
 
-/// Ends an engine in which nothing is left; its counts.
+/// Ends an engine in which nothing is left, and returns its counts.
 pub(super) fn end(engine: &Engine) -> SpeculationStats {
     let (counts, allocations) = (engine.stats().speculation, engine.stats().device_allocations);
     assert_nothing_left_of(engine, allocations);
@@ -77,16 +77,16 @@ pub(super) fn end(engine: &Engine) -> SpeculationStats {
     counts
 }
 
-/// Texts and log-probabilities have the same bits with guesses as without: nearly all wrong, or all right; with room
-/// for all sequences, or for so few that some are preempted.
+/// Texts and log-probabilities have the same bits with and without draft tokens, be they nearly all wrong or all right.
+/// There is room for all sequences, or for so few that some are preempted.
 #[test]
-fn a_model_says_the_same_with_its_own_guesses() {
-    let files = [testdata::file("arch/qwen35_mtp.gguf"), right_guesses("qwen35_mtp"), right_guesses("glm4moe")];
+fn a_model_says_the_same_with_its_own_drafts() {
+    let files = [testdata::file("arch/qwen35_mtp.gguf"), right_drafts("qwen35_mtp"), right_drafts("glm4moe")];
     for (place, file) in files.iter().enumerate() {
-        // Little more than the longest sequence takes.
+        // Little more than the longest sequence needs.
         let scarce = if place == 2 { 140 << 10 } else { 120 << 10 };
         for (kv_cache_memory, count) in [(ROOMY, 4), (scarce, 2)] {
-            let engines = [None, guessing(count)].map(|speculative_config| {
+            let engines = [None, drafting(count)].map(|speculative_config| {
                 let args = EngineArgs { kv_cache_memory: Some(kv_cache_memory), ..args(file, speculative_config) };
                 Engine::load(args, &mut |_| true).unwrap()
             });
@@ -108,17 +108,17 @@ fn a_model_says_the_same_with_its_own_guesses() {
     }
 }
 
-/// Checks that a GPU with recorded steps says the same with guesses as without, of prompts of these lengths, in the
-/// mode in which rows do not depend on their company; and that both engines leave nothing. Returns what was guessed.
+/// Checks that a GPU with captured graphs produces the same with and without draft tokens. It uses prompts of these
+/// lengths in batch-invariant mode. Both engines must leave nothing. Returns the counts of drafts.
 pub(super) fn same_on_a_gpu(
     (device, options): &(Device, GpuOptions),
     file: &TempFile,
-    guessing: Option<SpeculativeConfig>,
+    drafting: Option<SpeculativeConfig>,
     kv_cache_memory: u64,
     prompts: [u32; 3],
 ) -> SpeculationStats {
     let gpu = GpuOptions { batch_invariant: true, graphs: Some(true), ..options.clone() };
-    let engines = [None, guessing].map(|speculative_config| {
+    let engines = [None, drafting].map(|speculative_config| {
         let args = EngineArgs {
             device: DeviceKind::Gpu,
             gpu: gpu.clone(),
@@ -129,7 +129,7 @@ pub(super) fn same_on_a_gpu(
         };
         let open = || Ok(OpenDevice::Gpu(device.clone()));
         let LoadedModel { executor, config, .. } = load_on(&args, open, &mut |_| true).unwrap();
-        Engine::start(executor, config, None, None).unwrap()
+        Engine::start(LoadedModel::new(executor, config)).unwrap()
     });
     let texts = engines.each_ref().map(|engine| {
         let client = |count: u32| {
@@ -148,21 +148,23 @@ pub(super) fn same_on_a_gpu(
 }
 
 #[test]
-fn a_gpu_says_the_same_with_guesses() {
-    for target in CPU_TARGETS {
-        let Some(opened) = devices::open(target) else { return };
-        // The longest prompt has more rows in a step than there is room to convert, for rows of logits.
-        let counts = same_on_a_gpu(&opened, &right_guesses("qwen35_mtp"), guessing(3), ROOMY, [5, 30, 200]);
-        assert!(counts.num_accepted_tokens > 0, "{counts:?}");
-    }
+fn a_gpu_says_the_same_with_drafts() {
+    a_gpu_says_the_same_with_drafts_on(CPU_TARGETS[0]);
 }
 
-/// A file without such a block is refused before anything of it is loaded.
+pub(super) fn a_gpu_says_the_same_with_drafts_on(target: &str) {
+    let Some(opened) = devices::open(target) else { return };
+    // A step with the longest prompt has more rows than can be converted at once, for rows of logits.
+    let counts = same_on_a_gpu(&opened, &right_drafts("qwen35_mtp"), drafting(3), ROOMY, [5, 30, 200]);
+    assert!(counts.num_accepted_tokens > 0, "{counts:?}");
+}
+
+/// A file without such a block is rejected before any of it is loaded.
 #[test]
 fn a_file_without_a_block_is_refused() {
     let load = |name: &str| -> Result<Engine> {
         let file = testdata::file(name);
-        Engine::load(args(&file, guessing(2)), &mut |_| true)
+        Engine::load(args(&file, drafting(2)), &mut |_| true)
     };
     for name in ["arch/qwen3.gguf", "arch/qwen35.gguf"] {
         match load(name).map(|_| ()) {

@@ -13,7 +13,7 @@ use crate::{Error, engine::RequestId};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 
-/// S9, S10: one request alone gets all its tokens, without another one to push it.
+/// S9, S10: a request alone gets all its tokens, without another one to trigger its steps.
 #[test]
 fn one_request_gets_all_its_tokens() {
     let rig = Rig::new();
@@ -24,7 +24,7 @@ fn one_request_gets_all_its_tokens() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S7: whoever begins to wait after the end has it at once; nothing that was sent is lost.
+/// S7: a caller that starts to wait after the end gets everything at once.
 #[test]
 fn waiting_after_the_end() {
     let rig = Rig::new();
@@ -35,7 +35,7 @@ fn waiting_after_the_end() {
     assert_eq!(client.wait()[&0].tokens, alone(&rig.rule, &PROMPT, &greedy(5), 0, 0));
 }
 
-/// S18, K2: generation ends at the model's length whatever `max_tokens` says.
+/// S18, K2: generation ends at the model's length, whatever `max_tokens` is.
 #[test]
 fn the_models_length_ends_a_request() {
     let rig = Rig::new();
@@ -88,7 +88,7 @@ fn a_stop_string_ends_a_request() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S6: a request whose deadline has passed while it waited never runs.
+/// S6: a request whose deadline passes while it waits never runs.
 #[test]
 fn a_deadline_in_the_queue() {
     let rig = Rig::new();
@@ -106,7 +106,7 @@ fn a_deadline_in_the_queue() {
     assert_nothing_left(&rig.engine);
 }
 
-/// K2, S6: a deadline that passes while the request runs.
+/// K2, S6: a request ends if its deadline passes while it runs.
 #[test]
 fn a_deadline_while_running() {
     let rig = Rig::new();
@@ -121,12 +121,12 @@ fn a_deadline_while_running() {
     rig.script.open_gate();
     let done = client.wait();
     assert_eq!(done[&0].reason, Some(FinishReason::Timeout));
-    // The step that it was in counted.
+    // The step in progress at that time counts.
     assert_eq!(done[&0].tokens, alone(&rig.rule, &PROMPT, &greedy(1), 0, 0));
     assert_nothing_left(&rig.engine);
 }
 
-/// K2, S11, S24: a step that fails or panics ends its requests with the cause, and the engine goes on.
+/// K2, S11, S24: a step that fails or panics ends its requests with the cause, and the engine continues.
 #[test]
 fn a_failed_step_ends_its_requests() {
     for fault in [Fault::Error, Fault::Panic, Fault::WrongShape] {
@@ -145,8 +145,7 @@ fn a_failed_step_ends_its_requests() {
     }
 }
 
-/// K2: logits that are no numbers end the request that they belong to, and no other in the step; nothing that was
-/// computed for it is found by a later prefix.
+/// K2: logits that are not finite end only their own request, and a later prompt finds none of its blocks.
 #[test]
 fn broken_logits_end_one_request() {
     let plain = hashed(VOCAB);
@@ -180,7 +179,7 @@ fn broken_logits_end_one_request() {
     assert_eq!(rig.engine.stats().kv_cache.prefix_cache_hits, hits);
 }
 
-/// S4, K2: closing ends all requests as aborted, in whatever state they are, and gives back the device.
+/// S4, K2: closing ends all requests as aborted, in any state, and frees the device.
 #[test]
 fn closing_ends_everything() {
     let rig = Rig::new();
@@ -196,7 +195,7 @@ fn closing_ends_everything() {
     rig.script.open_gate();
     closing.join().unwrap();
     assert!(rig.script.dropped.load(Ordering::SeqCst));
-    // One step was under way and the next prepared; no other began.
+    // One step was in flight and the next prepared; no other began.
     assert!(rig.script.steps.load(Ordering::SeqCst) <= 2);
     for client in clients {
         assert_eq!(client.wait()[&0].reason, Some(FinishReason::Abort));

@@ -1,4 +1,4 @@
-//! Tests of failures that hit the engine itself.
+//! Tests of failures of the engine itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use super::support::*;
 use crate::Error;
 use crate::engine::{Engine, FinishReason, NewRequest, OutputSink, Prompt, SequenceOutput};
 
-/// S6, S24: the device is lost: everything ends at once with `EngineDead`, and so does what comes later.
+/// S6, S24: when the device is lost, all live and later requests end at once with `EngineDead`.
 #[test]
 fn a_lost_device_ends_everything() {
     let rig = Rig::new();
@@ -46,7 +46,7 @@ fn panics_in_a_row_end_the_engine() {
     for _ in 0..2 {
         assert!(matches!(run().error, Some(Error::StepFailed { .. })));
     }
-    // A step that works starts the count again.
+    // A successful step resets the count.
     assert_eq!(run().reason, Some(FinishReason::Length));
     for _ in 0..2 {
         assert!(matches!(run().error, Some(Error::StepFailed { .. })));
@@ -56,7 +56,7 @@ fn panics_in_a_row_end_the_engine() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Errors, unlike panics, may come as often as they like.
+/// Errors, unlike panics, may repeat any number of times.
 #[test]
 fn errors_in_a_row_do_not_end_the_engine() {
     let rig = Rig::new();
@@ -69,7 +69,7 @@ fn errors_in_a_row_do_not_end_the_engine() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S24: a failed step takes only its own requests with it: those that wait are served.
+/// S24: a failed step only ends its own requests; waiting requests are served.
 #[test]
 fn requests_outside_the_failed_step_go_on() {
     let rig = Rig::with(crate::config::EngineConfig { max_num_seqs: 2, ..config() }, super::fake::hashed(VOCAB), None);
@@ -96,7 +96,7 @@ impl OutputSink for Hostile {
     fn deliver(&self, _: Vec<SequenceOutput>) -> bool {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match self.engine.lock().take() {
-            // The last handle goes on the engine's own output thread.
+            // The last handle is dropped on the engine's own output thread.
             Some(engine) => {
                 engine.close();
                 true
@@ -115,6 +115,7 @@ fn add(engine: &Engine, sink: Arc<Hostile>) -> crate::Result<()> {
     let request = NewRequest {
         name: None,
         prompt,
+        images: Vec::new(),
         params: greedy(1000).into(),
         priority: 0,
         timeout: None,
@@ -125,7 +126,7 @@ fn add(engine: &Engine, sink: Arc<Hostile>) -> crate::Result<()> {
     engine.add_request(request, |_| {}).map(|_| ())
 }
 
-/// S24: a consumer that panics is one that is gone: its request is aborted and its blocks are free.
+/// S24: a consumer that panics counts as gone: its request is aborted and its blocks are free.
 #[test]
 fn a_sink_that_panics_loses_its_requests() {
     let rig = Rig::new();
@@ -135,7 +136,7 @@ fn a_sink_that_panics_loses_its_requests() {
     rig.script.wait_at_gate();
     rig.script.let_one_pass();
     rig.script.wait_at_gate();
-    // The engine thread may have taken the word of it before it came to the gate.
+    // The engine thread may have processed the message before it reached the gate.
     while rig.engine.commands_in_queue() == 0 && rig.engine.stats().num_finished_abort == 0 {
         std::thread::yield_now();
     }
@@ -148,7 +149,7 @@ fn a_sink_that_panics_loses_its_requests() {
     assert_eq!(rig.run(&[4, 5], greedy(5))[&0].tokens.len(), 5);
 }
 
-/// S4: a sink that closes the engine from the output thread does not wait for itself.
+/// S4: a sink that closes the engine from the output thread does not wait for that thread.
 #[test]
 fn a_sink_may_close_its_engine() {
     let Rig { engine, script, .. } = Rig::new();
@@ -161,10 +162,10 @@ fn a_sink_may_close_its_engine() {
     assert!(sink.calls.load(Ordering::SeqCst) > 0);
 }
 
-/// Holds its engine until it is itself let go; says of a closed engine that its consumer is gone.
+/// A sink that holds its engine until it is dropped, and reports its consumer as gone once the engine is closed.
 struct Owner {
     engine: Engine,
-    /// Disconnected once `engine` is dropped: fields go in order.
+    /// Disconnected once `engine` is dropped, since fields are dropped in order.
     _gone: Sender<()>,
 }
 
@@ -175,7 +176,7 @@ impl OutputSink for Owner {
     }
 }
 
-/// S4: the output thread may be the one that lets the last handle go, with the sink that holds it.
+/// S4: the output thread may drop the last handle, together with the sink that holds it.
 #[test]
 fn a_sink_may_hold_the_last_handle_of_its_engine() {
     let Rig { engine, .. } = Rig::new();
@@ -185,6 +186,7 @@ fn a_sink_may_hold_the_last_handle_of_its_engine() {
     let request = NewRequest {
         name: None,
         prompt,
+        images: Vec::new(),
         params: greedy(1000).into(),
         priority: 0,
         timeout: None,

@@ -1,11 +1,12 @@
-//! An executor without a model. It keeps what is "computed" in slots of its own, as a device keeps K and V, and reads a
-//! sequence back through its block table only: a wrong slot, a block reused too early or a copy left out changes the
-//! tokens or trips an assertion. Recurrent states are the tokens that went into them.
+//! An executor without a model. It stores "computed" tokens in its own slots, as a device stores keys and values, and
+//! reads a sequence only through its block table. So a wrong slot, a block that is reused too early or a missing copy
+//! changes the tokens or fails an assertion. Recurrent states are the tokens that went into them.
 
 mod rows;
 mod rules;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,13 +14,14 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::backend::MemoryLedger;
-use crate::batch::{Batch, NO_STATE, TO_GUESS};
+use crate::batch::{Batch, NO_STATE, TO_DRAFT};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
-use crate::selection::{Needs, Selection, Wanted, Wish};
+use crate::model::vision::Images;
+use crate::selection::{Needs, SamplingRequest, Selection, Wanted};
 use crate::{Error, Result};
 
-use rows::{Best, FakeRow, FakeRows, OwnWish};
+use rows::{Best, FakeRow, FakeRows, OwnRequest};
 pub(super) use rules::{Rule, hashed, listed, repeating};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,46 +37,52 @@ pub(super) enum Fault {
 #[derive(Default)]
 struct Gate {
     closed: bool,
-    /// Steps that have come to the gate, and gone through.
+    /// Steps that have reached the gate, and that have passed it.
     arrived: u64,
     passed: u64,
-    /// Steps that may go through all the same.
+    /// Steps that may pass the closed gate.
     permits: u64,
 }
 
-/// State that a test shares with its executor.
+/// The state that a test shares with its executor.
 #[derive(Default)]
 pub(super) struct Script {
-    /// Computes as a CPU does, not on its own as a GPU does.
+    /// Computes synchronously, as a CPU does.
     pub synchronous: AtomicBool,
     gate: Mutex<Gate>,
     moved: Condvar,
-    /// Faults by the number of their step, from 0.
+    /// Faults by step number, from 0.
     faults: Mutex<HashMap<u64, Fault>>,
-    /// Every step whose number divides by this fails, and so do as many steps of guesses; 0 = none.
+    /// Every step whose number is a multiple of this fails, and so do as many drafting calls; 0 = none.
     pub fail_every: AtomicU64,
-    /// Steps for which tokens were guessed.
+    /// The number of steps for which tokens were drafted.
     pub drafts: AtomicU64,
-    /// Tokens that were computed first for that, or to catch up.
+    /// Tokens that were computed for drafting or catching up.
     pub drafted: AtomicU64,
     pub steps: AtomicU64,
-    /// Steps that were launched before the one before them was collected.
+    /// Steps that were launched before the previous one was collected.
     pub fed: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
-    /// Microseconds that each step takes besides, so that more rows take hardly more time.
+    /// Microseconds that each step takes in addition, so that further rows hardly matter.
     pub step_micros: AtomicU64,
-    /// Microseconds that each row takes of those beyond `free_rows`.
+    /// Microseconds for each row beyond `free_rows`.
     pub row_micros: AtomicU64,
     pub free_rows: AtomicU64,
-    /// Gives what is wanted of a row, and no more.
+    /// Returns exactly the requested part of a row.
     pub selects: AtomicBool,
-    /// Whole rows that were wanted.
+    /// The number of rows that are selected at once; 0: all of a step.
+    pub rows_at_once: AtomicU64,
+    /// The number of pieces of rows after the first ones of their steps.
+    pub pieces: AtomicU64,
+    /// The number of the piece before which its step is interrupted, from 1; 0: none.
+    pub stopped_piece: AtomicU64,
+    /// The number of whole rows that were requested.
     pub rows_wanted: AtomicU64,
     /// The fault that happens when a row is fetched.
     pub fetch_fault: Mutex<Option<Fault>>,
-    /// One in this many guesses of the model is wrong; 0: none is.
-    pub wrong_guesses: AtomicU64,
+    /// One in this many model-made draft tokens is wrong; 0: none is.
+    pub wrong_drafts: AtomicU64,
     pub interrupt: Interrupt,
 }
 
@@ -83,7 +91,7 @@ impl Script {
         self.faults.lock().insert(step, fault);
     }
 
-    /// Makes steps wait from now on before they compute.
+    /// Makes later steps wait before they compute.
     pub(super) fn close_gate(&self) {
         let mut gate = self.gate.lock();
         gate.closed = true;
@@ -101,7 +109,7 @@ impl Script {
         self.moved.notify_all();
     }
 
-    /// Waits until a step stands before the closed gate.
+    /// Waits until a step is at the closed gate.
     pub(super) fn wait_at_gate(&self) {
         let mut gate = self.gate.lock();
         while gate.arrived == gate.passed + gate.permits {
@@ -134,18 +142,28 @@ pub(super) struct Fake {
     pub rule: Rule,
     pub vocab_size: usize,
     pub block_size: usize,
-    /// Whether the model that guesses is none of the steps', and has keys and values of its own.
+    /// True if the drafting model is a separate one with its own keys and values.
     draft_lags: bool,
-    /// (token, position) in each slot; as the model has it, and as a model does that guesses and lags.
+    /// (token, position) in each slot: of the model, and of a drafting model that lags.
     slots: HashMap<u32, (u32, u32)>,
     draft_slots: HashMap<u32, (u32, u32)>,
     /// The tokens before each state, by slot.
     states: HashMap<u32, Vec<u32>>,
-    /// The steps that were launched: the number of each, the step, and what is wanted of its rows.
-    launched: VecDeque<(u64, Batch, Option<Vec<OwnWish>>)>,
+    /// Steps that were launched and whose rows are not all collected.
+    launched: VecDeque<Running>,
+    /// The rows of the last computed step.
     values: Vec<f32>,
-    /// The tokens that the last step chose, where that was all that was wanted of its rows.
+    /// The tokens that the last step picked, if nothing else of its rows was requested.
     chosen: Option<Vec<u32>>,
+}
+
+/// A step that was launched.
+struct Running {
+    number: u64,
+    batch: Batch,
+    /// The rows that were selected last, and the request for each.
+    selected: Option<(Range<usize>, Vec<OwnRequest>)>,
+    is_computed: bool,
 }
 
 impl Fake {
@@ -167,7 +185,7 @@ impl Fake {
         }
     }
 
-    /// The first `len` tokens of sequence `seq`, read through its block table.
+    /// Returns the first `len` tokens of sequence `seq`, read through its block table.
     fn content(&self, batch: &Batch, seq: usize, len: usize) -> Vec<u32> {
         self.content_of(&self.slots, batch, seq, len)
     }
@@ -185,7 +203,7 @@ impl Fake {
             .collect()
     }
 
-    /// Computes what was launched; then faults, if it is this step's turn.
+    /// Computes a launched step, then triggers its fault, if any.
     fn compute(&mut self, step: u64, batch: &Batch) -> Result<()> {
         self.script.pass_gate();
         let dear_rows = (batch.num_tokens() as u64).saturating_sub(self.script.free_rows.load(Ordering::SeqCst));
@@ -219,7 +237,7 @@ impl Fake {
         Ok(())
     }
 
-    /// The state that each sequence begins with, if the model has any. What the step writes is lost from then on.
+    /// Returns each sequence's first state, if the model has states. States that the step writes are lost from then on.
     fn begin_states(&mut self, batch: &Batch) -> Vec<Vec<u32>> {
         let read = |slot: &u32| if *slot == NO_STATE { Vec::new() } else { self.states[slot].clone() };
         let begun = batch.states.reads.iter().map(read).collect();
@@ -227,7 +245,7 @@ impl Fake {
         begun
     }
 
-    /// Keeps the states of a sequence that began after `start` tokens.
+    /// Saves the states of a sequence that began after `start` tokens.
     fn keep_states(&mut self, batch: &Batch, seq: usize, start: usize, content: &[u32]) {
         let states = &batch.states;
         for write in &states.writes[states.cu_writes[seq] as usize..states.cu_writes[seq + 1] as usize] {
@@ -258,10 +276,10 @@ impl Executor for Fake {
         self.draft_lags
     }
 
-    /// Guesses the best token, but for those that are to be wrong: the one after it. A model that lags has what it was
-    /// given alone, and that has to be the model's.
+    /// Drafts the best token, or the next one where the draft should be wrong. A model that lags only has the tokens
+    /// that it was given, which must equal the model's.
     fn draft(&mut self, batch: &mut Batch, first: &Batch) -> Result<()> {
-        assert!(self.launched.is_empty(), "guesses for a step while another one is under way");
+        assert!(self.launched.is_empty(), "drafts for a step while another one is under way");
         let call = self.script.drafts.fetch_add(1, Ordering::SeqCst);
         if self.script.fail_every.load(Ordering::SeqCst) > 0 {
             self.fault(call)?;
@@ -274,14 +292,14 @@ impl Executor for Fake {
         for seq in (0..first.num_seqs()).filter(|_| self.draft_lags) {
             let len = first.context_lens[seq] as usize;
             let drafted = self.content_of(&self.draft_slots, first, seq, len);
-            let is_guessed = first.logits_indices.contains(&(first.tokens_of(seq).end as u32 - 1));
-            let computed = len - usize::from(is_guessed);
+            let is_drafted = first.logits_indices.contains(&(first.tokens_of(seq).end as u32 - 1));
+            let computed = len - usize::from(is_drafted);
             assert_eq!(drafted[..computed], self.content(first, seq, computed), "another text than the model's");
         }
-        let wrong = self.script.wrong_guesses.load(Ordering::SeqCst);
+        let wrong = self.script.wrong_drafts.load(Ordering::SeqCst);
         for seq in 0..batch.num_seqs() {
             let tokens = batch.tokens_of(seq);
-            if batch.token_ids[tokens.end - 1] != TO_GUESS {
+            if batch.token_ids[tokens.end - 1] != TO_DRAFT {
                 continue;
             }
             let start = batch.positions[tokens.start] as usize;
@@ -291,22 +309,23 @@ impl Executor for Fake {
                 let own = first.block_table(0, *part);
                 first.positions[first.tokens_of(*part).end - 1] as usize == start && table.starts_with(own)
             };
-            let part = (0..first.num_seqs()).find(is_first).expect("the token before the guesses is computed first");
+            let part =
+                (0..first.num_seqs()).find(is_first).expect("the token before the draft tokens is computed first");
             assert!(first.logits_indices.contains(&(first.tokens_of(part).end as u32 - 1)));
             if self.draft_lags {
                 assert_eq!(content, self.content_of(&self.draft_slots, batch, seq, start));
             }
             if let Some(&slot) = batch.states.reads.get(seq) {
-                assert_eq!(self.states[&slot], content, "guesses of sequence {seq} began with another state");
+                assert_eq!(self.states[&slot], content, "draft tokens of sequence {seq} began with another state");
             }
             let end = tokens.end;
             for index in tokens {
-                if batch.token_ids[index] == TO_GUESS {
+                if batch.token_ids[index] == TO_DRAFT {
                     let best = Best::new(&(self.rule)(&content), 1).ids[0];
                     let is_wrong = wrong > 0 && (content.len() as u64 + u64::from(best)).is_multiple_of(wrong);
                     batch.token_ids[index] = (best + u32::from(is_wrong)) % self.vocab_size as u32;
                 }
-                // The last guess is computed by nobody but the step.
+                // Only the step computes the last draft token.
                 if index + 1 < end {
                     let entry = (batch.token_ids[index], batch.positions[index]);
                     self.draft_slots.insert(batch.groups[0].slot_mapping[index], entry);
@@ -317,60 +336,96 @@ impl Executor for Fake {
         Ok(())
     }
 
-    fn launch(&mut self, batch: &Batch, _needs: Needs) -> Result<()> {
+    fn launch(&mut self, batch: &Batch, _: &Images, _needs: Needs) -> Result<()> {
         match self.launched.back() {
             None => assert!(batch.chosen.is_empty(), "tokens that no step chooses"),
-            Some((_, _, wishes)) => {
+            Some(Running { batch, selected, .. }) => {
                 assert_eq!(self.launched.len(), 1, "a third step was launched before the first one was collected");
-                let wishes = wishes.as_ref().expect("rows that were selected before the next step was launched");
-                assert!(wishes.iter().all(OwnWish::is_argmax), "a row that would be overwritten before it is read");
+                let selected = selected.as_ref();
+                let (rows, sampling_requests) =
+                    selected.expect("rows that were selected before the next step was launched");
+                assert_eq!(*rows, 0..batch.logits_indices.len(), "a piece that would be overwritten");
+                assert!(
+                    sampling_requests.iter().all(OwnRequest::is_argmax),
+                    "a row that would be overwritten before it is read"
+                );
                 self.script.fed.fetch_add(1, Ordering::SeqCst);
             }
         }
         let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
-        // Every other step fails when it is launched, the rest when it is waited for.
+        // Every other step fails when it is launched, the rest when they are awaited.
         if step % 2 == 1 {
             self.fault(step)?;
         }
-        self.launched.push_back((step, batch.clone(), None));
+        self.launched.push_back(Running { number: step, batch: batch.clone(), selected: None, is_computed: false });
         Ok(())
     }
 
-    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
-        let (_, batch, selected) = self.launched.back_mut().expect("a step that was launched");
-        assert_eq!(wishes.len(), batch.logits_indices.len());
-        assert!(selected.is_none(), "the rows of a step were selected twice");
-        *selected = Some(wishes.iter().map(OwnWish::of).collect());
+    fn rows_at_once(&self) -> usize {
+        match self.script.rows_at_once.load(Ordering::SeqCst) {
+            0 => usize::MAX,
+            rows => rows as usize,
+        }
+    }
+
+    fn select(&mut self, rows: Range<usize>, sampling_requests: &[SamplingRequest<'_>]) -> Result<()> {
+        let most = self.rows_at_once();
+        let Running { batch, selected, is_computed, .. } = self.launched.back_mut().expect("a step that was launched");
+        let num_rows = batch.logits_indices.len();
+        assert_eq!(
+            (sampling_requests.len(), rows.start),
+            (rows.len(), selected.as_ref().map_or(0, |(before, _)| before.end))
+        );
+        assert!(rows.end <= num_rows && rows.len() <= most, "{rows:?} of {num_rows}");
+        assert!(selected.is_none() || !rows.is_empty(), "the rows of a step were selected twice");
+        if selected.is_some() {
+            assert!(*is_computed, "a piece before the one before it was collected");
+            let piece = 1 + self.script.pieces.fetch_add(1, Ordering::SeqCst);
+            if piece == self.script.stopped_piece.load(Ordering::SeqCst) {
+                self.launched.clear();
+                return Err(Error::Interrupted);
+            }
+        }
+        *selected = Some((rows, sampling_requests.iter().map(OwnRequest::of).collect()));
         Ok(())
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {
-        let (step, mut batch, wishes) = self.launched.pop_front().expect("a step that was launched");
-        let wishes = wishes.expect("rows that were selected");
-        // A step that was launched behind one that fails is lost with it.
-        let behind = std::mem::take(&mut self.launched);
+        let Running { number, mut batch, selected, is_computed } =
+            self.launched.pop_front().expect("a step that was launched");
+        let (rows, sampling_requests) = selected.expect("rows that were selected");
+        // A step that was launched after a failing one is lost with it.
+        let mut behind = std::mem::take(&mut self.launched);
         for chosen in &batch.chosen {
             let tokens = self.chosen.as_ref().expect("tokens that the step before chose");
             batch.token_ids[chosen.index as usize] = tokens[chosen.row as usize];
         }
-        self.compute(step, &batch)?;
+        if !is_computed {
+            self.compute(number, &batch)?;
+        }
         let best = |row: &[f32]| Best::new(row, 1).ids[0];
-        let chooses = wishes.iter().all(OwnWish::is_argmax);
+        let chooses = sampling_requests.iter().all(OwnRequest::is_argmax);
         self.chosen = chooses.then(|| self.values.chunks(self.vocab_size).map(best).collect());
-        if self.script.fault_of(step) == Some(Fault::WrongShape) {
+        if self.script.fault_of(number) == Some(Fault::WrongShape) {
             return Ok(Selection::of_rows(&[1.0], self.vocab_size));
         }
-        self.launched = behind;
-        if !self.script.selects.load(Ordering::SeqCst) {
-            let rows = Selection::of_rows(&self.values, self.vocab_size);
-            return Ok(rows.with_hidden(&self.values, self.vocab_size));
+        if rows.end < batch.logits_indices.len() {
+            let selected = Some((rows.clone(), Vec::new()));
+            behind.push_front(Running { number, batch, selected, is_computed: true });
         }
-        let whole = wishes.iter().filter(|wish| wish.wanted == Wanted::Row).count();
+        self.launched = behind;
+        let values = &self.values[rows.start * self.vocab_size..rows.end * self.vocab_size];
+        if !self.script.selects.load(Ordering::SeqCst) {
+            let rows = Selection::of_rows(values, self.vocab_size);
+            return Ok(rows.with_hidden(values, self.vocab_size));
+        }
+        let whole = sampling_requests.iter().filter(|request| request.wanted == Wanted::Row).count();
         self.script.rows_wanted.fetch_add(whole as u64, Ordering::SeqCst);
-        let rows = self.values.chunks(self.vocab_size).zip(&wishes).map(|(row, wish)| FakeRow::new(row, wish));
+        let rows =
+            values.chunks(self.vocab_size).zip(&sampling_requests).map(|(row, request)| FakeRow::new(row, request));
         let rows = FakeRows { rows: rows.collect(), script: &self.script };
-        let rows = Selection::on_device(Box::new(rows), wishes.len(), self.vocab_size);
-        Ok(rows.with_hidden(&self.values, self.vocab_size))
+        let rows = Selection::on_device(Box::new(rows), sampling_requests.len(), self.vocab_size);
+        Ok(rows.with_hidden(values, self.vocab_size))
     }
 
     fn is_asynchronous(&self) -> bool {
@@ -382,7 +437,7 @@ impl Executor for Fake {
     }
 
     fn memory(&self) -> MemoryLedger {
-        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4 }
+        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4, host_weights: 7 }
     }
 
     fn device_allocations(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Steps that are launched before the tokens that they begin with are known: the device puts these in.
+//! Steps that are launched before their first tokens are known; the device fills these in.
 
 use std::sync::atomic::Ordering;
 
@@ -8,8 +8,8 @@ use crate::engine::FinishReason;
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 
-/// Greedy sequences get the tokens that they get alone, whether the device waits for the host or not; the device does
-/// not wait while it chooses all tokens.
+/// Greedy sequences get the tokens that they get alone, whether the device waits for the host or not. The device does
+/// not wait while it picks all tokens.
 #[test]
 fn tokens_are_those_of_steps_that_wait() {
     let prompts: Vec<Vec<u32>> = (1..7).map(|i| (0..i).map(|j| 7 * i + j).collect()).collect();
@@ -27,8 +27,8 @@ fn tokens_are_those_of_steps_that_wait() {
     }
 }
 
-/// A token that ends its sequence is known a step late: what the device computed behind it is no part of the output,
-/// and its blocks come back.
+/// A token that ends its sequence is known one step late. The tokens that the device computed after it are not part of
+/// the output, and its blocks are freed.
 #[test]
 fn an_end_is_exact_although_the_next_step_runs() {
     let rig = Rig::new();
@@ -45,7 +45,7 @@ fn an_end_is_exact_although_the_next_step_runs() {
     assert!(rig.script.fed.load(Ordering::SeqCst) > 0);
 }
 
-/// A request is cancelled while one step of it runs and another one is queued: its blocks come back behind both.
+/// A request is cancelled while one of its steps runs and another is queued; its blocks are freed after both.
 #[test]
 fn a_cancel_behind_two_steps() {
     let rig = Rig::new();
@@ -66,7 +66,7 @@ fn a_cancel_behind_two_steps() {
     }
 }
 
-/// Rows that the host has to read, or to know the rules of, keep the device waiting: none is launched behind them.
+/// Rows that the host must read or has constraints for make the device wait; no step is launched after them.
 #[test]
 fn rows_that_are_read_are_not_overtaken() {
     let sampled = SamplingParams { temperature: 0.8, seed: Some(3), ..greedy(10) };

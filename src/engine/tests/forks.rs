@@ -9,8 +9,8 @@ fn sampled(n: usize, max_tokens: usize) -> SamplingParams {
     SamplingParams { n, max_tokens, temperature: 1.3, seed: Some(77), ..Default::default() }
 }
 
-/// K20, K22: each of n sequences is what it would be alone with its own random stream: forks share the prompt's
-/// blocks, and copy the one that they write into.
+/// K20, K22: each of n sequences equals a single one with its own random stream. Forks share the prompt's blocks, and
+/// copy the one that they write to.
 #[test]
 fn every_sequence_is_as_if_alone() {
     let rig = Rig::new();
@@ -35,7 +35,7 @@ fn forks_share_the_prompt() {
     assert_eq!(computed, PROMPT.len() as u64 + 4 * 4);
 }
 
-/// Sequences end by themselves, the request with the last of them.
+/// Sequences end one by one, and the request ends with the last of them.
 #[test]
 fn sequences_end_one_by_one() {
     let rig = Rig::new();
@@ -53,7 +53,7 @@ fn sequences_end_one_by_one() {
     assert_nothing_left(&rig.engine);
 }
 
-/// All of them end with their first token: forked and ended in one step.
+/// All sequences end with their first token, so they fork and end in one step.
 #[test]
 fn forks_that_end_at_once() {
     let rig = Rig::new();
@@ -62,7 +62,7 @@ fn forks_that_end_at_once() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S12: forks under a pool so small that they are preempted all the time.
+/// S12: forks continue exactly in a pool so small that they are preempted all the time.
 #[test]
 fn preempted_forks_go_on_exactly() {
     let rig = Rig::with(EngineConfig { kv_groups: blocks(14), ..config() }, hashed(VOCAB), None);
@@ -76,8 +76,8 @@ fn preempted_forks_go_on_exactly() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A6: sequences that find no place at the fork start later, and give what they would alone; more than can ever run at
-/// once are served like that.
+/// A6: sequences without a slot at the fork start later, and get the same tokens as alone. More sequences than can run
+/// at once are served like that.
 #[test]
 fn sequences_without_a_place_start_later() {
     let rig = Rig::with(EngineConfig { max_num_seqs: 3, ..config() }, hashed(VOCAB), None);
@@ -94,7 +94,7 @@ fn sequences_without_a_place_start_later() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A6: nobody behind a request with many sequences waits until all of these have a place.
+/// A6: requests after one with many sequences need not wait until all of these have a slot.
 #[test]
 fn many_sequences_hold_nobody_up() {
     let rig = Rig::with(EngineConfig { max_num_seqs: 4, ..config() }, hashed(VOCAB), None);
@@ -114,7 +114,7 @@ fn many_sequences_hold_nobody_up() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A6: the end of a request ends those of its sequences that wait for a place.
+/// A6: the end of a request ends its sequences that wait for a slot.
 #[test]
 fn sequences_without_a_place_end_with_their_request() {
     let rig = Rig::with(EngineConfig { max_num_seqs: 2, ..config() }, hashed(VOCAB), None);
@@ -135,7 +135,7 @@ fn sequences_without_a_place_end_with_their_request() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A4: the preemptions of all requests are those that the engine counts.
+/// A4: the preemptions of all requests add up to the engine's count.
 #[test]
 fn preemptions_of_requests_add_up() {
     let config =

@@ -1,4 +1,4 @@
-//! Tests of requests that are refused, and of questions that any thread may ask.
+//! Tests of rejected requests, and of queries from any thread.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::support::*;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::engine::handle::same_process;
-use crate::engine::{ChannelSink, Engine, NewRequest, Prompt};
+use crate::engine::{ChannelSink, Engine, LoadedModel, NewRequest, Prompt};
 use crate::{Error, Result};
 
 fn what(result: Result<Client>) -> &'static str {
@@ -18,7 +18,7 @@ fn what(result: Result<Client>) -> &'static str {
     }
 }
 
-/// S18, S22: bad requests are refused on the caller's thread, with what is wrong, and leave nothing.
+/// S18, S22: invalid requests are rejected on the caller's thread, with the reason, and leave nothing.
 #[test]
 fn bad_requests_are_refused() {
     let rig = Rig::with(EngineConfig { kv_groups: blocks(12), ..config() }, hashed(VOCAB), None);
@@ -42,7 +42,7 @@ fn bad_requests_are_refused() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A name is taken while its request is active, and free after.
+/// A name is in use while its request is active, and free afterwards.
 #[test]
 fn names_in_use_are_refused() {
     let rig = Rig::new();
@@ -50,7 +50,7 @@ fn names_in_use_are_refused() {
     rig.script.close_gate();
     let first = submit(&rig.engine, named("request-2")).unwrap();
     assert_eq!(what(submit(&rig.engine, named("request-2"))), "request id");
-    // A made-up name avoids the caller's.
+    // A generated name avoids the caller's.
     let unnamed: Vec<Client> = (0..3).map(|_| rig.submit(&[3], greedy(1))).collect();
     let mut names: HashSet<String> = unnamed.iter().map(|client| client.accepted.name.clone()).collect();
     assert!(names.insert("request-2".into()) && names.len() == 4);
@@ -63,7 +63,7 @@ fn names_in_use_are_refused() {
     assert_nothing_left(&rig.engine);
 }
 
-/// The bound of the queue holds at once, for requests that the engine thread has not even seen.
+/// The queue's limit applies at once, even for requests that the engine thread has not seen.
 #[test]
 fn a_full_queue_refuses() {
     let rig = Rig::with(EngineConfig { max_queue_size: 3, max_num_seqs: 1, ..config() }, hashed(VOCAB), None);
@@ -76,7 +76,7 @@ fn a_full_queue_refuses() {
         assert!(matches!(refused, Error::QueueFull { waiting: 3, limit: 3 }), "{refused}");
     }
     assert!(matches!(prompt_logits(&rig.engine, vec![1]), Err(Error::QueueFull { .. })));
-    // Cancelling a request that waits makes room for another.
+    // Cancelling a waiting request makes room for another.
     rig.engine.abort_id(clients[0].accepted.id).unwrap();
     rig.script.open_gate();
     clients.remove(0).wait();
@@ -102,6 +102,7 @@ fn priorities() {
         let request = NewRequest {
             name: None,
             prompt,
+            images: Vec::new(),
             params: greedy(1).into(),
             priority,
             timeout: None,
@@ -126,7 +127,7 @@ fn priorities() {
 fn numbers_that_contradict_each_other() {
     let start = |config: EngineConfig| {
         let fake = super::fake::Fake::new(Arc::default(), hashed(VOCAB), VOCAB, config.block_size, false);
-        Engine::start(Box::new(fake), config, None, None).map(|_| ())
+        Engine::start(LoadedModel::new(Box::new(fake), config)).map(|_| ())
     };
     start(config()).unwrap();
     for bad in [
@@ -146,12 +147,15 @@ fn numbers_that_contradict_each_other() {
     }
 }
 
-/// The handle tells the engine's state, also while a step runs.
+/// The handle reports the engine's state, even while a step runs.
 #[test]
 fn what_the_handle_tells() {
     let rig = Rig::new();
     assert_eq!(rig.engine.describe(), "fake device");
-    assert_eq!(rig.engine.memory(), MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4 });
+    assert_eq!(
+        rig.engine.memory(),
+        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4, host_weights: 7 }
+    );
     assert_eq!(rig.engine.config().max_num_seqs, 8);
     assert!(matches!(rig.engine.chat_template(), Err(Error::ChatTemplate { .. })));
     assert!(rig.engine.tokenizer().is_err());
@@ -176,7 +180,7 @@ fn a_forked_process_is_told_so() {
     assert!(matches!(same_process(7, 8), Err(Error::Forked { owner: 7, current: 8 })));
 }
 
-/// S14: the same seed gives the same text whatever else runs; requests without one differ.
+/// S14: the same seed gives the same text, whatever else runs. Requests without a seed differ.
 #[test]
 fn seeds() {
     let rig = Rig::new();
@@ -190,7 +194,7 @@ fn seeds() {
     drop(noise.into_iter().map(Client::wait).collect::<Vec<_>>());
 }
 
-/// S5: a load that fails at any point is an error, starts nothing, and the next one works.
+/// S5: a load that fails at any point returns an error and starts nothing, and the next load works.
 #[test]
 fn loads_that_fail() {
     let load = |args: EngineArgs, go_on: bool| Engine::load(args, &mut |_| go_on);

@@ -1,4 +1,4 @@
-//! An int8 KV cache in an engine: about half the memory, and a text has the same bits whatever happens around it.
+//! An int8 KV cache in an engine takes about half the memory, and texts have the same bits in any situation.
 
 use super::support::*;
 use crate::Error;
@@ -6,7 +6,8 @@ use crate::config::{DeviceKind, EngineArgs, KvCacheDtype, SamplingParams};
 use crate::engine::Engine;
 use crate::testdata;
 
-/// Bytes of a block of 16 tokens of the golden model: K and V of two layers with two heads of 64 elements and a scale.
+/// The bytes of a block of 16 tokens of the golden model: K and V of two layers with two heads of 64 elements and a
+/// scale.
 const BLOCK_BYTES: u64 = 2 * 2 * 2 * 16 * (64 + 4);
 const LENGTH: usize = 128;
 
@@ -24,8 +25,8 @@ fn args(file: &testdata::TempFile, blocks: u64, enable_prefix_caching: bool) -> 
     }
 }
 
-/// A pool in which one sequence fits, and hardly another, preempts all the time; a prompt's beginning is in the cache
-/// when it comes again, and forks copy the block that they write into. None of it changes a token.
+/// A pool for little more than one sequence preempts all the time. A repeated prompt finds its prefix in the cache, and
+/// forks copy the block that they write to. None of it changes a token.
 #[test]
 fn an_int8_cache_is_shared_copied_and_recomputed_exactly() {
     let file = testdata::file("arch/qwen3.gguf");

@@ -1,5 +1,4 @@
-//! Steps that are stopped half-way. The scripted ones never end by themselves, so a test that ends has seen one
-//! stopped.
+//! Steps that are interrupted. The scripted ones never end by themselves, so a test that ends has seen an interruption.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,14 +15,14 @@ pub(super) fn synchronous(config: EngineConfig) -> Rig {
     rig
 }
 
-/// Waits until the executor is in its step of this number.
+/// Waits until the executor runs the step with this number.
 fn in_step(rig: &Rig, number: u64) {
     while rig.script.steps.load(Ordering::SeqCst) <= number {
         std::thread::yield_now();
     }
 }
 
-/// A10: an engine whose step would last for ever closes all the same, whatever thread asks, and however many do.
+/// A10: an engine whose step would never end still closes, from any thread and from several.
 #[test]
 fn closing_stops_the_step() {
     let rig = synchronous(config());
@@ -43,7 +42,7 @@ fn closing_stops_the_step() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A10: what is cancelled ends at once; what shared its step gives the tokens that it gives alone, to the last one.
+/// A10: a cancelled request ends at once. The others of its step get exactly the tokens that they get alone.
 #[test]
 fn the_others_of_a_stopped_step_lose_nothing() {
     for stopped in 1..7 {
@@ -52,11 +51,11 @@ fn the_others_of_a_stopped_step_lose_nothing() {
     }
 }
 
-/// Cancels a request in step `stopped`, which a prompt in chunks, sequences that decode, and forks share with it.
+/// Cancels a request in step `stopped`, together with a prompt in chunks, sequences that decode, and forks.
 pub(super) fn assert_others_lose_nothing(rig: &Rig, stopped: u64) {
     rig.script.close_gate();
     rig.script.fault(stopped, Fault::UntilInterrupted);
-    // First of all by its priority, so it is in every step but the first, which stands at the gate.
+    // Its priority is highest, so it is in every step but the first, which is at the gate.
     let first = rig.submit(&[1; 3], greedy(1));
     rig.script.wait_at_gate();
     let victim = submit(&rig.engine, Draft { priority: -1, ..request(&[7; 2], greedy(60)) }).unwrap();
@@ -77,7 +76,7 @@ pub(super) fn assert_others_lose_nothing(rig: &Rig, stopped: u64) {
     assert_nothing_left(&rig.engine);
 }
 
-/// A16: a deadline that passes within a step ends its request then: alone, and beside another one, which goes on.
+/// A16: a deadline that passes within a step ends its request then, alone or next to another one, which continues.
 #[test]
 fn a_deadline_acts_within_a_step() {
     let rig = synchronous(config());
@@ -87,7 +86,8 @@ fn a_deadline_acts_within_a_step() {
     rig.script.close_gate();
     let other = rig.submit(&[2; 5], greedy(10));
     rig.script.wait_at_gate();
-    // Long enough to be in the next step, however slow the machine is: that one does not end before.
+    // The deadline is long enough for the next step to include it on a slow machine, and that step does not end
+    // earlier.
     let late = submit(&rig.engine, Draft { timeout: Some(Duration::from_secs(1)), ..late() }).unwrap();
     rig.script.fault(rig.script.steps.load(Ordering::SeqCst), Fault::UntilInterrupted);
     rig.script.open_gate();
@@ -97,8 +97,7 @@ fn a_deadline_acts_within_a_step() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A10: an end acts in the step after a stopped one as in any other, and again in the one after that; what shared these
-/// steps has exactly its tokens.
+/// A10: ends take effect in consecutive interrupted steps. The others of these steps get exactly their tokens.
 #[test]
 fn steps_in_a_row_are_stopped() {
     let rig = synchronous(config());
@@ -124,8 +123,8 @@ fn of_client(client: &str, draft: Draft) -> Draft {
     Draft { client: Some(client.into()), ..draft }
 }
 
-/// Who comes now and then does not wait for the step of another's prompts: that one is stopped, and computed again to
-/// the same tokens. Whoever has sent that many prompts stops none by another one.
+/// An occasional client does not wait for a step of another's prompts: that step is interrupted and later computed
+/// again with the same tokens. A client that has sent that many prompts interrupts nothing with another one.
 #[test]
 fn a_step_stops_for_a_newcomer() {
     let rig = synchronous(config());
@@ -148,7 +147,7 @@ fn a_step_stops_for_a_newcomer() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Where the device computes on its own, the step that was scheduled ahead gives way: the newcomer's is the next.
+/// On an asynchronous device, the step scheduled ahead is withdrawn, and the newcomer's step is next.
 #[test]
 fn the_step_ahead_gives_way_to_a_newcomer() {
     let rig = Rig::new();
@@ -161,7 +160,7 @@ fn the_step_ahead_gives_way_to_a_newcomer() {
         rig.script.let_one_pass();
     }
     rig.script.wait_at_gate();
-    // The step behind the one that stands at the gate has been scheduled: the stopped engine waits for that one alone.
+    // The next step has already been scheduled. The engine only waits for the one at the gate.
     let one = submit(&rig.engine, of_client("one", request(&[10; 3], greedy(1)))).unwrap();
     for _ in 0..2 {
         rig.script.wait_at_gate();
@@ -175,7 +174,7 @@ fn the_step_ahead_gives_way_to_a_newcomer() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A11: who stops waiting for the logits of a prompt ends that request, in whatever step it is.
+/// A11: dropping the pending logits of a prompt ends its request, in any step.
 #[test]
 fn logits_that_nobody_waits_for_are_not_computed() {
     let rig = synchronous(config());
@@ -186,7 +185,7 @@ fn logits_that_nobody_waits_for_are_not_computed() {
     drop(pending);
     assert_eq!(rig.run(&[1, 2, 3], greedy(1))[&0].reason, Some(FinishReason::Length));
     assert_nothing_left(&rig.engine);
-    // The answer that was given is not lost by the drop after it.
+    // Dropping it after the answer does not lose the answer.
     let pending = rig.engine.start_prompt_logits(vec![1; 5]).unwrap();
     assert!(matches!(pending.answer().recv(), Ok(Ok(logits)) if logits.len() == 5 * VOCAB));
     drop(pending);

@@ -1,17 +1,16 @@
-//! Latent attention in an engine: the KV cache holds one row a token, and a text has the same bits whatever happens
-//! around it.
+//! Latent attention in an engine: the KV cache holds one row per token, and texts have the same bits in any situation.
 
 use super::support::*;
 use crate::config::{DeviceKind, EngineArgs};
 use crate::engine::Engine;
 use crate::testdata;
 
-/// Bytes of a block of 16 tokens of the golden model: three layers, whose rows have 48 elements in f16.
+/// The bytes of a block of 16 tokens of the golden model: three layers, whose rows have 48 elements in f16.
 const BLOCK_BYTES: u64 = 3 * 16 * 48 * 2;
 const LENGTH: usize = 128;
 
-/// A pool in which one sequence fits, and hardly another, preempts all the time; a prompt's beginning is in the cache
-/// when it comes again. Neither changes a token.
+/// A pool for little more than one sequence preempts all the time, and a repeated prompt finds its prefix in the cache.
+/// Neither changes a token.
 #[test]
 fn a_latent_cache_is_shared_and_recomputed_exactly() {
     let file = testdata::file("arch/deepseek2.gguf");

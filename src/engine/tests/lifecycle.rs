@@ -23,13 +23,13 @@ fn test_kv_cache_cleanup_on_completion() {
     assert_nothing_left(&rig.engine);
 }
 
-/// K1: the whole pool can be had again after others had it, and forgetting the prefixes frees every block.
+/// K1: the whole pool is available again after others used it, and forgetting the prefixes frees every block.
 #[test]
 fn test_kv_cache_memory_freed() {
     let small = EngineConfig { kv_groups: blocks(16), ..config() };
     let rig = Rig::with(small, hashed(VOCAB), None);
     for i in 0..5 {
-        // 60 of the 64 tokens that the pool holds.
+        // The request uses 60 of the pool's 64 tokens.
         assert_eq!(rig.run(&[i; 50], greedy(10))[&0].tokens.len(), 10);
         assert_nothing_left(&rig.engine);
     }
@@ -39,7 +39,7 @@ fn test_kv_cache_memory_freed() {
     assert_eq!((kv.blocks_free, kv.blocks_cached), (16, 0));
 }
 
-/// K12, S13: 1,000 requests: device memory never grows, and what is kept on the host is bounded.
+/// K12, S13: during 1,000 requests device memory never grows, and host memory is bounded.
 #[test]
 fn test_long_running_server_memory_stable() {
     let rig = Rig::with(EngineConfig { retention: Duration::ZERO, ..config() }, hashed(VOCAB), None);
@@ -71,12 +71,12 @@ fn counters_after_three_requests() {
     let stats = rig.engine.stats();
     assert_eq!((stats.num_finished_length, stats.num_finished_stop), (2, 1));
     assert_eq!((stats.prompt_tokens, stats.generated_tokens), (6, 9));
-    // The step behind a token that is chosen on the device is launched before it is known that the token ends.
+    // The step after a token that the device picks is launched before it is known that the token ends the text.
     assert_eq!(stats.engine_steps, 10);
     assert_eq!(stats.finished_records, 3);
 }
 
-/// K12: finished requests are remembered by name for a while, then purged.
+/// K12: finished requests are remembered by name for a while, then removed.
 #[test]
 fn test_purge_completed_requests() {
     let rig = Rig::new();
@@ -94,13 +94,13 @@ fn test_purge_completed_requests() {
     assert_eq!(records.get("a", 100).unwrap().id, RequestId(1));
     assert!(records.get("a", 101).is_none());
     assert_eq!(records.len(101), 1);
-    // The older of two requests of one name is purged without taking the younger with it.
+    // The older of two requests with one name is removed without the younger.
     records.insert(named(3, "b"), 120);
     assert_eq!(records.get("b", 165).unwrap().id, RequestId(3));
     assert_eq!(records.len(300), 0);
 }
 
-/// K12: 100,000 requests: bounded by number where age does not bound them.
+/// K12: 100,000 records are bounded by number where age does not bound them.
 #[test]
 fn records_are_bounded_by_number() {
     let mut records = Records::new(Duration::MAX);
@@ -124,7 +124,7 @@ fn named(id: u64, name: &str) -> RequestRecord {
     }
 }
 
-/// K3: stats, block map and integrity are read from ten threads while requests come and go.
+/// K3: stats, block map and integrity are read from ten threads while requests arrive and end.
 #[test]
 fn test_kv_cache_concurrent_access() {
     let rig = Rig::with(EngineConfig { kv_groups: blocks(20), ..config() }, hashed(VOCAB), None);
@@ -154,14 +154,14 @@ fn test_kv_cache_concurrent_access() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S12: while the device computes a step, the next has its blocks already; but not where the device is the CPU itself.
+/// S12: while an asynchronous device computes a step, the next one already has its blocks.
 #[test]
 fn the_next_step_is_prepared_while_the_device_computes() {
     for (synchronous, blocks) in [(true, 1), (false, 2)] {
         let rig = Rig::new();
         rig.script.synchronous.store(synchronous, Ordering::SeqCst);
         rig.script.close_gate();
-        // A prompt of one block: the first token after it needs another.
+        // The prompt fills one block, so the first token after it needs another.
         let client = rig.submit(&[1, 2, 3, 4], greedy(3));
         rig.script.wait_at_gate();
         let owned = rig.engine.block_map().iter().filter(|block| block.owners > 0).count();

@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering::SeqCst;
+
 use super::fake::{Fault, hashed};
 use super::support::*;
 use crate::Error;
@@ -19,7 +21,7 @@ fn check(entries: &TokenLogprobs, row: &[f32], token: u32, top: usize) {
     assert!(entries[1..].windows(2).all(|pair| pair[0].logprob >= pair[1].logprob));
 }
 
-/// Log-probabilities of what was generated, and their sum.
+/// Log-probabilities of generated tokens, and their sum.
 #[test]
 fn generated_tokens() {
     let rig = Rig::new();
@@ -41,7 +43,7 @@ fn generated_tokens() {
     assert!(plain.logprobs.is_empty() && plain.last.unwrap().cumulative_logprob.is_none());
 }
 
-/// Log-probabilities of the prompt: whole, in chunks, after a prefix was cached, and when preempted.
+/// Log-probabilities of the prompt: whole, in chunks, with a cached prefix, and after preemption.
 #[test]
 fn prompt_tokens() {
     let prompt: Vec<u32> = (0..40).map(|i| i * 7 % 60).collect();
@@ -66,7 +68,7 @@ fn prompt_tokens() {
     }
 }
 
-/// `start_prompt_logits` gives every row, chunked or not, up to the model's length, beside other requests.
+/// `start_prompt_logits` returns every row, chunked or not, up to the model's length, next to other requests.
 #[test]
 fn every_row_of_a_prompt() {
     let rig = Rig::new();
@@ -75,13 +77,55 @@ fn every_row_of_a_prompt() {
         let prompt: Vec<u32> = (0..n as u32).map(|i| i * 11 % 61).collect();
         let expected: Vec<f32> = (1..=n).flat_map(|len| (rig.rule)(&prompt[..len])).collect();
         assert_eq!(prompt_logits(&rig.engine, prompt.clone()).unwrap(), expected);
-        // Twice: the second time the prefix is cached.
+        // The second time the prefix is cached.
         assert_eq!(prompt_logits(&rig.engine, prompt).unwrap(), expected);
     }
     assert_eq!(other.wait()[&0].tokens, alone(&rig.rule, &[1, 2, 3], &greedy(50), 0, 0));
     let stats = rig.engine.stats();
     assert_eq!((stats.num_finished_length, stats.finished_records), (1, 1));
     assert_nothing_left(&rig.engine);
+}
+
+/// F4: a prompt takes the same number of steps with and without its logits, which come in pieces after each step.
+#[test]
+fn logits_of_a_prompt_take_no_step_more() {
+    let prompt: Vec<u32> = (0..60).map(|i| i * 7 % 60).collect();
+    let run = |wants_logits| {
+        let rig = Rig::new();
+        match wants_logits {
+            true => assert_eq!(prompt_logits(&rig.engine, prompt.clone()).unwrap().len(), prompt.len() * VOCAB),
+            false => assert_eq!(rig.run(&prompt, greedy(1))[&0].tokens.len(), 1),
+        }
+        assert_nothing_left(&rig.engine);
+        (rig.engine.stats().engine_steps, rig.script.pieces.load(SeqCst))
+    };
+    assert_eq!((run(true), run(false)), ((3, 2), (3, 0)));
+}
+
+/// F4: a step that is interrupted between two pieces of its rows is computed again. No row of logits, log-probabilities
+/// or hidden states is read twice.
+#[test]
+fn a_step_stopped_between_pieces_repeats_nothing() {
+    let prompt: Vec<u32> = (0..60).map(|i| i * 11 % 61).collect();
+    let expected: Vec<f32> = (1..=prompt.len()).flat_map(|len| (hashed(VOCAB))(&prompt[..len])).collect();
+    let params = SamplingParams { prompt_logprobs: Some(2), ..greedy(5) };
+    let without = Rig::new().run(&prompt, params.clone())[&0].clone();
+    for stopped in 1..3 {
+        let rig = || {
+            let rig = Rig::new();
+            rig.script.synchronous.store(true, SeqCst);
+            rig.script.stopped_piece.store(stopped, SeqCst);
+            rig
+        };
+        let logits = rig();
+        assert!(prompt_logits(&logits.engine, prompt.clone()).unwrap() == expected);
+        assert_nothing_left(&logits.engine);
+        let of_text = rig();
+        let one = of_text.run(&prompt, params.clone())[&0].clone();
+        assert_eq!((one.tokens, one.prompt_logprobs), (without.tokens.clone(), without.prompt_logprobs.clone()));
+        assert_nothing_left(&of_text.engine);
+        assert_eq!(of_text.script.steps.load(SeqCst), 7, "the step was not stopped");
+    }
 }
 
 #[test]
@@ -92,7 +136,7 @@ fn prompt_logits_that_fail() {
     assert!(matches!(prompt_logits(&rig.engine, vec![]), Err(Error::InvalidRequest { .. })));
     assert!(matches!(prompt_logits(&rig.engine, vec![64]), Err(Error::InvalidRequest { .. })));
     assert!(matches!(prompt_logits(&rig.engine, vec![1; 65]), Err(Error::InvalidRequest { .. })));
-    // A caller that stops waiting.
+    // A caller may stop waiting.
     drop(rig.engine.start_prompt_logits(vec![1; 30]).unwrap());
     assert!(prompt_logits(&rig.engine, vec![1, 2]).is_ok());
     assert_nothing_left(&rig.engine);

@@ -1,8 +1,10 @@
-//! The engine over a scripted executor.
+//! Tests of the engine with a scripted executor.
 
 mod admission;
 mod cancel;
 mod catch_up;
+mod crossing;
+mod deep;
 mod delivery;
 mod device_failures;
 mod draft_model;
@@ -13,13 +15,16 @@ mod fake;
 mod feed;
 mod forks;
 mod handle;
+mod images;
 mod int8;
 mod interrupts;
+mod late_masks;
 mod latent;
 mod lifecycle;
 mod logprobs;
 mod pooling;
 mod rankers;
+mod reasoning;
 mod room;
 mod selection;
 mod speculation;
@@ -28,5 +33,4 @@ mod stress;
 mod structured;
 mod support;
 mod text;
-mod thoughts;
 mod tiny;

@@ -11,7 +11,7 @@ fn wanted(pooling: Option<Pooling>, normalize: bool) -> RequestParams {
     RequestParams::Pooling(PoolingParams { pooling, normalize })
 }
 
-/// The outputs of requests for vectors that come at once, in their order.
+/// Returns the outputs of pooling requests that arrive at once, in their order.
 fn embed(rig: &Rig, prompts: &[Vec<u32>], params: &RequestParams) -> Vec<SequenceOutput> {
     let clients = prompts.iter().map(|prompt| {
         let (sink, outputs) = ChannelSink::new();
@@ -39,7 +39,7 @@ fn expected(rule: &Rule, prompt: &[u32], pooling: Pooling) -> Vec<f32> {
     (0..VOCAB).map(|i| of(i) as f32).collect()
 }
 
-/// S12: vectors are of their own prompts alone: in chunks, beside texts, over preemptions, and with steps scheduled
+/// S12: vectors depend only on their own prompts: in chunks, next to texts, with preemptions, and with steps scheduled
 /// ahead.
 #[test]
 fn vectors_beside_texts() {
@@ -78,7 +78,7 @@ fn vectors_are_units_unless_they_are_not_to_be() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S5, S23: a step that fails, hidden states that are no numbers, and a caller that leaves.
+/// S5, S23: a step that fails, hidden states that are not finite, and a caller that leaves.
 #[test]
 fn vectors_that_never_come() {
     let rig = Rig::new();
@@ -106,14 +106,32 @@ fn vectors_that_never_come() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A model that attends in both directions, as it is configured.
+/// F4: hidden states of a long prompt come in pieces, each once, even if the step is interrupted between two of them.
+#[test]
+fn vectors_of_rows_in_pieces() {
+    let prompt: Vec<u32> = (0..60).map(|i| i * 7 % 61).collect();
+    for (pooling, stopped) in [(Pooling::Mean, 0), (Pooling::Mean, 1), (Pooling::Mean, 2), (Pooling::Cls, 1)] {
+        let rig = Rig::new();
+        rig.script.synchronous.store(true, Ordering::SeqCst);
+        rig.script.stopped_piece.store(stopped, Ordering::SeqCst);
+        let output = embed(&rig, std::slice::from_ref(&prompt), &wanted(Some(pooling), false)).remove(0);
+        let expected = expected(&rig.rule, &prompt, pooling);
+        let close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+        assert!(output.embedding.unwrap().iter().zip(&expected).all(close), "{pooling:?}, {stopped}");
+        let steps = rig.script.steps.load(Ordering::SeqCst);
+        assert_eq!((steps, rig.script.pieces.load(Ordering::SeqCst) >= 2), (3 + stopped.min(1), true));
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// Returns the configuration of a bidirectional model.
 fn encoder() -> EngineConfig {
     let kind = GroupKind::Bidirectional { reach: u32::MAX };
     let kv_groups = vec![GroupConfig { kind, num_blocks: 20 }];
-    EngineConfig { kv_groups, max_prompt_logits: 24, max_model_len: 24, enable_prefix_caching: false, ..config() }
+    EngineConfig { kv_groups, max_model_len: 24, enable_prefix_caching: false, ..config() }
 }
 
-/// S12: whole prompts, more than a step has room for, on devices of both kinds; nothing of them stays.
+/// S12: more whole prompts than fit in a step, on both kinds of devices; nothing of them stays.
 #[test]
 fn vectors_of_an_encoder() {
     for synchronous in [false, true] {
@@ -136,7 +154,7 @@ fn vectors_of_an_encoder() {
     }
 }
 
-/// It is asked for vectors alone.
+/// A bidirectional model only serves pooling requests.
 #[test]
 fn an_encoder_generates_nothing() {
     let rig = Rig::with(encoder(), hashed(VOCAB), None);
@@ -145,7 +163,7 @@ fn an_encoder_generates_nothing() {
         assert!(matches!(error, Error::InvalidRequest { what: "model", .. }) && text.contains("only embeds"), "{text}");
     };
     refused(submit(&rig.engine, request(&[1, 2], greedy(1))).err().unwrap());
-    refused(rig.engine.prepare(Prompt::TokenIds(vec![1]), &greedy(1).into()).err().unwrap());
+    refused(rig.engine.prepare(Prompt::TokenIds(vec![1]), Vec::new(), &greedy(1).into()).err().unwrap());
     refused(rig.engine.start_prompt_logits(vec![1, 2]).err().unwrap());
     let too_long =
         NewRequest { params: wanted(None, true), ..request(&[1; 25], greedy(1)).with_sink(ChannelSink::new().0) };

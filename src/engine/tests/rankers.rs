@@ -1,4 +1,4 @@
-//! Whole engines with encoders that rank.
+//! Whole engines with ranking encoders.
 
 use super::support::*;
 use crate::backend::OpenDevice;
@@ -21,7 +21,7 @@ fn args(file: &TempFile) -> EngineArgs {
     }
 }
 
-/// The scores of prompts that come at once.
+/// Returns the scores of prompts that arrive at once.
 fn scores(engine: &Engine, prompts: &[&[u32]]) -> Vec<f32> {
     let params = RequestParams::Pooling(PoolingParams { pooling: Some(Pooling::Rank), normalize: false });
     let clients = prompts.iter().map(|prompt| {
@@ -41,7 +41,7 @@ fn scores(engine: &Engine, prompts: &[&[u32]]) -> Vec<f32> {
     scores.collect()
 }
 
-/// Scores pairs twice at once, more than a step has room for, and each alone.
+/// Scores pairs twice at once, which is more than a step holds, and each alone.
 fn check(engine: Engine, name: &str, bound: f64) {
     let pairs = golden(name);
     let prompts: Vec<&[u32]> = pairs.iter().map(|(ids, _)| &ids[..]).collect();
@@ -77,6 +77,6 @@ fn scores_of_pairs_on_a_gpu() {
         let args = EngineArgs { device: DeviceKind::Gpu, gpu, ..args(&file) };
         let open = || Ok(OpenDevice::Gpu(device.clone()));
         let LoadedModel { executor, config, .. } = load_on(&args, open, &mut |_| true).unwrap();
-        check(Engine::start(executor, config, None, None).unwrap(), name, 1e-2);
+        check(Engine::start(LoadedModel::new(executor, config)).unwrap(), name, 1e-2);
     }
 }

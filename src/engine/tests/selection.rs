@@ -1,4 +1,4 @@
-//! Tests with an executor that brings back exactly what was wanted of each row of logits, and no more.
+//! Tests with an executor that returns exactly the requested part of each row of logits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::config::SamplingParams;
 use crate::engine::FinishReason;
 
-/// More than the candidates that a step brings back, and so flat that they do not always hold the token.
+/// More than the candidates that a step returns, and so flat that these do not always include the token.
 const LARGE: usize = 1000;
 const PROMPT: [u32; 5] = [500, 3, 77, 12, 999];
 
@@ -19,7 +19,7 @@ fn rig(rule: Rule) -> Rig {
     rig
 }
 
-/// Two texts that begin with the same row, of which the device draws for the first: the row has to be read.
+/// Two texts that begin with the same row. The device draws only for the first, so the row has to be read.
 fn of_one_row() -> SamplingParams {
     SamplingParams { max_tokens: 50, n: 2, ..Default::default() }
 }
@@ -64,7 +64,7 @@ fn every_kind_of_request_in_one_batch() {
     assert_nothing_left(&rig.engine);
 }
 
-/// G26: where the best tokens are enough, no row leaves the device.
+/// G26: if the best tokens are enough, no row leaves the device.
 #[test]
 fn no_row_is_read_that_is_not_needed() {
     let rig = rig(hashed(LARGE));
@@ -89,7 +89,7 @@ fn no_row_is_read_that_is_not_needed() {
     assert_nothing_left(&rig.engine);
 }
 
-/// S11: a row that is not a number, and a row that cannot be fetched, end their request and no other.
+/// S11: a row with a NaN, and a row that cannot be fetched, end only their own request.
 #[test]
 fn broken_rows() {
     let plain = hashed(LARGE);
@@ -112,7 +112,7 @@ fn broken_rows() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A device that is lost while a row is fetched is lost for all.
+/// A device that is lost while a row is fetched is lost for all requests.
 #[test]
 fn a_device_lost_in_a_fetch() {
     let rig = rig(hashed(LARGE));

@@ -1,4 +1,4 @@
-//! Models with recurrent states: every sequence goes on from its own, whatever happens around it.
+//! Models with recurrent states: every sequence continues from its own state in any situation.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ fn cached(done: &Finished) -> (usize, Option<PrefixMiss>) {
     (metrics.num_cached_tokens, metrics.prefix_miss)
 }
 
-/// Each turn of a conversation begins where the one before ended, in whole blocks.
+/// Each turn of a conversation begins where the previous one ended, in whole blocks.
 #[test]
 fn a_conversation_goes_on_from_its_last_state() {
     for (synchronous, slots_per_seq) in [(false, 1), (true, 2)] {
@@ -49,13 +49,13 @@ fn a_conversation_goes_on_from_its_last_state() {
     }
 }
 
-/// A12: a prompt with a beginning that another one has is told why it is computed anew; the third finds it.
+/// A12: a prompt that shares a prefix with another one gets the reason why it is recomputed. The third one finds it.
 #[test]
 fn a_state_that_was_not_kept_is_the_reason_of_a_miss() {
     let rig = rig(EngineConfig { max_num_batched_tokens: 64, ..hybrid(1) }, false);
     let prompt = |last: u32| [vec![1; 5], vec![2; 7], vec![last; 9]].concat();
     let ask = |last| cached(&rig.run(&prompt(last), greedy(1)));
-    // 12 tokens are three blocks; a state was kept after 8 of them.
+    // The 12 tokens are three blocks, and a state was saved after 8 of them.
     assert_eq!(ask(3), (0, Some(PrefixMiss::New)));
     assert_eq!(ask(4), (8, Some(PrefixMiss::NoSnapshot)));
     assert_eq!(ask(5), (12, Some(PrefixMiss::New)));
@@ -63,8 +63,8 @@ fn a_state_that_was_not_kept_is_the_reason_of_a_miss() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A10: a step that is stopped half-way leaves rubbish in all that it writes. With two slots for each sequence it is
-/// computed again, with one its sequences begin anew; either way they lose no token. Forks are among them.
+/// A10: an interrupted step leaves garbage in everything that it writes. With two slots per sequence it is computed
+/// again, and with one its sequences start over. Either way they lose no token. Forks are among them.
 #[test]
 fn the_others_of_a_stopped_step_lose_no_state() {
     for (slots_per_seq, stopped) in [1, 2].into_iter().flat_map(|slots| (1..7).map(move |step| (slots, step))) {
@@ -72,7 +72,7 @@ fn the_others_of_a_stopped_step_lose_no_state() {
     }
 }
 
-/// K2: a request that is aborted within a step leaves no slot.
+/// K2: a request that is aborted within a step leaves no slot in use.
 #[test]
 fn an_abort_frees_the_slots() {
     let rig = rig(hybrid(2), false);
@@ -86,7 +86,7 @@ fn an_abort_frees_the_slots() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Tokens that a form forces are computed several a step, as many as guesses would be: the text may end among them.
+/// Tokens that a grammar forces are computed several per step, at most as many as drafts. The text may end among them.
 #[test]
 fn forced_tokens_are_drafts() {
     for (slots_per_seq, max_tokens) in [1, 2].into_iter().flat_map(|slots| [40, 7].map(|most| (slots, most))) {
@@ -101,9 +101,9 @@ fn forced_tokens_are_drafts() {
     }
 }
 
-/// The text of a model with gated delta nets has the same bits with guesses, right and wrong ones, as without.
+/// The text of a model with gated delta nets has the same bits with right and wrong draft tokens as without any.
 #[test]
-fn a_hybrid_model_says_the_same_with_guesses() {
+fn a_hybrid_model_says_the_same_with_drafts() {
     let file = testdata::file("arch/qwen35.gguf");
     let engines = [None, Some(EAGER)].map(|speculative_config| {
         let args = EngineArgs {
@@ -116,7 +116,7 @@ fn a_hybrid_model_says_the_same_with_guesses() {
         };
         Engine::load(args, &mut |_| true).unwrap()
     });
-    // A text of three tokens is a good guess now and then.
+    // Drafts of a text of three tokens are right now and then.
     let params = SamplingParams {
         logit_bias: vec![(7, 40.0), (8, 40.0), (9, 39.0)],
         logprobs: Some(2),
@@ -129,13 +129,13 @@ fn a_hybrid_model_says_the_same_with_guesses() {
         let prompt: Vec<u32> = (0..5 + 9 * seq).map(|i| 7 + i * i % 3).collect();
         request(&prompt, SamplingParams { temperature, n, ..params.clone() })
     };
-    let [plain, guessed] = [0, 1].map(|which| {
+    let [plain, drafted] = [0, 1].map(|which| {
         let clients: Vec<Client> = (0..4).map(|seq| submit(&engines[which], draft(seq)).unwrap()).collect();
         clients.into_iter().map(Client::wait).collect::<Vec<_>>()
     });
-    for (plain, guessed) in plain.iter().flatten().zip(guessed.iter().flatten()) {
-        assert_eq!((plain.0, &plain.1.tokens), (guessed.0, &guessed.1.tokens));
-        assert_eq!(guessed.1.logprobs, plain.1.logprobs);
+    for (plain, drafted) in plain.iter().flatten().zip(drafted.iter().flatten()) {
+        assert_eq!((plain.0, &plain.1.tokens), (drafted.0, &drafted.1.tokens));
+        assert_eq!(drafted.1.logprobs, plain.1.logprobs);
     }
     let stats = engines[1].stats();
     let counts = stats.speculation;

@@ -1,4 +1,4 @@
-//! Many threads, everything that can go wrong, a pool so small that preemption happens all the time.
+//! Many threads, everything that can go wrong, and a pool so small that preemption happens all the time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) fn tiny() -> EngineConfig {
     EngineConfig { kv_groups: blocks(24), max_num_seqs: 12, retention: Duration::from_millis(1), ..config() }
 }
 
-/// A random request; many share prefixes.
+/// Returns a random request; many share prefixes.
 pub(super) fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
     let mut prompt = vec![random(3) as u32; 1 + random(9) as usize];
     prompt.extend((0..random(6)).map(|_| random(VOCAB as u64) as u32));
@@ -38,14 +38,14 @@ pub(super) fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingP
     (prompt, params)
 }
 
-/// K2, K12, S6, S12, S16, S24: 1,000 requests with cancels, stops, deadlines, consumers that leave and steps that fail,
-/// from 16 threads; each result is that of the request alone, or the start of it where the request was cut short.
+/// K2, K12, S6, S12, S16, S24: 1,000 requests with cancels, stops, deadlines, consumers that leave and failing steps,
+/// from 16 threads. Each result equals that of the request alone, or its start if the request was cut short.
 #[test]
 fn a_thousand_requests_from_sixteen_threads() {
     [false, true].into_iter().for_each(|synchronous| drop(a_thousand_requests(synchronous, tiny(), hashed(VOCAB))));
 }
 
-/// S12, S16: the same with recurrent states, of which there are too few for all sequences.
+/// S12, S16: runs the same with recurrent states, of which there are too few for all sequences.
 #[test]
 fn a_thousand_requests_with_states() {
     for (synchronous, states) in [(false, slots(6, 1, 4)), (true, slots(6, 2, 4)), (true, slots(12, 1, 1))] {
@@ -53,7 +53,7 @@ fn a_thousand_requests_with_states() {
     }
 }
 
-/// Sends them to an engine of its own, which comes back.
+/// Sends the requests to a new engine, and returns it.
 pub(super) fn a_thousand_requests(synchronous: bool, config: EngineConfig, rule: Rule) -> Rig {
     let rig = Rig::with(config, rule, None);
     rig.script.synchronous.store(synchronous, Ordering::SeqCst);
@@ -83,7 +83,7 @@ pub(super) fn a_thousand_requests(synchronous: bool, config: EngineConfig, rule:
         assert!(reasons.get(&reason).is_some_and(|count| *count > 0), "no {reason:?} in {reasons:?}");
     }
     assert!(rig.engine.stats().num_preemptions > 0);
-    // The queue's places came back too.
+    // The queue's places were freed, too.
     let clients: Vec<_> = (0..60).map(|_| rig.submit(&[1], greedy(1))).collect();
     clients.into_iter().for_each(|client| assert_eq!(client.wait()[&0].tokens.len(), 1));
     rig
@@ -98,7 +98,7 @@ fn one_request(rig: &Rig, random: &mut impl FnMut(u64) -> u64, reasons: &Mutex<H
         0 => rig.engine.abort_id(client.accepted.id).unwrap(),
         1 => {
             client.next_tokens();
-            // The consumer leaves: nothing is heard of the request any more.
+            // The consumer leaves and gets nothing more of the request.
             return;
         }
         _ => {}
@@ -115,7 +115,7 @@ fn one_request(rig: &Rig, random: &mut impl FnMut(u64) -> u64, reasons: &Mutex<H
     }
 }
 
-/// S12: two hundred random mixes: alone, together, chunked and with a cached prefix give the same tokens.
+/// S12: two hundred random mixes give the same tokens alone, together, in chunks and with a cached prefix.
 #[test]
 fn every_mix_gives_what_each_gives_alone() {
     let mut generator = ChaCha8Rng::seed_from_u64(99);

@@ -1,4 +1,4 @@
-//! Requests whose text has a form. The form is such that the tokens allowed are known without a grammar.
+//! Requests with structured output. The grammars are so simple that the allowed tokens are known without one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,7 +10,7 @@ use crate::config::{EngineConfig, Form, SamplingParams, StructuredOutputs};
 use crate::engine::FinishReason;
 use crate::sampler::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs};
 
-/// The tokens of `tokenizer`, and logits of a model that has more.
+/// The tokens of `tokenizer`, and the larger number of the model's logits.
 const TOKENS: usize = 286 + 1;
 pub(super) const LOGITS: usize = 300;
 pub(super) const PROMPT: [u32; 9] = [9, 8, 7, 6, 5, 4, 3, 2, 1];
@@ -18,7 +18,7 @@ const LENGTH: usize = 20;
 
 pub(super) fn rig(config: EngineConfig) -> Rig {
     let logits = hashed(LOGITS);
-    // Text that is free never comes to the logits that stand for no token.
+    // Unconstrained text never uses the logits without a token.
     let rule = Arc::new(move |content: &[u32]| {
         let mut row = logits(content);
         row[TOKENS..].fill(-100.0);
@@ -40,7 +40,7 @@ fn guided(n: usize) -> SamplingParams {
     SamplingParams { n, max_tokens: 40, temperature: 1.3, seed: Some(77), structured_outputs, ..Default::default() }
 }
 
-/// The tokens of the text, by the rule and the sampler alone: all others are impossible in the row itself.
+/// Returns the tokens of the text by the rule and the sampler alone. All others are impossible in the row itself.
 fn expected(rig: &Rig, prompt: &[u32], params: &SamplingParams, index: u32) -> Vec<u32> {
     let params = Arc::new(SamplingParams { n: 1, ..params.clone() });
     let mut sequence = SequenceSampler::new(Arc::clone(&params), 77, index, prompt, Arc::from([EOS]));
@@ -71,7 +71,7 @@ fn check(rig: &Rig, client: Client, prompt: &[u32], params: &SamplingParams) {
     }
 }
 
-/// Each sequence is sampled under its own mask, whatever runs beside it: greedy, drawn, forked, penalised.
+/// Each sequence is sampled under its own mask, whatever runs next to it: greedy, sampled, forked, penalized.
 #[test]
 fn masks_are_of_their_own_sequence() {
     for synchronous in [false, true] {
@@ -90,13 +90,13 @@ fn masks_are_of_their_own_sequence() {
             check(&rig, client, &PROMPT, params);
         }
         assert_eq!(free.wait()[&0].tokens, alone(&rig.rule, &[4, 5], &greedy(40), 0, 0));
-        // The device is told of the masks, and chooses under them.
+        // The device gets the masks, and picks tokens under them.
         assert_eq!(rig.script.rows_wanted.load(SeqCst), 0);
         assert_nothing_left(&rig.engine);
     }
 }
 
-/// Sequences that are preempted all the time go on where their texts were.
+/// Sequences that are preempted all the time continue where their texts were.
 #[test]
 fn preempted_texts_go_on_exactly() {
     let rig = rig(EngineConfig { kv_groups: blocks(14), ..config() });
@@ -108,7 +108,7 @@ fn preempted_texts_go_on_exactly() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Asserts equal tokens and ranks; a device sums the probabilities in single precision.
+/// Asserts equal tokens and ranks. A device sums the probabilities in single precision.
 fn assert_same(got: &[TokenLogprob], expected: &[TokenLogprob]) {
     let places = |entries: &[TokenLogprob]| -> Vec<(u32, u32)> {
         entries.iter().map(|entry| (entry.token_id, entry.rank)).collect()
@@ -137,7 +137,7 @@ fn logprobs_are_the_models_own() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A form that is refused takes no place; without a tokenizer every form is refused.
+/// A rejected grammar takes no place in the queue. Without a tokenizer every grammar is rejected.
 #[test]
 fn refused_forms_take_no_place() {
     let rig = rig(config());
@@ -152,7 +152,7 @@ fn refused_forms_take_no_place() {
     assert!(refused.to_string().contains("without a tokenizer"), "{refused}");
 }
 
-/// Aborted while its mask is computed, while it waits and while it runs: nothing of it is left.
+/// A text that is aborted while its mask is computed, while it waits or while it runs leaves nothing.
 #[test]
 fn aborted_texts_leave_nothing() {
     let rig = rig(EngineConfig { max_num_seqs: 3, ..config() });
@@ -171,11 +171,11 @@ fn aborted_texts_leave_nothing() {
     assert_nothing_left(&rig.engine);
 }
 
-/// A text that leads its grammar out of its bounds ends its own request, with the reason.
+/// A text that exceeds the limits of its grammar ends its own request, with the reason.
 #[test]
 fn a_grammar_out_of_bounds_ends_its_request() {
     let rig = rig(config());
-    // Ambiguous without bound: each letter doubles the ways to read the text.
+    // The ambiguity is unbounded: each letter doubles the ways to read the text.
     let items: Vec<String> = (0..2100).map(|i| format!("r{i}")).collect();
     let rules: String = items.iter().map(|rule| format!("{rule}: \"a\" {rule} | \"b\"\n")).collect();
     let grammar = format!("start: {}\n{rules}", items.join(" | "));
@@ -199,11 +199,11 @@ fn a_grammar_out_of_bounds_ends_its_request() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Rounds of a letter that is chosen and five that are forced.
+/// Each round has one letter with a choice and five forced ones.
 const ROUNDS: usize = 4;
 const FORCED: [char; 5] = ['c', 'd', 'd', 'c', 'd'];
 
-/// The tokens of such a text, by the rule and the sampler alone, with the log-probabilities of the model's own rows.
+/// Returns the tokens of such a text by the rule and the sampler alone, with log-probabilities of the model's own rows.
 fn expected_rounds(rig: &Rig, params: &SamplingParams, index: u32) -> (Vec<u32>, Vec<TokenLogprobs>) {
     let mut sampler = Sampler::new(LOGITS);
     let params = Arc::new(SamplingParams { n: 1, structured_outputs: None, ..params.clone() });
@@ -227,8 +227,8 @@ fn expected_rounds(rig: &Rig, params: &SamplingParams, index: u32) -> (Vec<u32>,
     (content.split_off(PROMPT.len()), logprobs)
 }
 
-/// Forced tokens are computed several in a step, and the text is the one that single steps would give: whatever runs
-/// beside it, drawn or greedy, with penalties, forked, and preempted.
+/// Several forced tokens are computed per step, and the text equals that of single steps, whatever runs next to it:
+/// sampled or greedy, with penalties, forked and preempted.
 #[test]
 fn forced_tokens_take_no_steps_of_their_own() {
     let regex = format!("([ab]{}){{{ROUNDS}}}", FORCED.iter().collect::<String>());
@@ -266,7 +266,7 @@ fn forced_tokens_take_no_steps_of_their_own() {
     }
 }
 
-/// A stop string in the middle of forced tokens ends the text there.
+/// A stop string among forced tokens ends the text there.
 #[test]
 fn forced_tokens_stop_where_the_text_does() {
     let rig = rig(config());

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -12,16 +13,18 @@ use crate::config::{
 };
 use crate::engine::output::SharedSink;
 use crate::engine::{
-    AcceptedRequest, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
+    AcceptedRequest, ChannelSink, Engine, FinishReason, LoadedModel, NewRequest, Prompt, SequenceOutput, StopReason,
+    TokenLogprobs,
 };
 use crate::gguf::{Array, Metadata, Value};
+use crate::pixels::Picture;
 use crate::sampler::{Sampler, SequenceSampler};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
 pub(super) const VOCAB: usize = 64;
 
-/// No test waits for time to pass; this only turns a hang into a failure.
+/// No test waits for time to pass; this limit only turns a hang into a failure.
 pub(super) const HANG: Duration = Duration::from_secs(120);
 
 pub(super) fn config() -> EngineConfig {
@@ -31,7 +34,7 @@ pub(super) fn config() -> EngineConfig {
         max_model_len: 64,
         max_num_seqs: 8,
         max_num_batched_tokens: 24,
-        max_prompt_logits: 10,
+        max_drafts: 10,
         block_size: 4,
         kv_groups: blocks(64),
         states: None,
@@ -50,12 +53,12 @@ pub(super) fn config() -> EngineConfig {
     }
 }
 
-/// Slots of states for `seqs` sequences at least, and for snapshots.
+/// Returns state slots for at least `seqs` sequences, and for snapshots.
 pub(super) fn slots(seqs: usize, slots_per_seq: usize, snapshots: usize) -> Option<StateConfig> {
     Some(StateConfig { num_slots: seqs * slots_per_seq + snapshots, slots_per_seq, snapshot_interval: 8 })
 }
 
-/// One full-attention group with `num_blocks` blocks.
+/// Returns one full-attention group with `num_blocks` blocks.
 pub(super) fn blocks(num_blocks: usize) -> Vec<GroupConfig> {
     vec![GroupConfig { kind: GroupKind::Full, num_blocks }]
 }
@@ -73,11 +76,13 @@ impl Rig {
 
     pub(super) fn with(config: EngineConfig, rule: Rule, tokenizer: Option<Arc<Tokenizer>>) -> Self {
         let script = Arc::new(Script::default());
+        let rows_at_once = (config.max_num_seqs + config.max_drafts).min(config.max_num_batched_tokens);
+        script.rows_at_once.store(rows_at_once as u64, Ordering::SeqCst);
         let vocab_size = rule(&[0]).len();
         let method = config.speculative_config.as_ref().map(|config| config.method);
         let draft_lags = method == Some(SpeculativeMethod::DraftModel);
         let fake = Fake::new(Arc::clone(&script), Arc::clone(&rule), vocab_size, config.block_size, draft_lags);
-        let engine = Engine::start(Box::new(fake), config, tokenizer, None).unwrap();
+        let engine = Engine::start(LoadedModel { tokenizer, ..LoadedModel::new(Box::new(fake), config) }).unwrap();
         Self { engine, script, rule }
     }
 
@@ -94,6 +99,7 @@ impl Rig {
 pub(super) struct Draft {
     pub name: Option<String>,
     pub prompt: Prompt,
+    pub images: Vec<Arc<Picture>>,
     pub params: SamplingParams,
     pub priority: i32,
     pub timeout: Option<Duration>,
@@ -105,6 +111,7 @@ pub(super) fn request(prompt: &[u32], params: SamplingParams) -> Draft {
     Draft {
         name: None,
         prompt: Prompt::TokenIds(prompt.to_vec()),
+        images: Vec::new(),
         params,
         priority: 0,
         timeout: None,
@@ -115,8 +122,8 @@ pub(super) fn request(prompt: &[u32], params: SamplingParams) -> Draft {
 
 impl Draft {
     pub(super) fn with_sink(self, sink: SharedSink) -> NewRequest {
-        let Self { name, prompt, params, priority, timeout, cache_salt, client } = self;
-        NewRequest { name, prompt, params: params.into(), priority, timeout, cache_salt, client, sink }
+        let Self { name, prompt, images, params, priority, timeout, cache_salt, client } = self;
+        NewRequest { name, prompt, images, params: params.into(), priority, timeout, cache_salt, client, sink }
     }
 }
 
@@ -134,7 +141,7 @@ pub(super) struct Client {
     n: usize,
 }
 
-/// All that came for one sequence.
+/// All results of one sequence.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ended {
     pub tokens: Vec<u32>,
@@ -147,11 +154,11 @@ pub(super) struct Ended {
     pub last: Option<SequenceOutput>,
 }
 
-/// All that came for one request, by sequence.
+/// All results of one request, by sequence.
 pub(super) type Finished = BTreeMap<usize, Ended>;
 
 impl Client {
-    /// Waits for the last output of every sequence. Nothing may come for one after its last.
+    /// Waits for the last output of every sequence. Nothing may follow a sequence's last output.
     pub(super) fn wait(self) -> Finished {
         let mut all = Finished::new();
         while all.len() < self.n || all.values().any(|one| one.reason.is_none()) {
@@ -179,20 +186,20 @@ impl Client {
     }
 }
 
-/// Logits of every position of a prompt, once they are there.
+/// Waits for the logits of every position of a prompt.
 pub(super) fn prompt_logits(engine: &Engine, token_ids: Vec<u32>) -> Result<Vec<f32>> {
     engine.start_prompt_logits(token_ids)?.answer().recv().unwrap()
 }
 
-/// Asserts that nothing of any request is left: no sequence, no owned block or slot, no more device memory than at the
-/// start.
+/// Asserts that nothing of any request is left: no sequence, no owned block or slot, and no more device memory than at
+/// the start.
 pub(super) fn assert_nothing_left(engine: &Engine) {
     assert_nothing_left_of(engine, 7);
 }
 
-/// Texts of four prompts, up to `length` tokens with their prompt, are the same from an engine that has room for all of
-/// them and, twice, from one whose pool must preempt and finds prompts in its cache. Each engine comes with the blocks
-/// that it was to make of its memory. Returns the prompts.
+/// Asserts that texts of four prompts, up to `length` tokens with their prompt, are the same from two engines. One has
+/// room for all. The other must preempt, runs twice and finds prompts in its cache. Each engine comes with the number
+/// of blocks that it should have. Returns the prompts.
 pub(super) fn assert_recomputed_exactly(
     engines: [(&Engine, usize); 2],
     block_bytes: u64,
@@ -241,7 +248,7 @@ pub(super) fn greedy(max_tokens: usize) -> SamplingParams {
     SamplingParams { temperature: 0.0, max_tokens, ..Default::default() }
 }
 
-/// Generates a request's tokens without an engine, with the rule and the sampler alone, token by token.
+/// Generates a request's tokens without an engine, with only the rule and the sampler, token by token.
 pub(super) fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index: u32, seed: u64) -> Vec<u32> {
     let params = Arc::new(params.clone());
     let masked = params.stop_token_ids.clone().into();
@@ -259,8 +266,8 @@ pub(super) fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index:
     content.split_off(prompt.len())
 }
 
-/// A SentencePiece vocabulary: 0 unknown, 1 BOS, 2 EOS, 3 to 28 the letters, 29 a space, 30 to 285 all bytes, then
-/// these words.
+/// Returns a SentencePiece vocabulary: 0 unknown, 1 BOS, 2 EOS, 3 to 28 the letters, 29 a space, 30 to 285 all bytes,
+/// then these words.
 pub(super) fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into();
     let mut types = vec![2u32, 3, 3];
@@ -287,7 +294,7 @@ pub(super) fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
 
 pub(super) const EOS: u32 = 2;
 
-/// Id of a letter or a byte in `tokenizer`.
+/// Returns the id of a letter in `tokenizer`.
 pub(super) fn letter(c: char) -> u32 {
     3 + (c as u32 - 'a' as u32)
 }

@@ -8,7 +8,7 @@ use crate::config::SamplingParams;
 use crate::engine::stop::{StopFound, StopMatcher, StopStrings};
 use crate::engine::{FinishReason, StopReason};
 
-/// Runs a request whose model says `tokens`, after a prompt of one token.
+/// Runs a request whose model produces `tokens`, after a prompt of one token.
 fn say(words: &[&str], tokens: Vec<u32>, params: SamplingParams) -> Ended {
     let tokenizer = tokenizer(words);
     let rig = Rig::with(config(), listed(tokenizer.vocab_size(), 1, tokens), Some(tokenizer));
@@ -17,7 +17,7 @@ fn say(words: &[&str], tokens: Vec<u32>, params: SamplingParams) -> Ended {
     done
 }
 
-/// S21: characters of several tokens come whole, and one that stays unfinished at the end is not lost.
+/// S21: characters of several tokens arrive whole, and an incomplete one at the end is not lost.
 #[test]
 fn text_is_never_half_a_character() {
     let tokens = vec![byte(0xF0), byte(0x9F), byte(0x98), byte(0x80), letter('o'), byte(0xC3)];
@@ -25,19 +25,19 @@ fn text_is_never_half_a_character() {
     assert_eq!(done.text, "😀o\u{FFFD}");
 }
 
-/// Text that could be the start of a stop string is held back, and given out when it is none.
+/// Text that could be the start of a stop string is held back, and delivered if it is not.
 #[test]
 fn held_back_text_comes_at_the_end() {
     let params = SamplingParams { stop: vec!["abcd".into()], ..greedy(5) };
     let done = say(&[], "xxabc".chars().map(letter).collect(), params);
     assert_eq!((done.text.as_str(), done.reason), ("xxabc", Some(FinishReason::Length)));
-    // It was not in any output but the last.
+    // The text was in no output but the last.
     let params = SamplingParams { stop: vec!["abcd".into()], ..greedy(7) };
     assert_eq!(say(&[], "abcabcx".chars().map(letter).collect(), params).text, "abcabcx");
 }
 
-/// A23: a character that stays half makes U+FFFD at the very end, and a stop string that ends in it is found there,
-/// whatever ended the tokens; not within `min_tokens`.
+/// A23: an incomplete character becomes U+FFFD at the very end, and a stop string that ends in it is found there,
+/// whatever ended the tokens. Within `min_tokens` it is not.
 #[test]
 fn stop_strings_in_the_last_flush() {
     let tokens = vec![letter('a'), letter('b'), byte(0xC3)];
@@ -82,7 +82,7 @@ fn stop_strings_across_tokens() {
     }
 }
 
-/// No sequence ends before `min_tokens`, and text from before does not count later.
+/// No sequence ends before `min_tokens`, and earlier text does not count later.
 #[test]
 fn min_tokens_comes_first() {
     let tokens = || vec![letter('a'), letter('b'), letter('a'), letter('b'), letter('c')];
@@ -91,11 +91,11 @@ fn min_tokens_comes_first() {
     assert_eq!((done.text.as_str(), done.tokens.len()), ("ab", 4));
     let params = SamplingParams { stop_token_ids: vec![letter('b')], min_tokens: 3, ..greedy(20) };
     let done = say(&[], tokens(), params);
-    // While the stop token may not come, the next best comes instead, which is token 0.
+    // While the stop token is forbidden, the next best is sampled, which is token 0.
     assert_eq!(done.tokens, [letter('a'), 0, letter('a'), letter('b')]);
 }
 
-/// The token that ends a text is among the ids and not in the text, unless it is asked for.
+/// The token that ends a text is among the ids, but not in the text unless requested.
 #[test]
 fn stop_tokens_and_text() {
     let tokens = vec![letter('a'), letter('q')];
@@ -118,7 +118,7 @@ fn prompts_of_text() {
     assert!(!submit(&rig.engine, draft).unwrap().accepted.prompt_token_ids.contains(&EOS));
 }
 
-/// The slow way: look for the stop strings after every character.
+/// The slow way: searches for the stop strings after every character.
 fn reference(text: &str, stops: &[String], include: bool) -> (String, Option<String>) {
     for (end, character) in text.char_indices().map(|(at, c)| (at + c.len_utf8(), c)) {
         let _ = character;
@@ -133,8 +133,8 @@ fn reference(text: &str, stops: &[String], include: bool) -> (String, Option<Str
 }
 
 proptest! {
-    /// Any stop strings, any text in any pieces: as if looked for after every character; and nothing is held back
-    /// that could not be the start of a stop string.
+    /// With any stop strings and any text in any pieces, the result equals a search after every character. Only text
+    /// that could be the start of a stop string is held back.
     #[test]
     fn stop_matcher_follows_the_reference(
         pieces in prop::collection::vec("[abé😀]{0,4}", 0..12),

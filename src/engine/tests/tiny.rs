@@ -1,4 +1,4 @@
-//! A model of one layer, made here: what matters is that its kernels take next to no time on a stand-in device.
+//! A model of one layer, generated here. Its kernels take almost no time on a simulated device.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -9,13 +9,13 @@ use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
 pub(super) const VOCAB: u64 = 64;
-/// Bytes of a block of 16 tokens, K and V in f16.
+/// The bytes of a block of 16 tokens, K and V in f16.
 pub(super) const BLOCK_BYTES: u64 = 2 * 16 * HEAD_DIM * 2;
 
 const HIDDEN: u64 = 64;
 const HEAD_DIM: u64 = 32;
 
-/// A matrix of random weights, in blocks of 32 of one scale.
+/// Returns a matrix of random weights, in blocks of 32 with one scale.
 fn matrix(name: &str, rows: u64, cols: u64, scale: f32, random: &mut ChaCha8Rng) -> Tensor {
     let mut data = Vec::new();
     for _ in 0..rows * cols / 32 {
@@ -25,7 +25,7 @@ fn matrix(name: &str, rows: u64, cols: u64, scale: f32, random: &mut ChaCha8Rng)
     Tensor::new(name, &[cols, rows], GgmlType::Q8_0, &data)
 }
 
-/// A file of a `llama` with two query heads and one head of K and V, without a tokenizer.
+/// Writes a file of a `llama` with two query heads and one head of K and V, without a tokenizer.
 pub(super) fn model() -> TempFile {
     let mut random = ChaCha8Rng::seed_from_u64(17);
     let keys = [

@@ -1,4 +1,4 @@
-//! Damaged files: no panic, nothing outside the file, no more memory than a small multiple of the file.
+//! Damaged files cause no panic, no access outside the file, and no more memory than a small multiple of the file.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::writer::{Tensor, Writer};
 use crate::gguf::{Array, Value};
 use crate::quant::GgmlType;
 
-/// A small file with every kind of thing in it.
+/// Returns a small file with every kind of content.
 fn sample() -> Vec<u8> {
     let tokens = (0..20).map(|i| format!("token {i}")).collect();
     Writer::new()
@@ -47,7 +47,7 @@ fn heap_bytes(value: &Value) -> usize {
     }
 }
 
-/// Checks what must hold of every header that is accepted.
+/// Checks the invariants of every accepted header.
 fn check_accepted(header: &Header, data: &[u8]) {
     let mut places: Vec<_> = header.tensors.iter().map(|t| (t.offset, t.offset + t.num_bytes)).collect();
     places.sort_unstable();
@@ -62,7 +62,7 @@ fn check_accepted(header: &Header, data: &[u8]) {
     assert!(metadata <= 8 * data.len(), "{metadata} bytes of metadata from a file of {}", data.len());
 }
 
-/// L4: a file cut at any byte is an error.
+/// L4: a file truncated at any byte is an error.
 #[test]
 fn test_every_truncation_is_an_error() {
     let data = sample();
@@ -72,7 +72,7 @@ fn test_every_truncation_is_an_error() {
     }
 }
 
-/// L1: each byte of the header at its extremes.
+/// L1: each byte of the header is set to extreme values.
 #[test]
 fn test_every_byte_at_its_extremes() {
     let data = sample();
@@ -87,7 +87,7 @@ fn test_every_byte_at_its_extremes() {
     }
 }
 
-/// Numbers of eight bytes with many extreme ones: powers of two, and numbers near 0 from both sides.
+/// Returns 64-bit numbers with many extreme ones: powers of two, and numbers near 0 from both sides.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), (0u32..64).prop_map(|bit| 1 << bit), (0u64..300).prop_map(|n| n.wrapping_sub(150))]
 }
@@ -95,7 +95,7 @@ fn number() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// L1, L11: random bytes and random numbers at random places.
+    /// L1, L11: random bytes and random numbers are written at random positions.
     #[test]
     fn prop_damage_is_safe(
         bytes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// Anything after a valid magic and version.
+    /// Random data follows a valid magic and version.
     #[test]
     fn prop_noise_is_safe(noise in prop::collection::vec(any::<u8>(), 0..300)) {
         let data = [&b"GGUF\x03\0\0\0"[..], &noise].concat();

@@ -1,4 +1,4 @@
-//! Real converters' files; expected values were read from them with gguf-py.
+//! Files of real converters. Expected values were read from them with gguf-py.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::gguf::{Array, GgufFile, TensorInfo, Value};
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::testdata;
 
-/// The 64-bit FNV-1a hash, which takes a line in any language.
+/// Returns the 64-bit FNV-1a hash, which is one line of code in any language.
 fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Hashes of the directory as lines of text and of all tensors' bytes.
+/// Returns hashes of the directory as lines of text, and of all tensors' bytes.
 fn hashes(file: &GgufFile) -> (u64, u64) {
     let line = |t: &TensorInfo| {
         format!("{} {:?} {} {} {}\n", t.name, t.shape, t.ggml_type.name(), t.offset, t.num_bytes).into_bytes()
@@ -72,7 +72,7 @@ fn test_metadata_of_a_converted_model() {
     assert_eq!(metadata.str("tokenizer.chat_template").unwrap().matches("<|im_start|>").count(), 2);
 }
 
-/// L8: the mixes as shipped ("Q4_0" files carry Q6_K, "Q4_K_M" ones too), every type of which decodes.
+/// L8: real mixes of types, and every type decodes. "Q4_0" and "Q4_K_M" files also contain Q6_K.
 #[test]
 fn test_quantised_models_as_shipped() {
     let expected = [
@@ -91,7 +91,7 @@ fn test_quantised_models_as_shipped() {
     assert_eq!(hashes(&GgufFile::open(&path.0).unwrap()), (0x950c_138e_a93f_611f, 0x7fc7_11cb_7472_4e51));
 }
 
-/// Vocabulary-only files are files without tensors.
+/// Vocabulary-only files have no tensors.
 #[test]
 fn test_vocabulary_only_file() {
     let path = testdata::file("tokenizers/llama-spm.gguf");
@@ -102,7 +102,7 @@ fn test_vocabulary_only_file() {
     validate_values(&file).unwrap();
 }
 
-/// M5: the first dimension is the one that varies fastest, so a row of a view is one token's embedding.
+/// M5: the first dimension varies fastest, so a row of a view is one token's embedding.
 #[test]
 fn test_row_order_of_embeddings() {
     let path = testdata::file("arch/llama_tied.gguf");

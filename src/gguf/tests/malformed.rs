@@ -1,5 +1,5 @@
-//! Every file of the malformed set: those that break the format are rejected by `open` with a message that names what
-//! is wrong; those that break a model's or tokenizer's rules open, and are for their readers to reject.
+//! Tests every file of the malformed set. `open` rejects those that break the format, with a message that names the
+//! fault. Files that break a model's or tokenizer's rules open, and their readers reject them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::{assert_rejected, problem, validate_values};
 use crate::gguf::GgufFile;
 use crate::testdata;
 
-/// File, and a part of the message that names the place and the fault.
+/// The file, and a part of the message that names the place and the fault.
 const REJECTED: &[(&str, &str)] = &[
     ("empty", "header: the file is empty"),
     ("magic_only", "header: the version needs 4 bytes at byte 4, the file has 0 more"),
@@ -16,7 +16,7 @@ const REJECTED: &[(&str, &str)] = &[
     ("version_99", "header: version 99 is not known, expected 2 or 3"),
     ("version_big_endian", "header: a big-endian file"),
     ("cut_in_counts", "header: the tensor count needs 8 bytes at byte 8, the file has 3 more"),
-    ("cut_after_counts", "header: 21 keys announced, but the 0 bytes that follow hold 0 at most"),
+    ("cut_after_counts", "header: 21 keys announced, but the 0 bytes that follow hold at most 0"),
     ("n_tensors_max", "header: 18446744073709551615 tensors announced"),
     ("n_tensors_1e12", "header: 1000000000000 tensors announced"),
     ("n_kv_1e12", "header: 1000000000000 keys announced"),
@@ -73,7 +73,7 @@ const REJECTED: &[(&str, &str)] = &[
     ("random_damage_4", "tokenizer.ggml.tokens[10]: the string needs 54975581388806 bytes"),
 ];
 
-/// L1, L4, L11: nothing malformed is opened, and nothing well-formed is refused.
+/// L1, L4, L11: no malformed file is opened, and no well-formed file is rejected.
 #[test]
 fn test_malformed_files() {
     let files = testdata::tar("bad_gguf.tar");
@@ -97,7 +97,7 @@ fn test_malformed_files() {
     }
 }
 
-/// Values that are not finite are found by `validate_values`, which reads all of them, while `open` reads none.
+/// `validate_values` reads all values and finds non-finite ones. `open` reads none.
 #[test]
 fn test_weights_that_are_not_finite() {
     let expected = [

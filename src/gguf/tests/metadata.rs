@@ -67,7 +67,7 @@ fn test_getters() {
     assert_eq!(metadata.opt_ints("a.i64").unwrap().unwrap(), [i64::MIN, i64::MAX]);
 }
 
-/// A wrong type is an error that names the key, what it holds and what was expected; also of an optional key.
+/// A wrong type is an error that names the key, its value and the expected type, even for an optional key.
 #[test]
 fn test_getters_reject_other_types() {
     let metadata = parse(&every_value_file().bytes()).unwrap().metadata;
@@ -156,7 +156,7 @@ fn test_key_cases() {
     assert_rejected("KV_WRONG_TYPE_ALIGN", aligned(Value::U64(32)), "general.alignment: holds u64 32, expected a u32");
 }
 
-/// An error shows a long string shortened, on a character's border.
+/// An error shortens a long string at a character boundary.
 #[test]
 fn test_long_values_are_shortened() {
     let metadata = parse(&Writer::new().key("k", &Value::String("é".repeat(10_000))).bytes()).unwrap().metadata;

@@ -1,11 +1,12 @@
-//! Files from other writers (the golden models, read by gguf-py for the expected values), files made to be malformed,
-//! and files made here byte by byte.
+//! Tests with files from other writers (the golden models, with expected values from gguf-py), with malformed files,
+//! and with files written here byte by byte.
 
 mod damage;
 mod golden;
 mod malformed;
 mod metadata;
 mod open;
+mod quant;
 mod split;
 mod tensors;
 pub(crate) mod writer;
@@ -21,7 +22,7 @@ fn parse(data: &[u8]) -> Result<Header> {
     header::parse(Path::new("test.gguf"), data, 0)
 }
 
-/// The message of a malformed file, without its path.
+/// Returns the message of a malformed file, without its path.
 fn problem(error: &Error) -> String {
     match error {
         Error::ModelFile { location, problem, .. } => format!("{location}: {problem}"),
@@ -37,7 +38,7 @@ fn assert_rejected<T>(case: &str, result: Result<T>, expected: &str) {
     assert!(problem.contains(expected), "{case}: {problem:?} does not say {expected:?}");
 }
 
-/// The scan of every tensor.
+/// Scans every tensor.
 fn validate_values(file: &GgufFile) -> Result<()> {
     file.tensors().iter().try_for_each(|info| file.validate_tensor(info))
 }

@@ -1,4 +1,4 @@
-//! Paths that are no file, and the pages of the mapping.
+//! Paths that are not files, and the pages of the mapping.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn test_directory() {
     assert!(matches!(&error, Error::Io { message, .. } if message.contains("directory")), "{error:?}");
 }
 
-/// A device (or pipe) is refused before it is opened, which could wait for ever.
+/// A device (or pipe) is rejected before it is opened, since opening could wait for ever.
 #[cfg(unix)]
 #[test]
 fn test_special_file() {
@@ -47,12 +47,12 @@ fn test_unreadable_file() {
     let file = testdata::temp_file("secret.gguf", b"GGUF");
     std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o000)).unwrap();
     let error = GgufFile::open(&file.0).unwrap_err();
-    // The superuser may read it all the same, and then finds it cut short.
+    // The superuser may read it anyway, and then finds it truncated.
     let superuser = std::fs::File::open(&file.0).is_ok();
     assert!(superuser == !matches!(&error, Error::Io { operation: "cannot open", .. }), "{error:?}");
 }
 
-/// Bytes of the mapping of `path` that are resident in this process.
+/// Returns how much of the mapping of `path` is resident in this process.
 #[cfg(target_os = "linux")]
 fn resident_kib(path: &Path) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -75,7 +75,7 @@ fn test_released_pages_leave_memory_and_stay_readable() {
     assert_eq!(sum(), expected);
     assert!(resident_kib(&path.0) >= 4096);
     file.release_pages(info);
-    // At most the parts of a granule at each end remain.
+    // At most parts of a granule at each end remain.
     assert!(resident_kib(&path.0) <= 128 + 64, "{} KiB", resident_kib(&path.0));
     assert_eq!(sum(), expected);
 }

@@ -1,4 +1,4 @@
-//! Models in several files.
+//! Tests of models in several files.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use super::{assert_rejected, validate_values};
 use crate::gguf::{GgufFile, Value};
 use crate::{Error, Result};
 
-/// The parts of a model in a directory of their own.
+/// The parts of a model, in their own directory.
 struct Parts {
     directory: tempfile::TempDir,
     writers: Vec<Writer>,
 }
 
 impl Parts {
-    /// `count` parts with two tensors each.
+    /// Returns `count` parts with two tensors each.
     fn new(count: u16) -> Self {
         let part = |no: u16| {
             let writer = if no == 0 {
@@ -69,7 +69,7 @@ fn test_parts_are_one_model() {
     validate_values(&file).unwrap();
 }
 
-/// A model "split" into one file needs no keys; one that is named after a part of several does.
+/// A model "split" into one file needs no keys; one that is named as one of several parts does.
 #[test]
 fn test_single_file_named_as_a_part() {
     let directory = tempfile::tempdir().unwrap();
@@ -139,4 +139,34 @@ fn test_parts_that_contradict() {
     parts.writers[1].magic = *b"oops";
     let error = parts.open().unwrap_err();
     assert!(matches!(&error, Error::ModelFile { path, .. } if *path == parts.path(2)), "{error:?}");
+}
+
+/// F9: a part of another model, or one with a key that contradicts the first part, is an error that names the key.
+#[test]
+fn test_parts_of_other_models() {
+    let with = |key: &str, value: &Value| {
+        let mut parts = Parts::new(3);
+        parts.writers[0] = parts.writers[0].clone().key("llama.block_count", &Value::U32(2));
+        parts.writers[2] = parts.writers[2].clone().key(key, value);
+        parts.open()
+    };
+    let text = |text: &str| Value::String(text.to_owned());
+    let other = with("general.architecture", &text("qwen2"));
+    let problem = "holds string \"qwen2\" in this part, string \"llama\" in the first one";
+    assert_rejected("architecture", other, &format!("general.architecture: {problem}"));
+    let count = with("llama.block_count", &Value::U32(3));
+    assert_rejected("value", count, "llama.block_count: holds u32 3 in this part, u32 2 in the first one");
+    let more = with("llama.rope.freq_base", &Value::F32(1e6));
+    assert_rejected("another key", more, "llama.rope.freq_base: is not in the first part");
+    let tokens = with("tokenizer.ggml.tokens", &Value::Array(crate::gguf::Array::String(vec!["a".to_owned()])));
+    assert_rejected("tokens", tokens, "tokenizer.ggml.tokens: is not in the first part");
+    // Keys that a part repeats, and its own name, are no contradiction.
+    for (key, value) in [
+        ("llama.block_count", Value::U32(2)),
+        ("general.architecture", text("llama")),
+        ("general.name", text("part 3")),
+        ("general.alignment", Value::U32(32)),
+    ] {
+        assert_eq!(with(key, &value).unwrap().tensors().len(), 6, "{key}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Malformed and unusual tensor directories, and the views of what is in order.
+//! Malformed and unusual tensor directories, and the views of valid ones.
 
 use super::writer::{Tensor, Writer};
 use super::{assert_rejected, parse, validate_values};
@@ -6,7 +6,7 @@ use crate::gguf::{GgufFile, Value};
 use crate::quant::{GgmlType, dequantize};
 use crate::testdata;
 
-/// Three small tensors; the second is what the cases change.
+/// Returns three small tensors, of which the cases change the second.
 fn with_second(change: impl FnOnce(&mut Tensor)) -> Writer {
     let mut second = Tensor::new("second", &[4, 2], GgmlType::F32, &[0; 32]);
     change(&mut second);
@@ -71,7 +71,7 @@ fn test_data_cases() {
     parse(&[&whole[..], b"trailing bytes"].concat()).unwrap();
     let shorter = with_second(|t| (t.shape, t.data) = (vec![3], vec![0; 12]));
     let packed = Writer { alignment: 8, ..shorter };
-    // The parser's data section begins later than the writer's: leave it room.
+    // The parser's data section starts later than the writer's, so the file needs more room.
     let packed = parse(&[packed.bytes(), vec![0; 32]].concat());
     assert_rejected("TENSORS_BAD_ALIGN", packed, "third: offset 48 is not a multiple of the alignment 32");
     let packed = Writer { alignment: 32, ..with_second(|_| ()) }.key("general.alignment", &Value::U32(64));
@@ -84,14 +84,14 @@ fn test_data_cases() {
     parse(&gaps.bytes()).unwrap();
 }
 
-/// Each row is whole blocks, not only the sum of all rows.
+/// Each row must consist of whole blocks, not only all rows together.
 #[test]
 fn test_rows_of_partial_blocks() {
     let result = changed(|t| (t.shape, t.type_id) = (vec![16, 2], GgmlType::Q8_0.id()));
     assert_rejected("TENSORS_PARTIAL_BLOCKS", result, "second: rows of 16 elements are not whole Q8_0 blocks of 32");
 }
 
-/// L13: views at odd addresses, up to the last byte of the file, with trailing bytes after it, or none.
+/// L13: views work at odd addresses, up to the last byte of the file, with and without trailing bytes.
 #[test]
 fn test_views_at_odd_offsets() {
     let floats: Vec<u8> = [1.5f32, -2.0, 3.25].iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -126,7 +126,7 @@ fn test_view_of_another_file() {
     small.view(&large.tensors()[0]);
 }
 
-/// The scan looks at every element of every float type, in any row.
+/// The scan checks every element of every float type, in any row.
 #[test]
 fn test_scan_finds_the_element() {
     let scan = |tensor: Tensor| {
@@ -149,6 +149,6 @@ fn test_scan_finds_the_element() {
     let doubles: Vec<u8> = [1.0, f64::NAN].iter().flat_map(|v: &f64| v.to_le_bytes()).collect();
     assert_rejected("f64", scan(Tensor::new("w", &[2], GgmlType::F64, &doubles)), "row 0, column 1");
     scan(Tensor::new("w", &[2], GgmlType::I32, &[0xff; 8])).unwrap();
-    let undecodable = scan(Tensor::new("w", &[64], GgmlType::NVFP4, &[0; 36]));
-    assert_rejected("no decoder", undecodable, "w: NVFP4 has no decoder");
+    let undecodable = scan(Tensor::new("w", &[256], GgmlType::Q8_K, &[0; 292]));
+    assert_rejected("no decoder", undecodable, "w: Q8_K has no decoder");
 }

@@ -1,15 +1,15 @@
-//! Writes GGUF files for tests, malformed ones too: nothing is checked, everything can be overridden.
+//! Writes GGUF files for tests, including malformed ones. Nothing is checked, and everything can be overridden.
 
-use crate::gguf::{Array, Value};
+use crate::gguf::{Array, Metadata, Value};
 use crate::quant::GgmlType;
 
-/// A tensor as the directory describes it, which need not be true.
+/// A tensor as the directory describes it, which need not be correct.
 #[derive(Clone)]
 pub(crate) struct Tensor {
     pub(crate) name: Vec<u8>,
     pub(crate) shape: Vec<u64>,
     pub(crate) type_id: u32,
-    /// Offset within the data section; `None` is the next free multiple of the alignment.
+    /// The offset within the data section; `None` is the next free multiple of the alignment.
     pub(crate) offset: Option<u64>,
     pub(crate) data: Vec<u8>,
 }
@@ -20,7 +20,7 @@ impl Tensor {
         Self { name, shape, type_id: ggml_type.id(), offset: None, data }
     }
 
-    /// An f32 vector of ones.
+    /// Returns an f32 vector of ones.
     pub(crate) fn ones(name: &str, len: u64) -> Self {
         Self::new(name, &[len], GgmlType::F32, &1f32.to_le_bytes().repeat(len as usize))
     }
@@ -33,9 +33,9 @@ pub(crate) struct Writer {
     pub(crate) version: u32,
     pub(crate) num_tensors: Option<u64>,
     pub(crate) num_keys: Option<u64>,
-    /// Alignment at which the writer itself places tensors; `general.alignment` is a key like any other.
+    /// The alignment at which the writer places tensors. `general.alignment` is a key like any other.
     pub(crate) alignment: usize,
-    /// Key, type and value as stored.
+    /// The key, and the encoded type and value.
     pub(crate) keys: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) tensors: Vec<Tensor>,
 }
@@ -51,6 +51,11 @@ impl Writer {
             keys: Vec::new(),
             tensors: Vec::new(),
         }
+    }
+
+    /// Returns a writer with all keys of a file.
+    pub(crate) fn with_keys(metadata: &Metadata) -> Self {
+        metadata.iter().fold(Self::new(), |writer, (key, value)| writer.key(key, value))
     }
 
     pub(crate) fn key(self, key: &str, value: &Value) -> Self {
@@ -99,7 +104,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-/// Type and value as stored (GGUF specification, `gguf_metadata_value_t`).
+/// Returns the encoded type and value (GGUF specification, `gguf_metadata_value_t`).
 pub(crate) fn encode(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     let mut put = |kind: u32, bytes: &[u8]| {
@@ -156,7 +161,7 @@ fn encode_array(array: &Array) -> Vec<u8> {
     }
 }
 
-/// Element type, count and elements as stored.
+/// Returns the encoded element type, count and elements.
 pub(crate) fn array_of(kind: u32, count: usize, elements: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let mut out = kind.to_le_bytes().to_vec();
     out.extend((count as u64).to_le_bytes());

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-/// Sorted ranges, both ends included, none of which touch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Sorted inclusive ranges that do not touch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct CharSet(Vec<(u32, u32)>);
 
 const LAST: u32 = char::MAX as u32;
@@ -17,7 +17,7 @@ impl CharSet {
         Self(vec![(0, LAST)])
     }
 
-    /// The characters of all these ranges, in any order.
+    /// Returns the characters of these ranges, which may be in any order.
     pub(super) fn from_ranges(mut ranges: Vec<(u32, u32)>) -> Self {
         ranges.sort_unstable();
         let mut joined: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
@@ -30,7 +30,7 @@ impl CharSet {
         Self(joined)
     }
 
-    /// All characters that are not in the set.
+    /// Returns all characters that are not in the set.
     pub(super) fn complement(&self) -> Self {
         let mut gaps = Vec::with_capacity(self.0.len() + 1);
         let mut next = 0;
@@ -75,6 +75,10 @@ impl CharSet {
         false
     }
 
+    pub(super) fn num_ranges(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -83,7 +87,7 @@ impl CharSet {
     pub(super) fn write_regex(&self, out: &mut String) {
         out.push('[');
         for &(first, last) in &self.0 {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "\\x{{{first:X}}}");
             if last > first {
                 let _ = write!(out, "-\\x{{{last:X}}}");

@@ -1,59 +1,103 @@
 //! Chooses the parts of a grammar that are read as lexemes.
 //!
-//! The library reads as long a lexeme as it can, and never goes back to a shorter one. So a part may be a lexeme only
-//! if no character that may follow it lets it, or another lexeme that could stand in its place, go on. Otherwise the
-//! longer one is taken apart, at last into single characters, which are always right but slow.
+//! The library reads the longest possible lexeme and never returns to a shorter one. So a part may only be a lexeme if
+//! no character after it could extend it. Nor may such a character extend another lexeme that may start at the same
+//! place. Otherwise the longer lexeme is split, in the end into single characters, which are always correct but slow.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::automaton::Automaton;
 use super::chars::CharSet;
 use super::parse::{Grammar, Node, NodeId};
+use super::work::Work;
 
-/// Positions of a lexeme at most.
+/// The most positions of a lexeme.
 const MAX_POSITIONS: u32 = 600;
-/// Pairs of positions that are looked at for two lexemes at most: beyond that, one is taken apart.
+/// The most pairs of positions that are compared for two lexemes; beyond that, one is split.
 const MAX_PAIRS: usize = 200_000;
 
-/// The nodes that are lexemes. They are disjoint, and all characters of the grammar are in them.
-pub(super) fn choose(grammar: &Grammar) -> BTreeSet<NodeId> {
+/// The parts of a grammar that are lexemes.
+pub(super) struct Lexemes {
+    /// The nodes are disjoint, and cover all characters of the grammar.
+    pub(super) nodes: BTreeSet<NodeId>,
+    /// For each node of the grammar, true if it may be empty.
+    pub(super) nullable: Vec<bool>,
+}
+
+/// Chooses the lexemes.
+///
+/// # Errors
+/// The grammar takes too much work.
+pub(super) fn choose(grammar: &Grammar) -> Result<Lexemes, String> {
     let sizes = Sizes::of(grammar);
-    let follow = Following::of(grammar);
+    let mut work = Work::begin();
+    let follow = Following::of(grammar, &mut work)
+        .ok_or("the grammar is too large: rules follow each other in too many ways")?;
+    let nodes = largest(grammar, &sizes, &follow, &mut work);
+    let single = || lexemes(grammar, &sizes, |node| !matches!(grammar.nodes[node], Node::Class(_)));
+    Ok(Lexemes { nodes: nodes.unwrap_or_else(single), nullable: follow.nullable })
+}
+
+/// Returns the largest correct lexemes; `None` if finding them takes too much work.
+fn largest(grammar: &Grammar, sizes: &Sizes, follow: &Following, work: &mut Work) -> Option<BTreeSet<NodeId>> {
     let mut automata: HashMap<NodeId, Automaton> = HashMap::new();
     let mut apart: HashSet<NodeId> = HashSet::new();
-    // Pairs that were found to be right stay so.
-    let mut right: HashSet<(NodeId, NodeId)> = HashSet::new();
+    let mut ends: HashMap<&CharSet, usize> = HashMap::new();
+    // The result for two parts and the characters after the shorter one never changes.
+    let mut wrong: HashMap<(NodeId, NodeId, usize), bool> = HashMap::new();
     loop {
-        let lexemes = lexemes(grammar, &sizes, &apart);
+        let lexemes = lexemes(grammar, sizes, |node| apart.contains(&node));
         for &node in &lexemes {
-            automata.entry(node).or_insert_with(|| Automaton::new(grammar, node));
+            let body = body(grammar, node);
+            if let Entry::Vacant(place) = automata.entry(body) {
+                place.insert(Automaton::new(grammar, body, work)?);
+            }
         }
         let before = apart.len();
+        let texts = lexemes.iter().filter(|&&node| !matches!(grammar.nodes[body(grammar, node)], Node::Class(_)));
+        let texts: Vec<NodeId> = texts.copied().collect();
         for &shorter in &lexemes {
-            for &longer in &lexemes {
-                if apart.contains(&longer) || right.contains(&(shorter, longer)) {
+            let after = &follow.of[shorter];
+            let next = ends.len();
+            let end = *ends.entry(after).or_insert(next);
+            for &longer in &texts {
+                work.spend(1)?;
+                if apart.contains(&longer) {
                     continue;
                 }
-                let after = &follow.of[shorter];
-                if matches!(grammar.nodes[longer], Node::Class(_))
-                    || !may_go_on(&automata[&shorter], &automata[&longer], after)
-                {
-                    right.insert((shorter, longer));
-                } else {
+                let (one, other) = (body(grammar, shorter), body(grammar, longer));
+                let is_wrong = match wrong.get(&(one, other, end)) {
+                    Some(&known) => known,
+                    None => {
+                        let found = may_go_on(&automata[&one], &automata[&other], after, work)?;
+                        wrong.insert((one, other, end), found);
+                        found
+                    }
+                };
+                if is_wrong {
                     apart.insert(longer);
                 }
             }
         }
         if apart.len() == before {
-            return lexemes;
+            return Some(lexemes);
         }
     }
 }
 
-/// Whether a text of `shorter` is the beginning of one of `longer` that goes on with a character of `after`.
-fn may_go_on(shorter: &Automaton, longer: &Automaton, after: &CharSet) -> bool {
+/// Returns the node that a rule stands for, so that all uses of the rule share one automaton.
+fn body(grammar: &Grammar, mut node: NodeId) -> NodeId {
+    while let Node::Rule(rule) = grammar.nodes[node] {
+        node = grammar.rules[rule];
+    }
+    node
+}
+
+/// True if a text of `shorter` is a prefix of a text of `longer` that continues with a character of `after`.
+fn may_go_on(shorter: &Automaton, longer: &Automaton, after: &CharSet, work: &mut Work) -> Option<bool> {
     if after.is_empty() {
-        return false;
+        return Some(false);
     }
     let ends: HashSet<u32> = shorter.last.iter().copied().collect();
     let mut seen = HashSet::new();
@@ -68,21 +112,23 @@ fn may_go_on(shorter: &Automaton, longer: &Automaton, after: &CharSet) -> bool {
         }
         seen.len() <= MAX_PAIRS
     };
+    work.spend(shorter.first.len() * longer.first.len())?;
     if !reach(&mut open, &shorter.first, &longer.first) {
-        return true;
+        return Some(true);
     }
     while let Some((a, b)) = open.pop() {
         let (left, right) = (&shorter.next[a as usize], &longer.next[b as usize]);
+        work.spend(1 + left.len() * right.len())?;
         let goes_on = || right.iter().any(|&next| longer.classes[next as usize].intersects(after));
         if (ends.contains(&a) && goes_on()) || !reach(&mut open, left, right) {
-            return true;
+            return Some(true);
         }
     }
-    false
+    Some(false)
 }
 
-/// The largest parts that can be lexemes, were it not for those that are to be taken apart.
-fn lexemes(grammar: &Grammar, sizes: &Sizes, apart: &HashSet<NodeId>) -> BTreeSet<NodeId> {
+/// Returns the largest parts that can be lexemes, other than those that are to be split.
+fn lexemes(grammar: &Grammar, sizes: &Sizes, apart: impl Fn(NodeId) -> bool) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     let mut seen = HashSet::new();
     let mut open = vec![grammar.rules[grammar.root]];
@@ -90,7 +136,7 @@ fn lexemes(grammar: &Grammar, sizes: &Sizes, apart: &HashSet<NodeId>) -> BTreeSe
         if !seen.insert(node) {
             continue;
         }
-        if !apart.contains(&node) && sizes.0[node].is_some_and(|size| (1..=MAX_POSITIONS).contains(&size)) {
+        if !apart(node) && sizes.0[node].is_some_and(|size| (1..=MAX_POSITIONS).contains(&size)) {
             found.insert(node);
             continue;
         }
@@ -99,7 +145,7 @@ fn lexemes(grammar: &Grammar, sizes: &Sizes, apart: &HashSet<NodeId>) -> BTreeSe
     found
 }
 
-/// The nodes that a node is made of.
+/// Returns the nodes of which a node consists.
 fn parts(grammar: &Grammar, node: NodeId) -> Vec<NodeId> {
     match &grammar.nodes[node] {
         Node::Class(_) => Vec::new(),
@@ -109,7 +155,7 @@ fn parts(grammar: &Grammar, node: NodeId) -> Vec<NodeId> {
     }
 }
 
-/// Positions of each node's automaton; `None` for a node with recursion in it, or that the root does not use.
+/// The number of positions of each node's automaton; `None` for a recursive node, or one that the root does not use.
 struct Sizes(Vec<Option<u32>>);
 
 impl Sizes {
@@ -120,7 +166,7 @@ impl Sizes {
     }
 
     fn visit(&mut self, grammar: &Grammar, node: NodeId, seen: &mut [bool]) -> Option<u32> {
-        // One that is still being visited is part of itself.
+        // A node that is still being visited contains itself.
         if std::mem::replace(&mut seen[node], true) {
             return self.0[node];
         }
@@ -146,7 +192,7 @@ struct Following {
 }
 
 impl Following {
-    fn of(grammar: &Grammar) -> Self {
+    fn of(grammar: &Grammar, work: &mut Work) -> Option<Self> {
         let count = grammar.nodes.len();
         let mut sets = Self {
             first: vec![CharSet::default(); count],
@@ -155,12 +201,16 @@ impl Following {
         };
         let mut order = Vec::with_capacity(count);
         visit_parts_first(grammar, grammar.rules[grammar.root], &mut vec![false; count], &mut order);
-        while order.iter().fold(false, |any, &node| any | sets.grow_first(grammar, node)) {}
-        while order.iter().rev().fold(false, |any, &node| any | sets.grow_following(grammar, node)) {}
-        sets
+        while order.iter().fold(false, |any, &node| any | sets.grow_first(grammar, node)) {
+            work.spend(count + ranges(&sets.first))?;
+        }
+        while order.iter().rev().fold(false, |any, &node| any | sets.grow_following(grammar, node)) {
+            work.spend(count + ranges(&sets.first) + ranges(&sets.of))?;
+        }
+        Some(sets)
     }
 
-    /// Adds to the beginnings of a node what those of its parts allow; `true` if there is anything new.
+    /// Extends the first characters of a node by those of its parts; `true` if any is new.
     fn grow_first(&mut self, grammar: &Grammar, node: NodeId) -> bool {
         let mut first = CharSet::default();
         let nullable = match &grammar.nodes[node] {
@@ -193,7 +243,7 @@ impl Following {
         self.first[node].extend(&first) || grown
     }
 
-    /// Adds to what may follow the parts of a node what the node says; `true` if there is anything new.
+    /// Extends the characters that may follow the parts of a node; `true` if any is new.
     fn grow_following(&mut self, grammar: &Grammar, node: NodeId) -> bool {
         let mut after = self.of[node].clone();
         match &grammar.nodes[node] {
@@ -218,7 +268,11 @@ impl Following {
     }
 }
 
-/// Lists the nodes that the root uses, each behind its parts, but for recursion.
+fn ranges(sets: &[CharSet]) -> usize {
+    sets.iter().map(CharSet::num_ranges).sum()
+}
+
+/// Lists the nodes that the root uses, each after its parts, except for recursion.
 fn visit_parts_first(grammar: &Grammar, node: NodeId, seen: &mut [bool], order: &mut Vec<NodeId>) {
     if std::mem::replace(&mut seen[node], true) {
         return;

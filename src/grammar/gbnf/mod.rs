@@ -1,7 +1,7 @@
-//! Grammars in the syntax of GBNF, llama.cpp's, written in the library's syntax.
+//! Converts grammars from GBNF, llama.cpp's syntax, to the library's syntax.
 //!
-//! GBNF says which characters may follow each other. The library reads lexemes instead, which regular expressions
-//! describe, and rules over lexemes. So parts of the grammar become lexemes, chosen such that the language stays the
+//! GBNF defines which characters may follow each other. The library instead reads lexemes, defined by regular
+//! expressions, and rules over lexemes. So parts of the grammar become lexemes, chosen such that the language stays the
 //! same.
 
 mod automaton;
@@ -10,39 +10,45 @@ mod lexemes;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use self::automaton::Automaton;
+use self::lexemes::Lexemes;
 use self::parse::{Grammar, Node, NodeId};
 
-/// Whether a grammar is in this syntax: it begins with a rule, whose name `::=` follows.
+/// True if a grammar is in this syntax: it begins with a rule, whose name is followed by `::=`.
 pub(super) fn is_gbnf(text: &str) -> bool {
     parse::begins_with_rule(text)
 }
 
-/// Returns the grammar in the syntax of Lark.
+/// Returns the grammar in Lark syntax.
 ///
 /// # Errors
 /// The problem with the grammar, and its line.
 pub(super) fn to_lark(text: &str) -> Result<String, String> {
     let grammar = parse::parse(text)?;
-    let lexemes = lexemes::choose(&grammar);
-    let mut writer = Writer { grammar: &grammar, lexemes: &lexemes, terminals: HashMap::new(), out: String::new() };
+    let lexemes = lexemes::choose(&grammar)?;
+    let (terminals, out) = (HashMap::new(), String::new());
+    let mut writer = Writer { grammar: &grammar, lexemes: &lexemes, terminals, num_bytes: 0, out };
     writer.write()?;
     Ok(writer.out)
 }
 
 struct Writer<'a> {
     grammar: &'a Grammar,
-    lexemes: &'a BTreeSet<NodeId>,
-    /// The number of each lexeme's terminal, by its regular expression: equal ones have one.
+    lexemes: &'a Lexemes,
+    /// The number of each lexeme's terminal, by its regular expression; equal ones share a terminal.
     terminals: HashMap<String, usize>,
+    /// The bytes of these expressions.
+    num_bytes: usize,
     out: String,
 }
 
-/// Why a write to a string can have failed.
+/// The most bytes of all lexemes with their rules expanded.
+const MAX_TERMINAL_BYTES: usize = 2 << 20;
+/// The only reason why a write to a string could fail.
 const NO_MEMORY: &str = "no memory for the grammar";
 
 impl Writer<'_> {
@@ -59,15 +65,15 @@ impl Writer<'_> {
         let mut terminals: Vec<(&String, &usize)> = self.terminals.iter().collect();
         terminals.sort_unstable_by_key(|(_, number)| **number);
         for (regex, number) in terminals {
-            // The library has no lexemes without characters.
+            // The library has no empty lexemes.
             writeln!(self.out, "T{number}: /{regex}/ & /[\\s\\S]+/").map_err(|_| NO_MEMORY)?;
         }
         Ok(())
     }
 
-    /// A node in the syntax of rules; `used` gets the rules in it.
+    /// Returns a node in rule syntax, and adds its rules to `used`.
     fn rule(&mut self, node: NodeId, used: &mut Vec<usize>) -> Result<String, String> {
-        if self.lexemes.contains(&node) {
+        if self.lexemes.nodes.contains(&node) {
             return self.lexeme(node);
         }
         Ok(match &self.grammar.nodes[node] {
@@ -94,8 +100,15 @@ impl Writer<'_> {
         let mut regex = String::new();
         self.regex(node, &mut regex)?;
         let next = self.terminals.len();
+        let len = regex.len();
         let number = *self.terminals.entry(regex).or_insert(next);
-        let optional = if Automaton::new(self.grammar, node).nullable { "?" } else { "" };
+        self.num_bytes += if number == next { len } else { 0 };
+        if self.num_bytes > MAX_TERMINAL_BYTES {
+            return Err(format!(
+                "the grammar is too large: its rules repeat others in more than {MAX_TERMINAL_BYTES} bytes"
+            ));
+        }
+        let optional = if self.lexemes.nullable[node] { "?" } else { "" };
         Ok(format!("T{number}{optional}"))
     }
 

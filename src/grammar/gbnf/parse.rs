@@ -1,4 +1,4 @@
-//! Reads a grammar in the syntax of GBNF, as llama.cpp's documentation of its grammars describes it.
+//! Parses a grammar in GBNF syntax, as llama.cpp documents it.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use super::chars::CharSet;
 /// Index of a node in `Grammar::nodes`.
 pub(super) type NodeId = usize;
 
-/// Parts that a grammar may have at most; the work on it grows with their square.
+/// The most nodes of a grammar; the work grows with the square of their number.
 const MAX_NODES: usize = 20_000;
-/// Parentheses in each other at most.
+/// The deepest nesting of parentheses.
 const MAX_DEPTH: usize = 200;
-/// The largest number of repetitions that may be named, as in llama.cpp.
+/// The largest number of repetitions, as in llama.cpp.
 const MAX_REPEATS: u32 = 2000;
 
 #[derive(Debug)]
@@ -33,10 +33,12 @@ pub(super) struct Grammar {
     pub(super) nodes: Vec<Node>,
     /// The body of each rule.
     pub(super) rules: Vec<NodeId>,
-    /// The rule that the text as a whole follows.
+    /// The rule that the whole text follows.
     pub(super) root: usize,
 }
 
+/// Parses a grammar.
+///
 /// # Errors
 /// The problem, with the number of its line.
 pub(super) fn parse(text: &str) -> Result<Grammar, String> {
@@ -65,10 +67,10 @@ pub(super) fn begins_with_rule(text: &str) -> bool {
 
 struct Parser<'a> {
     text: &'a str,
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     at: usize,
     nodes: Vec<Node>,
-    /// Index of each rule that was named, and its body once it was read.
+    /// The index of each rule that was named, and its body once that was read.
     rules: HashMap<&'a str, (usize, Option<NodeId>)>,
 }
 
@@ -96,7 +98,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Passes over spaces and comments, and over ends of lines where these end nothing.
+    /// Skips spaces and comments, and line ends if `over_lines`.
     fn skip(&mut self, over_lines: bool) {
         while let Some(char) = self.peek() {
             match char {
@@ -122,7 +124,7 @@ impl<'a> Parser<'a> {
             let name = self.name()?;
             self.skip(false);
             if !self.take("::=") {
-                return Err(format!("::= is missing behind the name {name}"));
+                return Err(format!("::= is missing after the name {name}"));
             }
             self.skip(true);
             let body = self.choice(0)?;
@@ -131,7 +133,7 @@ impl<'a> Parser<'a> {
                 return Err(format!("the rule {name} was given before"));
             }
             if !matches!(self.peek(), None | Some('\n' | '\r')) {
-                return Err(format!("{:?} where a rule goes on or its line ends", self.rest().chars().next()));
+                return Err(format!("{:?} where a rule continues or its line ends", self.rest().chars().next()));
             }
             self.skip(true);
         }
@@ -179,7 +181,7 @@ impl<'a> Parser<'a> {
         if parts.len() == 1 { Ok(parts[0]) } else { self.node(Node::Sequence(parts)) }
     }
 
-    /// One part of a sequence; `None` where the sequence ends.
+    /// Reads one part of a sequence; `None` at the sequence's end.
     fn part(&mut self, depth: usize) -> Parsed<Option<NodeId>> {
         match self.peek() {
             Some('"') => {
@@ -201,7 +203,7 @@ impl<'a> Parser<'a> {
             }
             Some('(') => {
                 if depth == MAX_DEPTH {
-                    return Err(format!("more than {MAX_DEPTH} parentheses in each other"));
+                    return Err(format!("parentheses nest deeper than {MAX_DEPTH} levels"));
                 }
                 self.next();
                 let inner = self.choice(depth + 1)?;
@@ -233,7 +235,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads numbers of repetitions in braces, up to the closing one.
+    /// Reads numbers of repetitions in braces, including the closing one.
     fn bounds(&mut self) -> Parsed<(u32, Option<u32>)> {
         let rest = self.rest();
         let end = rest.find('}').ok_or("} is missing")?;
@@ -276,7 +278,7 @@ impl<'a> Parser<'a> {
         if set.is_empty() { Err("a class of no characters".into()) } else { Ok(set) }
     }
 
-    /// Reads a character of a text or of a class, which may be an escape.
+    /// Reads a character of a string or of a class, which may be an escape.
     fn char(&mut self) -> Parsed<char> {
         match self.next() {
             Some('\\') => {}

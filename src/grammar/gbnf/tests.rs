@@ -4,7 +4,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::super::tests::{grammars, lark, walk};
 use super::{is_gbnf, to_lark};
 
-/// Grammars made by chance, with a recogniser of their own that knows nothing of GBNF.
+/// A random grammar, with its own recognizer that knows nothing of GBNF.
 enum Tree {
     Chars(Vec<char>),
     Text(String),
@@ -54,7 +54,7 @@ impl Tree {
         }
     }
 
-    /// The ends of all texts of the tree that begin at `from`; `rules` holds those of the rules that are known so far.
+    /// Returns the ends of all texts of the tree that begin at `from`. `rules` holds those of the rules known so far.
     fn ends(&self, text: &[char], from: usize, rules: &[Vec<Vec<bool>>]) -> Vec<bool> {
         let mut ends = vec![false; text.len() + 1];
         match self {
@@ -105,7 +105,7 @@ fn after(tree: &Tree, starts: &[bool], text: &[char], rules: &[Vec<Vec<bool>>]) 
     ends
 }
 
-/// Whether the first rule allows the text.
+/// True if the first rule allows the text.
 fn allows(rules: &[Tree], text: &[char]) -> bool {
     let places = text.len() + 1;
     let mut known = vec![vec![vec![false; places]; places]; rules.len()];
@@ -119,7 +119,7 @@ fn allows(rules: &[Tree], text: &[char]) -> bool {
     }
 }
 
-/// All texts up to a length: those that the grammar allows are those that the recogniser does.
+/// For all texts up to some length, the grammar allows exactly those that the recognizer allows.
 #[test]
 fn languages_stay_the_same() {
     let mut random = ChaCha8Rng::seed_from_u64(11);
@@ -133,7 +133,7 @@ fn languages_stay_the_same() {
         let inner = to_lark(&text).unwrap();
         in_pieces += usize::from(inner.contains("T1:"));
         let Ok(compiled) = grammars.compiled(&lark(&text)) else {
-            // The library refuses a language without a text.
+            // The library rejects a language without any text.
             assert!(texts().iter().all(|one| !allows(&rules, one)), "{text}\n{inner}");
             continue;
         };
@@ -179,7 +179,7 @@ number ::= "-"? ("0" | [1-9] [0-9]{0,14}) ("." [0-9]{1,10})? ([eE] [-+]? [0-9]{1
 space  ::= [ \n\t]{0,2}
 "#;
 
-/// Strings and numbers are read as a whole, and texts are what another reader of JSON takes.
+/// Strings and numbers are read as a whole, and texts are those that another JSON reader accepts.
 #[test]
 fn json_is_read_in_lexemes() {
     let written = to_lark(JSON).unwrap();
@@ -197,7 +197,7 @@ fn json_is_read_in_lexemes() {
     assert!(complete > 20, "{complete}");
 }
 
-/// Every kind of escape and of class.
+/// Tests every kind of escape and class.
 #[test]
 fn characters_are_what_they_are_written_as() {
     let grammars = grammars();
@@ -221,7 +221,7 @@ fn characters_are_what_they_are_written_as() {
     }
 }
 
-/// A wrong grammar is an error that names its line.
+/// An invalid grammar is an error that names its line.
 #[test]
 fn wrong_grammars_are_refused() {
     let deep = format!("root ::= {}\"a\"{}", "(".repeat(300), ")".repeat(300));
@@ -256,7 +256,7 @@ fn wrong_grammars_are_refused() {
     }
 }
 
-/// Grammars whose analysis would explode end in bounded time.
+/// Grammars with exponential analysis end in bounded time.
 #[test]
 fn exploding_grammars_end_in_bounded_time() {
     let doubling: String = (0..60).map(|i| format!("r{i} ::= r{} r{} | \"a\"\n", i + 1, i + 1)).collect();
@@ -272,7 +272,7 @@ fn exploding_grammars_end_in_bounded_time() {
         "root ::= root root | \"a\" | ".into(),
     ] {
         let start = std::time::Instant::now();
-        // Refused or not: the engine's threads live.
+        // The engine's threads are alive, whether the grammar is rejected or not.
         let refused = grammars().guide(&lark(&grammar), true).is_err();
         assert!(start.elapsed().as_secs() < 30, "{grammar:.80}: {:?}, refused: {refused}", start.elapsed());
     }

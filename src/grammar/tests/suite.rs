@@ -1,6 +1,6 @@
-//! JSON Schema's own test suite: of its instances the grammars allow those that are valid, and no others. Where they
-//! differ, `deviations.json` says so: `refused` lists the schemas that are an error, by a part of its message;
-//! `not_allowed` the valid instances that are never written, and `allowed` the invalid ones that may be, by reasons.
+//! JSON Schema's own test suite. The grammars must allow exactly the valid instances. `deviations.json` lists the
+//! exceptions: `refused` has the schemas that are an error, by a part of its message. `not_allowed` has valid instances
+//! that are never written, and `allowed` invalid ones that may be, both by reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,7 +27,7 @@ struct Case {
     valid: bool,
 }
 
-/// Names by reasons.
+/// Names by reason.
 type Reasons = BTreeMap<String, Vec<String>>;
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ fn names(reasons: &Reasons) -> BTreeSet<String> {
     reasons.values().flatten().cloned().collect()
 }
 
-/// Whether the grammar allows the text, to its end.
+/// True if the grammar allows the whole text.
 fn allows(mut guide: Guide, text: &str) -> bool {
     let mut complete = false;
     for byte in text.bytes().map(u32::from) {
@@ -105,7 +105,7 @@ fn valid_instances_are_allowed_and_others_are_not() {
     }
 }
 
-/// Texts that a library which looks at each keyword alone, or at numbers as floats, would allow. None is valid.
+/// A library that checks each keyword alone, or numbers as floats, would allow these texts. None is valid.
 #[test]
 fn what_keywords_say_together_holds() {
     let grammars = Grammars::new(tokenizer(&[]), PADDED);
@@ -117,12 +117,12 @@ fn what_keywords_say_together_holds() {
     assert!(allowed(below.clone(), "2.5") && !allowed(below, "3"));
     let patterns = json!({"patternProperties": {"^a": integer()}, "allOf": [{}], "additionalProperties": false});
     assert!(allowed(patterns.clone(), r#"{"ab":1}"#) && !allowed(patterns, r#"{"b":1}"#));
-    // A name has one spelling, so that no second one has a value of another schema.
+    // A name has only one spelling, so that a second one cannot get a value of another schema.
     for named in [json!({"properties": {"ab": integer()}}), json!({"patternProperties": {"^ab": integer()}})] {
         assert!(allowed(named.clone(), r#"{"ab":1,"c\n":"x"}"#));
         assert!(!allowed(named.clone(), r#"{"ab":"x"}"#) && !allowed(named, r#"{"\u0061b":"x"}"#));
     }
-    // The properties of a schema come in its order, before those of the schemas behind them.
+    // The properties of a schema come in its order, before those of the schemas after them.
     let ordered = json!({"allOf": [{"properties": {"a": {}}}], "properties": {"b": {}}, "required": ["a", "b"]});
     assert!(allowed(ordered.clone(), r#"{"a":1,"b":1}"#) && !allowed(ordered, r#"{"b":1,"a":1}"#));
 }
@@ -144,7 +144,7 @@ fn what_would_be_read_wrongly_is_refused() {
             let message = got(grammars.guide(&form, true));
             assert!(message.contains(part), "{schema}: {message}");
         }
-        // Who asks for it gets the library's reading. It has none of a number below those of 64 bits.
+        // With `lenient`, the library's own reading applies. It has none for a bound below the 64-bit integers.
         let mut lenient = schema.clone();
         lenient["x-guidance"] = json!({"lenient": true});
         let lenient = grammars.guide(&lark(&format!("start: %json {lenient}")), true);
@@ -152,7 +152,7 @@ fn what_would_be_read_wrongly_is_refused() {
     }
 }
 
-/// Schemas stand anywhere in a grammar; the word for them in a text, a pattern or a comment is no schema.
+/// Schemas are found anywhere in a grammar. The keyword within a string, a pattern or a comment is not a schema.
 #[test]
 fn schemas_of_grammars_are_found() {
     let grammars = Grammars::new(tokenizer(&[]), PADDED);
@@ -169,7 +169,7 @@ fn schemas_of_grammars_are_found() {
     let guide = grammars.guide(&lark(grammar), true).unwrap();
     assert!(allows(guide.sibling(), r#"%json {"type%json /{5"2024-02-29"]"#));
     assert!(allows(guide.sibling(), r#"x"2024-02-29""#));
-    // The library's own format for dates has 31 days in each month.
+    // The library's own date format has 31 days in each month.
     assert!(!allows(guide.sibling(), r#"%json {"type%json /{5"2023-02-29"]"#));
     assert!(!allows(guide.sibling(), r#"x"2023-02-29""#));
     for (wrong, part) in [("{", "json"), ("[1]", "neither"), ("", "json"), (r#"{"type": "strnig"}"#, "strnig")] {

@@ -16,7 +16,7 @@ fn blocks_at_every_boundary() {
     assert_eq!(counts(&kv), (0, 16, 0));
 }
 
-/// K17, K18: an allocation that fails half-way through its needs changes nothing.
+/// K17, K18: an allocation that fails half-way changes nothing.
 #[test]
 fn test_prefill_not_enough_free_blocks_with_computed_blocks() {
     let mut kv = cache(8);
@@ -24,18 +24,18 @@ fn test_prefill_not_enough_free_blocks_with_computed_blocks() {
     let cached = first.table();
     first.end(&mut kv);
     let holder = Seq::run(&mut kv, &text(2, 12));
-    // 3 cached and 2 free blocks: the prompt hits 3 and needs 3 more.
+    // There are 3 cached and 2 free blocks. The prompt hits 3 and needs 3 more.
     let long: Vec<u32> = text(1, 12).into_iter().chain(text(3, 12)).collect();
     let (map, stats) = (kv.block_map(5), kv.stats());
     assert!(Seq::start(&mut kv, &long).is_none());
     assert_eq!((kv.block_map(5), kv.stats()), (map, stats));
     kv.check_owners([&holder.blocks].into_iter()).unwrap();
-    // A demand of one block less fits.
+    // A demand for one block less fits.
     let fits = Seq::start(&mut kv, &long[..20]).unwrap();
     assert_eq!((fits.num_hit, &fits.table()[..3]), (12, &cached[..]));
 }
 
-/// K17: failed allocations do not wear the pool out.
+/// K17: failed allocations do not exhaust the pool.
 #[test]
 fn capacity_survives_failed_allocations() {
     let mut kv = cache(4);
@@ -48,7 +48,7 @@ fn capacity_survives_failed_allocations() {
     assert_eq!(counts(&kv), (4, 0, 0));
 }
 
-/// A plan is for the cache as it was: it cannot be committed after a change.
+/// A plan is valid only for the cache that it was made for, and cannot be committed after a change.
 #[test]
 fn stale_plan_is_refused() {
     let mut kv = cache(4);
@@ -73,7 +73,7 @@ fn keep_free_is_kept() {
     assert!(is_planned(&kv, &blocks, &[1]));
     assert!(!is_planned(&kv, &blocks, &[2]));
     assert!(!is_planned(&kv, &blocks, &[usize::MAX]));
-    // Each group keeps its own.
+    // Each group has its own limit.
     let kv = cache_of(&[full(4), sliding(4, 8)], 4);
     let blocks = kv.new_sequence();
     assert!(is_planned(&kv, &blocks, &[1, 5]));
@@ -81,14 +81,14 @@ fn keep_free_is_kept() {
     assert!(!is_planned(&kv, &blocks, &[1, 6]));
 }
 
-/// K17: a group that is full refuses the allocation, however much the others have, and nothing is taken from those.
+/// K17: a full group rejects the allocation, however much the others have, and nothing is taken from those.
 #[test]
 fn each_group_has_its_own_blocks() {
     let mut kv = cache_of(&[full(8), full(4), sliding(4, 3)], 4);
     let first = Seq::start(&mut kv, &text(1, 8)).unwrap();
     assert_eq!(counts(&kv), (9, 0, 6));
     assert!(kv.has_available(&[6, 2, 1]) && !kv.has_available(&[6, 2, 2]) && !kv.has_available(&[0, 3, 0]));
-    // 2 blocks are left in the second group and 1 in the window's.
+    // The second group has 2 blocks left, and the window's group 1.
     let before = kv.block_map(0);
     assert!(Seq::start(&mut kv, &text(2, 12)).is_none());
     assert!(Seq::start(&mut kv, &text(2, 8)).is_none());
@@ -106,7 +106,7 @@ fn test_block_id_recycling() {
     let first = Seq::start(&mut kv, &text(1, 10)).unwrap();
     let mut used = first.table();
     first.end(&mut kv);
-    // The blocks were never computed, so they have no content and are taken again before any fresh one.
+    // The blocks were never computed, so they have no content and are taken again before any unused one.
     let second = Seq::start(&mut kv, &text(2, 10)).unwrap();
     let mut again = second.table();
     used.sort_unstable();
@@ -127,8 +127,7 @@ fn test_capacity_limit() {
     drop((b, c));
 }
 
-/// K1, K2: whatever holds the blocks, dropping it brings them back, also while the cache is locked and when the holder
-/// goes away in a panic.
+/// K1, K2: dropping any holder of blocks returns them, even while the cache is locked and during a panic.
 #[test]
 fn every_way_to_go_away_returns_the_blocks() {
     let lock = std::sync::Arc::new(parking_lot::RwLock::new(cache(8)));

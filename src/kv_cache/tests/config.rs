@@ -5,7 +5,7 @@ fn new(block_size: usize, groups: Vec<GroupConfig>) -> Result<KvCache> {
     KvCache::new(KvCacheConfig { block_size, groups, states: None, enable_prefix_caching: true, hash_key: [0; 32] })
 }
 
-/// K9: sizes whose product overflows, or does not fit a slot, are errors, before anything is allocated.
+/// K9: sizes whose product overflows, or does not fit a slot, are errors before anything is allocated.
 #[test]
 fn sizes_out_of_range_are_errors() {
     let bad = [
@@ -32,7 +32,8 @@ fn sizes_out_of_range_are_errors() {
     assert_eq!(kv.groups.iter().map(|group| group.pool.num_available()).collect::<Vec<_>>(), [8, 3, 5]);
 }
 
-/// K24: for every block size, position p is in entry p / size of the table, and there are as many entries as needed.
+/// K24: for every block size, position p is in entry p / size of the table, and the table has as many entries as
+/// needed.
 #[test]
 fn position_to_block_for_every_block_size() {
     for block_size in 1..=64 {
@@ -44,7 +45,7 @@ fn position_to_block_for_every_block_size() {
     }
 }
 
-/// K8: an id that is not of the pool is a typed error, not a panic.
+/// K8: an id outside the pool is a typed error, not a panic.
 #[test]
 fn unknown_block_is_an_error() {
     let mut pool = pool::Pool::new(2);
@@ -60,7 +61,7 @@ fn unknown_block_is_an_error() {
     }
 }
 
-/// K5: to release a block that has no owner is an error and changes nothing.
+/// K5: releasing a block without an owner is an error and changes nothing.
 #[test]
 fn release_without_owner_is_an_error() {
     let mut pool = pool::Pool::new(2);
@@ -70,7 +71,7 @@ fn release_without_owner_is_an_error() {
     assert_eq!((pool.num_available(), pool.get(id).unwrap().refs), (2, 0));
 }
 
-/// `check_integrity` and `check_owners` do find broken states.
+/// `check_integrity` and `check_owners` detect broken states.
 #[test]
 fn integrity_checks_find_what_is_broken() {
     let mut kv = cache(4);
@@ -95,7 +96,7 @@ fn integrity_checks_find_what_is_broken() {
     kv.check_integrity().unwrap_err();
 }
 
-/// A release that met a broken count is not lost: the next check reports it.
+/// An invalid count that a drop finds is not lost: the next check reports it.
 #[test]
 fn fault_of_a_drop_is_reported() {
     let mut kv = cache(4);

@@ -1,10 +1,10 @@
-//! Blocks that hold what a draft model has computed.
+//! Blocks with content that a draft model has computed.
 
 use super::*;
 
-/// Finds a prefix of `tokens`: its length, and how much of it a draft model has computed.
+/// Finds a prefix of `tokens`. Returns its length, and the length that a draft model has computed.
 fn found(kv: &KvCache, tokens: &[u32]) -> (usize, usize) {
-    let mut chain = kv.new_chain(None, None);
+    let mut chain = kv.new_chain(None, SeqExtras::default());
     kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
     let hit = kv.find_prefix(&chain, tokens.len());
     (hit.num_tokens, hit.num_drafted)
@@ -16,14 +16,14 @@ fn a_hit_says_what_the_draft_model_has() {
     let tokens = text(1, 18);
     let mut seq = Seq::run(&mut kv, &tokens);
     assert_eq!(found(&kv, &tokens), (16, 0));
-    // One token of the third block is lacking.
+    // One token of the third block is missing.
     seq.catch_up(&mut kv, 11);
     assert_eq!((found(&kv, &tokens), seq.blocks.num_drafted()), ((16, 8), 2));
     assert_eq!(found(&kv, &tokens[..8]), (4, 4), "no more than is hit");
     let mut other = Seq::start(&mut kv, &tokens).unwrap();
     assert_eq!((other.num_drafted, other.blocks.num_drafted()), (8, 2));
     other.compute(&mut kv);
-    // Others find what one of its owners computes.
+    // Other sequences find what one of the owners computes.
     other.catch_up(&mut kv, 18);
     assert_eq!(found(&kv, &tokens), (16, 16));
     seq.end(&mut kv);
@@ -42,7 +42,7 @@ fn a_hit_says_what_the_draft_model_has() {
     assert_eq!(found(&kv, &text(2, 17)), (16, 0));
 }
 
-/// A block is marked once it has a name, and none is that nobody holds.
+/// A block is marked once it is hashed, and never while it has no owner.
 #[test]
 fn blocks_without_a_name_are_not_marked() {
     let mut kv = cache(4);
@@ -68,7 +68,7 @@ fn blocks_without_a_name_are_not_marked() {
     child.end(&mut kv);
 }
 
-/// A mark that is not true of a block is a broken invariant.
+/// A wrong mark of a block is a broken invariant.
 #[test]
 fn wrong_marks_are_found() {
     let mut kv = cache(8);

@@ -1,10 +1,10 @@
-//! A router that reads the log knows the prefix cache.
+//! A router that reads the log knows the content of the prefix cache.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// A router reads the events, and so knows what can be hit.
+/// A router that reads the events and so knows what can be hit.
 #[derive(Debug, Default)]
 pub(super) struct Router(pub(super) HashMap<(usize, BlockHash), StoredBlock>);
 
@@ -28,7 +28,7 @@ impl Router {
         num_events
     }
 
-    /// Everything up to the end of a block; `None` where a block before it is not there any more.
+    /// Returns all tokens up to the end of a block; `None` if a block before it was removed.
     pub(super) fn prefix(&self, group: usize, hash: BlockHash) -> Option<Vec<u32>> {
         let block = self.0.get(&(group, hash))?;
         let mut prefix = block.parent.map_or_else(|| Some(Vec::new()), |parent| self.prefix(group, parent))?;
@@ -53,7 +53,7 @@ fn what_comes_and_goes_is_told_once() {
     first.end(&mut kv);
     equal.end(&mut kv);
     assert_eq!(router.read(&mut kv), 0, "what is cached can be hit as before");
-    // Three of four blocks are wanted: the tail of the old prompt goes.
+    // Three of four blocks are needed, so the tail of the old prompt is evicted.
     let other = Seq::run(&mut kv, &text(2, 12));
     router.read(&mut kv);
     assert_eq!(router.prefixes(), [text(1, 4), text(2, 4), text(2, 8), text(2, 12)]);
@@ -77,7 +77,7 @@ fn a_salt_is_told_and_keeps_contents_apart() {
     plain.end(&mut kv);
 }
 
-/// More events than the log holds: the next reader is told the content anew, parents first.
+/// If there are more events than the log holds, the next reader gets the whole content, parents first.
 #[test]
 fn an_overflow_tells_everything_anew() {
     let (mut kv, mut router) = (cache(8), Router::default());

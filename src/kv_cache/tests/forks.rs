@@ -1,6 +1,6 @@
 use super::*;
 
-/// K20: the end of one sequence leaves what the others hold.
+/// K20: the end of one sequence does not affect what others hold.
 #[test]
 fn test_block_sharing_and_unreference() {
     let mut kv = cache(8);
@@ -17,7 +17,7 @@ fn test_block_sharing_and_unreference() {
     assert_eq!(counts(&kv), (7, 1, 0));
 }
 
-/// K22: whoever writes first into a shared block gets a copy of it, the last one writes in place.
+/// K22: the first writers of a shared block get copies of it, and the last one writes in place.
 #[test]
 fn write_into_a_shared_block_copies_it() {
     let mut kv = cache(8);
@@ -33,10 +33,10 @@ fn write_into_a_shared_block_copies_it() {
     assert_eq!(copies, [BlockCopy { group: 0, src: shared, dst: a.table()[1] }]);
     assert_eq!(c.append(&mut kv, 72).unwrap(), [], "it is the only owner now");
     assert_eq!(c.table()[1], shared);
-    // No second copy.
+    // There is no second copy.
     assert_eq!(b.append(&mut kv, 73).unwrap(), []);
     kv.check_owners([&a.blocks, &b.blocks, &c.blocks].into_iter()).unwrap();
-    // The three differ in their second block, and only there.
+    // The three differ only in their second block.
     assert_eq!(a.chain.hashes()[0], b.chain.hashes()[0]);
     a.append(&mut kv, 75).unwrap();
     assert_ne!(a.chain.hashes()[1], b.chain.hashes()[1]);
@@ -53,7 +53,7 @@ fn fork_at_a_block_boundary_copies_nothing() {
     assert_ne!(a.table()[2], b.table()[2]);
 }
 
-/// K17: where there is no block for the copy, nothing changes.
+/// K17: if there is no block for the copy, nothing changes.
 #[test]
 fn copy_without_a_block_changes_nothing() {
     let mut kv = cache(2);

@@ -34,7 +34,7 @@ fn test_free_kv_cache_block_queue_operations() {
     assert_eq!(ids(&list), [4, 2, 0]);
 }
 
-/// Blocks put at the head are taken last-in first-out, blocks put at the tail first-in first-out.
+/// Blocks at the head are taken last in, first out; blocks at the tail first in, first out.
 #[test]
 fn test_free_kv_cache_block_queue_append_and_prepend() {
     let mut list = FreeList::full(4);
@@ -49,7 +49,7 @@ fn test_free_kv_cache_block_queue_append_and_prepend() {
 }
 
 proptest! {
-    /// The list does what a plain vector would do.
+    /// The list behaves like a plain vector.
     #[test]
     fn free_list_equals_a_vector(n in 1usize..12, ops in prop::collection::vec((0u8..4, 0u32..12), 0..80)) {
         let mut list = FreeList::full(n);

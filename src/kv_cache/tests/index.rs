@@ -1,15 +1,16 @@
 use std::collections::HashSet;
 
+use crate::batch::SeqExtras;
 use crate::kv_cache::prefix_index::PrefixIndex;
 use crate::kv_cache::{BlockHash, BlockId, HashChain, Tokens};
 
 fn hashes(key: [u8; 32], salt: Option<&str>, tokens: &[u32], block_size: usize) -> Vec<BlockHash> {
-    let mut chain = HashChain::new(key, salt, None);
+    let mut chain = HashChain::new(key, salt, SeqExtras::default());
     chain.extend(&Tokens::new(tokens.into()), block_size);
     chain.hashes().to_vec()
 }
 
-/// The name of a block is what the definition says: keyed BLAKE3 of its parent's name and its tokens.
+/// The hash of a block is the one defined: keyed BLAKE3 of its parent's hash and its tokens.
 #[test]
 fn test_hash_block_tokens() {
     let key = [5; 32];
@@ -24,7 +25,7 @@ fn test_hash_block_tokens() {
     }
 }
 
-/// A block's name depends on everything before it, on the salt and on the engine's key.
+/// A block's hash depends on everything before it, on the salt and on the engine's key.
 #[test]
 fn test_generate_block_hash_extra_keys_cache_salt() {
     let tokens = [1, 2, 3, 4, 5, 6];
@@ -36,21 +37,21 @@ fn test_generate_block_hash_extra_keys_cache_salt() {
             }
         }
     }
-    // The name depends on the adapter, too, whatever the salt.
+    // The hash depends on the adapter, too, with any salt.
     for salt in [None, Some(""), Some("a")] {
         for adapter in [0, 1, u32::MAX] {
-            let mut chain = HashChain::new([1; 32], salt, Some(adapter));
+            let mut chain = HashChain::new([1; 32], salt, SeqExtras { adapter: Some(adapter), images: None });
             chain.extend(&Tokens::new(tokens.into()), 2);
             for name in chain.hashes() {
                 assert!(seen.insert(*name), "salt {salt:?}, adapter {adapter}");
             }
         }
     }
-    // Equal second blocks after different first ones.
+    // The second blocks are equal, but follow different first ones.
     assert_ne!(hashes([1; 32], None, &[1, 2, 3, 4], 2)[1], hashes([1; 32], None, &[9, 2, 3, 4], 2)[1]);
 }
 
-/// The first block's parent is a name that no block can have by chance, not an empty one.
+/// The first block's parent is a hash that no block can have by chance, and not an empty one.
 #[test]
 fn test_null_parent_block_hash() {
     let plain = *blake3::keyed_hash(&[1; 32], &7u32.to_le_bytes()).as_bytes();
@@ -63,9 +64,9 @@ fn chain_grows_with_its_tokens() {
     for block_size in [1, 3, 16] {
         let whole = hashes([1; 32], None, &tokens, block_size);
         assert_eq!(whole.len(), 50 / block_size);
-        // Wherever the prompt ends, and also within a block: a name says nothing of that.
+        // A hash does not depend on where the prompt ends, even within a block.
         for prompt_len in 0..=tokens.len() {
-            let mut chain = HashChain::new([1; 32], None, None);
+            let mut chain = HashChain::new([1; 32], None, SeqExtras::default());
             let mut seq = Tokens::new(tokens[..prompt_len].into());
             chain.extend(&seq, block_size);
             for (i, token) in tokens.iter().enumerate().skip(prompt_len) {

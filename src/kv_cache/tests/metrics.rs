@@ -1,6 +1,6 @@
 use super::*;
 
-/// Durations recorded.
+/// Returns the number of recorded durations.
 fn total(histogram: &Histogram) -> u64 {
     histogram.counts.iter().sum()
 }
@@ -15,7 +15,7 @@ fn test_histogram() {
     assert_eq!((total(&histogram), histogram.sum), (7, u64::MAX));
 }
 
-/// Lifetime counts from the allocation, idle time from the last use, each to the eviction.
+/// Lifetime counts from the allocation, and idle time from the last use, each to the eviction.
 #[test]
 fn test_lifetime_and_idle_time() {
     let mut kv = cache(1);
@@ -29,7 +29,7 @@ fn test_lifetime_and_idle_time() {
     assert_eq!((total(&residency.lifetime), residency.lifetime.sum), (1, 2_050_000));
     assert_eq!((total(&residency.idle_before_evict), residency.idle_before_evict.sum), (1, 2_000_000));
     assert_eq!(total(&residency.reuse_gap), 0);
-    // A block without content is no eviction.
+    // Taking a block without content is no eviction.
     drop(taker);
     kv.tick(3_000_000);
     drop(Seq::start(&mut kv, &text(3, 1)).unwrap());
@@ -49,24 +49,24 @@ fn test_reuse_gaps() {
     drop(first);
     kv.tick(5_000);
     drop(Seq::start(&mut kv, &prompt).unwrap());
-    // 500 after the allocation; then from its release (500 + 4,500 in all would be the sum if time were lost).
+    // The gaps are 500 from the allocation, then from the release (500 + 4,500 would be the sum if time were lost).
     let gap = kv.stats().residency.reuse_gap;
     assert_eq!((total(&gap), gap.sum), (2, 500));
 }
 
-/// A20: without prefix caching nothing is looked up.
+/// A20: without a prefix cache, no lookups are counted.
 #[test]
 fn queries_are_counted_where_there_is_a_cache() {
     for enable_prefix_caching in [true, false] {
         let mut kv = KvCache::new(KvCacheConfig { enable_prefix_caching, ..cache(4).config().clone() }).unwrap();
-        let chain = kv.new_chain(None, None);
+        let chain = kv.new_chain(None, SeqExtras::default());
         let miss = kv.count_prefix_query(&chain, 10, 0, 0);
         assert_eq!(miss == PrefixMiss::Disabled, !enable_prefix_caching);
         assert_eq!(kv.stats().prefix_cache_queries, if enable_prefix_caching { 10 } else { 0 });
     }
 }
 
-/// A clock that jumps back does no harm.
+/// A clock that jumps back causes no harm.
 #[test]
 fn clock_never_goes_back() {
     let mut kv = cache(1);

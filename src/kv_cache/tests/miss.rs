@@ -1,7 +1,7 @@
 use super::*;
 use crate::kv_cache::miss::MAX_REMEMBERED;
 
-/// Starts a prompt, computes and ends it: the tokens that were found, and why not more were.
+/// Starts a prompt, computes it and ends it. Returns the number of found tokens, and why no more were found.
 fn ask(kv: &mut KvCache, prompt: &[u32], salt: Option<&str>) -> (usize, PrefixMiss) {
     let mut seq = Seq::start_salted(kv, prompt, salt).unwrap();
     let miss = kv.count_prefix_query(&seq.chain, prompt.len(), seq.num_hit, seq.num_held);
@@ -18,13 +18,13 @@ fn each_miss_has_its_reason() {
     assert_eq!(ask(&mut kv, &prompt[..3], None), (0, PrefixMiss::LastBlock));
     assert_eq!(ask(&mut kv, &prompt, None), (0, PrefixMiss::New));
     assert_eq!(ask(&mut kv, &prompt, None), (16, PrefixMiss::LastBlock));
-    // Its last block is whole, but its last token is computed.
+    // The last block is whole, but its last token is always computed.
     assert_eq!(ask(&mut kv, &prompt[..16], None), (12, PrefixMiss::LastBlock));
-    // It goes on in another way after two blocks.
+    // The prompt differs after two blocks.
     assert_eq!(ask(&mut kv, &[&prompt[..10], &text(2, 6)[..]].concat(), None), (8, PrefixMiss::New));
-    // Nobody learns what another salt has.
+    // Prefixes of another salt are not visible.
     assert_eq!(ask(&mut kv, &prompt, Some("other")), (0, PrefixMiss::New));
-    // The tail of what was used last goes first; then all of it.
+    // The tail of the last used prompt is evicted first, then all of it.
     drop(Seq::run(&mut kv, &text(3, 32)));
     kv.tick(0);
     assert_eq!(ask(&mut kv, &prompt, None), (0, PrefixMiss::Evicted));
@@ -45,14 +45,14 @@ fn what_is_no_longer_remembered_is_said_to_be() {
     kv.tick(0);
     let others = (0..MAX_REMEMBERED as u64).map(|i| BlockHash([i.to_le_bytes(); 4].concat().try_into().unwrap()));
     others.for_each(|name| kv.evicted.insert(&name));
-    // Both would have been evicted or new before.
+    // Before, both would have been evicted or new.
     assert_eq!(ask(&mut kv, &text(1, 5), None), (0, PrefixMiss::Forgotten));
     assert_eq!(ask(&mut kv, &text(3, 5), None), (0, PrefixMiss::Forgotten));
     assert!(kv.reset_prefix_cache());
     assert_eq!(ask(&mut kv, &text(3, 5), None), (0, PrefixMiss::New));
 }
 
-/// Where a window's blocks are gone, those of another group do not help.
+/// If a window's blocks are gone, those of another group do not help.
 #[test]
 fn a_window_that_is_gone_was_evicted() {
     let mut kv = cache_of(&[full(32), sliding(4, 4)], 4);
@@ -63,7 +63,7 @@ fn a_window_that_is_gone_was_evicted() {
 }
 
 fn named(kv: &KvCache, tokens: &[u32]) -> HashChain {
-    let mut chain = kv.new_chain(None, None);
+    let mut chain = kv.new_chain(None, SeqExtras::default());
     kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
     chain
 }

@@ -1,4 +1,4 @@
-//! A small user of the cache for the tests: what the scheduler does for one sequence, step by step.
+//! A small user of the cache for the tests. It does what the scheduler does for one sequence, step by step.
 
 mod allocation;
 mod config;
@@ -16,7 +16,7 @@ mod truncation;
 mod windows;
 
 use super::*;
-use crate::batch::{BlockCopy, GroupKind};
+use crate::batch::{BlockCopy, GroupKind, SeqExtras};
 use crate::config::{GroupConfig, StateConfig};
 
 fn cache_of(groups: &[GroupConfig], block_size: usize) -> KvCache {
@@ -36,12 +36,12 @@ fn sliding(window: u32, num_blocks: usize) -> GroupConfig {
     GroupConfig { kind: GroupKind::Sliding { window }, num_blocks }
 }
 
-/// One full-attention group with blocks of 4 tokens.
+/// Returns a cache of one full-attention group with blocks of 4 tokens.
 fn cache(num_blocks: usize) -> KvCache {
     cache_of(&[full(num_blocks)], 4)
 }
 
-/// `n` tokens that no other `text` shares.
+/// Returns `n` tokens that no other `text` shares.
 fn text(text: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| text * 1000 + i).collect()
 }
@@ -54,9 +54,9 @@ struct Seq {
     num_computed: usize,
     num_hit: usize,
     num_held: usize,
-    /// Tokens that a draft model has computed, at first those that it had of what was hit.
+    /// Tokens that a draft model has computed; initially those of the prefix hit.
     num_drafted: usize,
-    /// Tokens that it began with.
+    /// The number of tokens that it began with.
     prompt_len: usize,
     /// The state that its last step read, and those that it wrote: positions and slots.
     read: Option<(usize, u32)>,
@@ -64,10 +64,10 @@ struct Seq {
 }
 
 impl Seq {
-    /// Blocks for the whole of `tokens`, after the prefix that is cached; `None` if there are not enough.
+    /// Allocates blocks for all of `tokens`, after the cached prefix; `None` if there are not enough.
     fn start_salted(kv: &mut KvCache, tokens: &[u32], salt: Option<&str>) -> Option<Self> {
         let mut blocks = kv.new_sequence();
-        let mut chain = kv.new_chain(salt, None);
+        let mut chain = kv.new_chain(salt, SeqExtras::default());
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
         let (num_hit, num_held, num_drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
@@ -87,7 +87,7 @@ impl Seq {
         Self::start_salted(kv, tokens, None)
     }
 
-    /// The step that computes the rest of its tokens is given out. It takes a snapshot at the end of each block.
+    /// Issues a step that computes the rest of its tokens, with a snapshot at the end of each block.
     fn begin(&mut self, kv: &mut KvCache) {
         let (start, end) = (self.num_computed, self.tokens.len());
         let block_size = kv.config().block_size;
@@ -100,7 +100,7 @@ impl Seq {
         kv.check_integrity().unwrap();
     }
 
-    /// The step that computes all its tokens is committed. It is given out first, if that was not done.
+    /// Commits the step that computes all its tokens, and issues it first if necessary.
     fn compute(&mut self, kv: &mut KvCache) {
         if self.num_computed < self.tokens.len() && self.blocks.state_at(self.tokens.len()).is_none() {
             self.begin(kv);
@@ -108,7 +108,7 @@ impl Seq {
         self.settle(kv);
     }
 
-    /// The step that was given out is committed with all its tokens.
+    /// Commits the issued step with all its tokens.
     fn settle(&mut self, kv: &mut KvCache) {
         self.num_computed = self.tokens.len();
         let tokens = Tokens::new(self.tokens.as_slice().into());
@@ -117,21 +117,21 @@ impl Seq {
         kv.check_integrity().unwrap();
     }
 
-    /// A draft model computes it up to `num_tokens` tokens.
+    /// Notes that a draft model has computed it up to `num_tokens` tokens.
     fn catch_up(&mut self, kv: &mut KvCache, num_tokens: usize) {
         self.num_drafted = num_tokens;
         kv.mark_drafted(&mut self.blocks, num_tokens).unwrap();
         kv.check_integrity().unwrap();
     }
 
-    /// Started and computed.
+    /// Starts and computes a sequence.
     fn run(kv: &mut KvCache, tokens: &[u32]) -> Self {
         let mut seq = Self::start(kv, tokens).unwrap();
         seq.compute(kv);
         seq
     }
 
-    /// Gets a place for one more token; the copies to make before it is written.
+    /// Allocates a slot for one more token. Returns the copies to make before it is written.
     fn append(&mut self, kv: &mut KvCache, token: u32) -> Option<Vec<BlockCopy>> {
         let end = self.tokens.len() + 1;
         let demand = Demand { write: end - 1..end, reserve: end, ..Demand::default() };
@@ -143,7 +143,7 @@ impl Seq {
         Some(copies)
     }
 
-    /// Gets places for a token and then drafts after its tokens, whose step is given out; the copies to make before
+    /// Allocates slots for a token and the drafts after it, and issues their step. Returns the copies to make before
     /// they are written.
     fn draft(&mut self, kv: &mut KvCache, drafts: &[u32]) -> Option<Vec<BlockCopy>> {
         let (start, end) = (self.tokens.len(), self.tokens.len() + drafts.len());
@@ -156,7 +156,7 @@ impl Seq {
         Some(copies)
     }
 
-    /// The step that computed its drafts is committed: those after its first `num_tokens` tokens were wrong.
+    /// Commits the step that computed its drafts; those after its first `num_tokens` tokens were wrong.
     fn keep(&mut self, kv: &mut KvCache, num_tokens: usize) {
         self.tokens.truncate(num_tokens);
         self.settle(kv);
@@ -173,7 +173,7 @@ impl Seq {
         self.blocks.table(0).iter().map(|id| id.0).collect()
     }
 
-    /// Ends it; its blocks are back when this returns.
+    /// Ends it; its blocks are free when this returns.
     fn end(self, kv: &mut KvCache) {
         drop(self);
         kv.tick(0);

@@ -3,12 +3,12 @@ use super::*;
 #[test]
 fn test_prefill() {
     let mut kv = cache(16);
-    // 3 full blocks and 3 tokens.
+    // The prompt has 3 full blocks and 3 tokens.
     let prompt = text(1, 15);
     let first = Seq::run(&mut kv, &prompt);
     assert_eq!((first.num_hit, first.table()), (0, vec![0, 1, 2, 3]));
 
-    // A second prompt begins with the same tokens: their full blocks are shared, the rest is its own.
+    // A second prompt begins with the same tokens. It shares their full blocks, and the rest is its own.
     let other: Vec<u32> = prompt[..12].iter().copied().chain(text(2, 4)).collect();
     let second = Seq::run(&mut kv, &other);
     assert_eq!((second.num_hit, second.table()), (12, vec![0, 1, 2, 4]));
@@ -17,7 +17,7 @@ fn test_prefill() {
     first.end(&mut kv);
     assert_eq!([0, 1, 2, 3, 4].map(|id| owners(&kv, id)), [1, 1, 1, 0, 1]);
     second.end(&mut kv);
-    // The empty block is first; of the others the tail of the prompt goes before its head.
+    // The empty block comes first. Of the others, the tail of the prompt comes before its head.
     let order: Vec<u32> = kv.groups[0].pool.free.iter().map(|id| id.0).collect();
     assert_eq!(order, [3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 4, 2, 1, 0]);
 }
@@ -30,13 +30,13 @@ fn test_decode() {
     assert_eq!(seq.table().len(), 4);
     seq.append(&mut kv, 51).unwrap();
     assert_eq!(seq.table().len(), 5);
-    // Generated tokens are content like any other once their block is full.
+    // Generated tokens can be hit like any others once their block is full.
     let follow_up: Vec<u32> = seq.tokens.iter().copied().chain([60, 61]).collect();
     let next = Seq::start(&mut kv, &follow_up).unwrap();
     assert_eq!((next.num_hit, &next.table()[..4]), (16, &seq.table()[..4]));
 }
 
-/// A hit never covers the last token, whose logits are wanted.
+/// A hit never includes the last token, whose logits are needed.
 #[test]
 fn hit_is_capped_at_one_token_less() {
     let mut kv = cache(16);
@@ -50,7 +50,7 @@ fn hit_is_capped_at_one_token_less() {
     drop(seq);
 }
 
-/// Blocks are found only after the step that fills them was committed.
+/// Blocks are only found after the step that fills them was committed.
 #[test]
 fn uncommitted_blocks_are_not_found() {
     let mut kv = cache(16);
@@ -59,7 +59,7 @@ fn uncommitted_blocks_are_not_found() {
     assert_eq!(twin.num_hit, 0);
     writing.compute(&mut kv);
     assert_eq!(Seq::start(&mut kv, &text(1, 8)).unwrap().num_hit, 4);
-    // Both sequences computed the same content: both blocks stay, and either may go without the other being forgotten.
+    // Both sequences computed the same content. Both blocks stay, and either may go without the other being forgotten.
     twin.compute(&mut kv);
     writing.end(&mut kv);
     twin.end(&mut kv);
@@ -78,7 +78,7 @@ fn test_evict() {
     a.end(&mut kv);
     b.end(&mut kv);
     assert_eq!(counts(&kv), (0, 6, 0));
-    // The first to be freed goes first, tail first.
+    // The first sequence to be freed is evicted first, from its tail.
     let mut filler = Seq::start(&mut kv, &text(3, 8)).unwrap();
     assert_eq!(filler.table(), [a_blocks[2], a_blocks[1]]);
     assert_eq!(kv.stats().evictions, 2);
@@ -88,18 +88,18 @@ fn test_evict() {
     drop(filler);
 }
 
-/// K11: only blocks without an owner are evicted, the least recently used first; otherwise there is no allocation.
+/// K11: only blocks without an owner are evicted, least recently used first. If there are none, the allocation fails.
 #[test]
 fn test_lru_eviction_when_capacity_exceeded() {
     let mut kv = cache(4);
     for n in 1..=4 {
         Seq::run(&mut kv, &text(n, 4)).end(&mut kv);
     }
-    // 1 is used again, so 2 is now the oldest.
+    // Prompt 1 is used again, so 2 is now the oldest.
     let live = Seq::start(&mut kv, &[text(1, 4), vec![9]].concat()).unwrap();
     assert_eq!((live.num_hit, kv.stats().evictions), (4, 1));
     let is_cached = |kv: &KvCache, n| {
-        let mut chain = kv.new_chain(None, None);
+        let mut chain = kv.new_chain(None, SeqExtras::default());
         kv.extend_chain(&mut chain, &Tokens::new(text(n, 4).into()));
         kv.find_prefix(&chain, 5).num_tokens == 4
     };
@@ -113,7 +113,7 @@ fn test_lru_eviction_when_capacity_exceeded() {
 #[test]
 fn test_maybe_evict_cached_block() {
     let mut kv = cache(3);
-    // Two blocks of equal content, and one of another.
+    // There are two blocks of equal content, and one of another.
     let mut twins = [Seq::start(&mut kv, &text(1, 4)).unwrap(), Seq::start(&mut kv, &text(1, 4)).unwrap()];
     twins.iter_mut().for_each(|seq| seq.compute(&mut kv));
     let other = Seq::run(&mut kv, &text(2, 4));
@@ -145,20 +145,20 @@ fn test_hash_block_correct_reuse() {
     assert_eq!(counts(&kv), (1, 0, 0));
 }
 
-/// The blocks of a hit are not taken by the allocation that they are part of.
+/// An allocation does not take the blocks of its own hit.
 #[test]
 fn test_computed_blocks_not_evicted() {
     let mut kv = cache(3);
     let seq = Seq::run(&mut kv, &text(1, 12));
     let blocks = seq.table();
     seq.end(&mut kv);
-    // Hits the oldest block of the free list's order and needs both others.
+    // The prompt hits the oldest block of the free list and needs both others.
     let next: Vec<u32> = text(1, 4).into_iter().chain(text(2, 8)).collect();
     let seq = Seq::start(&mut kv, &next).unwrap();
     assert_eq!((seq.num_hit, seq.table()[0]), (4, blocks[0]));
 }
 
-/// A hit that is itself in the free list is not counted as free as well.
+/// A hit in the free list is not counted as free as well.
 #[test]
 fn test_evictable_cached_blocks_not_double_allocated() {
     let mut kv = cache(3);

@@ -1,4 +1,5 @@
-//! The cache against a model that knows only tokens: who holds what, and what content each block has.
+//! Compares the cache with a model that only knows tokens: which sequence holds which block, and the content of each
+//! block.
 
 use std::collections::{HashMap, HashSet};
 
@@ -35,7 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Slots of states, few and many.
+/// State slots, few and many.
 fn states() -> impl Strategy<Value = Option<StateConfig>> {
     let states = (1usize..3, 1usize..12).prop_map(|(slots_per_seq, others)| StateConfig {
         num_slots: slots_per_seq + others,
@@ -47,7 +48,11 @@ fn states() -> impl Strategy<Value = Option<StateConfig>> {
 
 /// Groups of any kinds, each with a pool of its own size.
 fn groups() -> impl Strategy<Value = Vec<GroupConfig>> {
-    let kind = prop_oneof![Just(GroupKind::Full), (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
+    let kind = prop_oneof![
+        Just(GroupKind::Full),
+        (1u32..9).prop_map(|window| GroupKind::Sliding { window }),
+        (0u32..4).prop_map(|log| GroupKind::Chunked { size: 1 << log }),
+    ];
     let group = (kind, 1usize..14).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
     collection::vec(group, 1..4)
 }
@@ -61,17 +66,18 @@ struct Held {
 }
 
 impl Held {
-    /// The content that its block `i` must hold: everything up to the block's end, since K and V depend on all of it.
+    /// Returns the content that its block `i` must hold: everything up to the block's end, since K and V depend on all
+    /// of it.
     fn content(&self, i: usize, block_size: usize) -> Content {
         self.prefix(((i + 1) * block_size).min(self.seq.tokens.len()))
     }
 
-    /// The state after `end` tokens.
+    /// Returns the state after `end` tokens.
     fn prefix(&self, end: usize) -> Content {
         std::iter::once(u32::from(self.salted)).chain(self.seq.tokens[..end].iter().copied()).collect()
     }
 
-    /// The reason why no more of it was found than was, by all contents that the cache ever had.
+    /// Returns why no more of it was found, from all contents that the cache ever had.
     fn expected_miss(&self, ever_held: &HashSet<Content>, block_size: usize) -> PrefixMiss {
         let next = self.seq.num_hit / block_size;
         if (next + 1) * block_size >= self.seq.tokens.len() {
@@ -84,13 +90,13 @@ impl Held {
     }
 }
 
-/// Memory as a device would have it: content by group and block, by slot of states, and by block of a full-attention
-/// group as a draft model has it.
+/// The content of a device's memory: by group and block, by state slot, and by block of a full-attention group for a
+/// draft model.
 #[derive(Default)]
 struct Memory(HashMap<(usize, u32), Content>, HashMap<u32, Content>, HashMap<(usize, u32), Content>);
 
 impl Memory {
-    /// Runs the state part of a sequence's last step, which may stop half-way.
+    /// Runs the states of a sequence's last step, which may be interrupted.
     fn run(&mut self, held: &Held, stops: bool) -> std::result::Result<(), TestCaseError> {
         if let Some((position, slot)) = held.seq.read {
             prop_assert_eq!(&self.1[&slot], &held.prefix(position), "slot {} is read", slot);
@@ -110,14 +116,14 @@ impl Memory {
         }
     }
 
-    /// A draft model computes a sequence from its `from`-th token on up to those that it counts as drafted.
+    /// Computes a sequence with a draft model, from its `from`-th token up to those that count as drafted.
     fn write_drafted(&mut self, kv: &KvCache, held: &Held, from: usize, block_size: usize) {
         for (g, table) in held.seq.blocks.tables.iter().enumerate().filter(|(g, _)| is_full(kv, *g)) {
             let drafted = table.iter().enumerate().take(held.seq.num_drafted.div_ceil(block_size));
             for (i, id) in drafted.skip(from / block_size) {
                 let content = held.prefix(((i + 1) * block_size).min(held.seq.num_drafted));
                 let written = self.2.entry((g, id.0)).or_default();
-                // Whoever shares the block may have written more of the same text, but for what lies behind it.
+                // Another owner of the block may have written more of the same text, but nothing beyond the block.
                 if !written.starts_with(&content) || written.len() > full_len(i, block_size) {
                     *written = content;
                 }
@@ -125,7 +131,7 @@ impl Memory {
         }
     }
 
-    /// Whoever guesses finds what the draft model has computed of this sequence, and of each block that is marked.
+    /// Checks that the draft model has computed what counts as drafted for each sequence and each marked block.
     fn check_drafted(&self, kv: &KvCache, live: &[Held], block_size: usize) -> std::result::Result<(), TestCaseError> {
         for held in live {
             for (g, table) in held.seq.blocks.tables.iter().enumerate().filter(|(g, _)| is_full(kv, *g)) {
@@ -147,7 +153,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Forgets what the last block of a sequence holds beyond its tokens.
+    /// Forgets the content of a sequence's last block beyond its tokens.
     fn cut(&mut self, held: &Held, block_size: usize) -> std::result::Result<(), TestCaseError> {
         let last = (held.seq.tokens.len() - 1) / block_size;
         for (g, table) in held.seq.blocks.tables.iter().enumerate() {
@@ -172,12 +178,12 @@ impl Memory {
         Ok(())
     }
 
-    /// A router that read all events knows exactly the contents that can be hit, and what each of them is.
+    /// Checks that a router that read all events knows exactly the contents that can be hit.
     fn check_router(&self, router: &Router, kv: &KvCache) -> std::result::Result<(), TestCaseError> {
         for ((g, hash), block) in &router.0 {
             let id = kv.groups[*g].pool.index.get(hash);
             prop_assert!(id.is_some(), "group {}: {:?} cannot be hit", g, block);
-            // A window may have passed a block before the model wrote it down.
+            // A block may have left a window before the model recorded it.
             if kv.groups[*g].kind != GroupKind::Full {
                 continue;
             }
@@ -194,7 +200,7 @@ impl Memory {
     }
 }
 
-/// The length of the content of a sequence's block `i` once it is full.
+/// Returns the length of the content of a sequence's block `i` once it is full.
 fn full_len(i: usize, block_size: usize) -> usize {
     1 + (i + 1) * block_size
 }
@@ -203,7 +209,7 @@ fn is_full(kv: &KvCache, group: usize) -> bool {
     kv.groups[group].kind == GroupKind::Full
 }
 
-/// The draft model's layers of blocks are not copied: it computes that part again.
+/// The draft model's layers of blocks are not copied, so it computes that part again.
 fn cut_drafted(held: &mut Held, copies: &[BlockCopy], from: usize, block_size: usize) {
     if !copies.is_empty() {
         held.seq.num_drafted = held.seq.num_drafted.min(from / block_size * block_size);
@@ -213,8 +219,8 @@ fn cut_drafted(held: &mut Held, copies: &[BlockCopy], from: usize, block_size: u
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 2_000 } else { 20_000 }, ..ProptestConfig::default() })]
 
-    /// K5, K19, K20: after every operation the invariants hold, the owners are exactly the live sequences, and each of
-    /// them finds its own content in its blocks.
+    /// K5, K19, K20: after every operation the invariants hold, the owners are exactly the live sequences, and each
+    /// finds its own content in its blocks.
     #[test]
     fn cache_equals_its_model(
         groups in groups(),
@@ -251,7 +257,7 @@ proptest! {
                             memory.write(&held, from, block_size);
                             memory.check(&held, block_size)?;
                             if states.is_some_and(|states| states.slots_per_seq == 2) {
-                                // It stops half-way, and comes again.
+                                // The step is interrupted and repeated.
                                 held.seq.begin(&mut kv);
                                 memory.run(&held, true)?;
                                 kv.take_back_step(&mut held.seq.blocks, from).unwrap();
@@ -292,7 +298,7 @@ proptest! {
                             }
                             memory.write(held, from, block_size);
                             memory.run(held, false)?;
-                            // A model with states has none before the first of the step's tokens.
+                            // A model with states has none before the step's first token.
                             let least = usize::from(states.is_some());
                             held.seq.keep(&mut kv, from + num_right.max(least));
                             memory.cut(held, block_size)?;
@@ -317,6 +323,8 @@ proptest! {
                     let is_idle = counts(&kv).2 + kv.stats().state_slots_owned == 0;
                     prop_assert_eq!(kv.reset_prefix_cache(), is_idle);
                     if is_idle {
+                        // A sequence at the start of a chunk owns no block, and the cache forgets its tokens.
+                        live.drain(..).for_each(|held| held.seq.end(&mut kv));
                         ever_held.clear();
                     }
                 }
@@ -328,7 +336,9 @@ proptest! {
             memory.check_drafted(&kv, &live, block_size)?;
             for held in &live {
                 memory.check(held, block_size)?;
-                ever_held.extend((0..held.seq.tokens.len() / block_size).map(|i| held.content(i, block_size)));
+                // A hit at the start of a chunk may skip blocks that no sequence has computed.
+                let computed = held.seq.num_hit / block_size..held.seq.tokens.len() / block_size;
+                ever_held.extend(computed.map(|i| held.content(i, block_size)));
             }
             if time % reads_each == 0 {
                 router.read(&mut kv);

@@ -7,7 +7,7 @@ fn slots(num_slots: usize, slots_per_seq: usize) -> StateConfig {
     StateConfig { num_slots, slots_per_seq, snapshot_interval: 4 }
 }
 
-/// A cache with one group, blocks of 4 tokens, and one slot for each sequence.
+/// Returns a cache with one group, blocks of 4 tokens, and one slot per sequence.
 fn hybrid(num_blocks: usize, num_slots: usize) -> KvCache {
     cache_with(&[full(num_blocks)], Some(slots(num_slots, 1)), 4)
 }
@@ -28,7 +28,7 @@ fn compute_with(kv: &mut KvCache, seq: &mut Seq, positions: &[usize], keep_free:
     seq.compute(kv);
 }
 
-/// A slot of its own, the snapshot that a fork and its origin both go on from, one that nobody holds, and a free one.
+/// There are an own slot, the snapshot that a fork and its parent share, one without an owner, and a free one.
 #[test]
 fn state_map_tells_each_slot() {
     let mut kv = hybrid(16, 4);
@@ -57,9 +57,9 @@ fn a_hit_ends_where_a_state_was_kept() {
     assert_eq!(slot_counts(&kv), (6, 2, 0));
     let again = Seq::start(&mut kv, &text(1, 18)).unwrap();
     assert_eq!((again.num_hit, again.num_held), (12, 16));
-    // It holds a slot of its own, and the snapshot until its first step was committed.
+    // The sequence holds its own slot, and the snapshot until its first step is committed.
     assert_eq!(slot_counts(&kv), (5, 1, 2));
-    // The last token is always computed, and a longer prompt begins no later.
+    // The last token is always computed, and a longer prompt starts no later.
     let shorter = Seq::start(&mut kv, &text(1, 12)).unwrap();
     assert_eq!((shorter.num_hit, shorter.num_held), (8, 8));
     let none = Seq::start(&mut kv, &text(1, 8)).unwrap();
@@ -69,7 +69,7 @@ fn a_hit_ends_where_a_state_was_kept() {
     assert_eq!(slot_counts(&kv), (6, 2, 0));
 }
 
-/// A step reads what the one before left. With two slots it writes the other one, so that it can be repeated.
+/// A step reads the state of the previous one. With two slots it writes the other one, so that it can be repeated.
 #[test]
 fn steps_write_a_sequence_s_slots_in_turn() {
     for slots_per_seq in [1, 2] {
@@ -92,7 +92,7 @@ fn steps_write_a_sequence_s_slots_in_turn() {
     }
 }
 
-/// The slots of a step that is taken back are nobody's, and it may come again.
+/// The slots of a withdrawn step have no owner, and the step may be repeated.
 #[test]
 fn a_step_is_taken_back() {
     let mut kv = cache_with(&[full(16)], Some(slots(8, 2)), 4);
@@ -114,16 +114,16 @@ fn a_step_is_taken_back() {
     assert_eq!(slot_counts(&kv), (4, 2, 2));
 }
 
-/// Snapshots take what is left and no more, the last ones first; the one that was used least recently goes for them.
+/// Snapshots take only what is left, last ones first. The least recently used snapshot is evicted for them.
 #[test]
 fn snapshots_take_what_nobody_else_needs() {
     let mut kv = hybrid(32, 4);
     let mut first = Seq::start(&mut kv, &text(1, 17)).unwrap();
     compute_with(&mut kv, &mut first, &[4, 8, 12, 16], 1);
-    // One slot is its own and one was to be left.
+    // One slot is the sequence's own, and one was to be left free.
     assert_eq!(slot_counts(&kv), (1, 2, 1));
     let hits = |kv: &mut KvCache, tokens: &[u32]| {
-        let mut chain = kv.new_chain(None, None);
+        let mut chain = kv.new_chain(None, SeqExtras::default());
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         kv.find_prefix(&chain, tokens.len()).num_tokens
     };
@@ -139,7 +139,7 @@ fn snapshots_take_what_nobody_else_needs() {
     compute_with(&mut kv, &mut third, &[4], 0);
     assert_eq!((slot_counts(&kv), kv.stats().state_evictions), ((0, 2, 2), 1));
     assert_eq!([17, 13].map(|n| hits(&mut kv, &text(1, n))), [12, 12]);
-    // Where all slots are owned, none is taken and nobody is the worse for it.
+    // If all slots are owned, no snapshot is taken, and no sequence is affected.
     let (fourth, mut fifth) = (Seq::run(&mut kv, &text(3, 3)), Seq::start(&mut kv, &text(4, 9)).unwrap());
     compute_with(&mut kv, &mut fifth, &[4, 8], 0);
     assert_eq!(slot_counts(&kv), (0, 0, 4));
@@ -149,7 +149,7 @@ fn snapshots_take_what_nobody_else_needs() {
     assert_eq!(slot_counts(&kv), (4, 0, 0));
 }
 
-/// Generation leaves its last snapshot, and those that somebody has used.
+/// Generation leaves its last snapshot, and those that another sequence has used.
 #[test]
 fn a_rolling_snapshot_replaces_the_one_before() {
     let mut kv = hybrid(32, 8);
@@ -159,7 +159,7 @@ fn a_rolling_snapshot_replaces_the_one_before() {
     generate(&mut kv, 2);
     assert_eq!(slot_counts(&kv), (5, 2, 1));
     generate(&mut kv, 4);
-    // That of the prompt is none of them.
+    // The prompt's snapshot is not among the rolling ones.
     assert_eq!(slot_counts(&kv), (5, 2, 1));
     let mut next_turn = text(1, 6);
     next_turn.extend([0, 1, 0, 1, 2, 3, 70, 71, 72]);
@@ -172,7 +172,7 @@ fn a_rolling_snapshot_replaces_the_one_before() {
     assert_eq!(slot_counts(&kv), (4, 3, 1));
 }
 
-/// Forks begin with one state, which each of them reads once and nobody writes; it is free when the last has read it.
+/// Forks begin with one state, which each of them reads once and none writes. It is free when the last has read it.
 #[test]
 fn forks_share_the_state_that_they_begin_with() {
     for slots_per_seq in [1, 2] {
@@ -200,14 +200,14 @@ fn forks_share_the_state_that_they_begin_with() {
     }
 }
 
-/// The state behind the tokens that count is the sequence's own, and the slots of the others are free.
+/// The state after the tokens that count becomes the sequence's own, and the slots of the others are free.
 #[test]
 fn a_sequence_is_cut_back_to_a_state_that_was_kept() {
     for (slots_per_seq, num_right) in [1, 2].into_iter().flat_map(|slots| (0..=3).map(move |right| (slots, right))) {
         let mut kv = cache_with(&[full(32)], Some(slots(16, slots_per_seq)), 4);
         let mut seq = Seq::run(&mut kv, &text(1, 6));
         seq.draft(&mut kv, &[60, 61, 62, 63]).unwrap();
-        // The end of a block is among them, which is a snapshot besides.
+        // The end of a block is among them, which is also a snapshot.
         assert_eq!(kv.stats().state_slots_owned, slots_per_seq + 3 + 1);
         let kept = 7 + num_right;
         let states: Vec<u32> = seq.wrote.iter().filter(|wrote| wrote.0 == kept).map(|wrote| wrote.1).collect();
@@ -221,7 +221,7 @@ fn a_sequence_is_cut_back_to_a_state_that_was_kept() {
         seq.end(&mut kv);
         assert_eq!(kv.stats().state_slots_owned, 0);
     }
-    // Where there are too few slots nothing is taken, and there is no way back to a state that was not kept.
+    // If there are too few slots, none is taken. The sequence cannot return to a state that was not saved.
     let mut kv = hybrid(32, 3);
     let mut seq = Seq::run(&mut kv, &text(1, 6));
     assert!(seq.draft(&mut kv, &[60, 61, 62, 63]).is_none());
@@ -248,7 +248,7 @@ fn a_miss_says_whether_the_state_was_lacking() {
     assert_eq!(ask(&mut kv, &text(1, 17)), PrefixMiss::NoSnapshot);
     assert_eq!(ask(&mut kv, &text(1, 12)), PrefixMiss::LastBlock);
     assert_eq!(ask(&mut kv, &[&text(1, 8)[..], &text(2, 8)].concat()), PrefixMiss::New);
-    // Another's snapshots push it out.
+    // Snapshots of another sequence evict it.
     let mut other = Seq::start(&mut kv, &text(3, 9)).unwrap();
     compute_with(&mut kv, &mut other, &[4, 8], 0);
     assert_eq!(ask(&mut kv, &text(1, 17)), PrefixMiss::Evicted);
@@ -258,12 +258,12 @@ fn a_miss_says_whether_the_state_was_lacking() {
     assert_eq!((ask(&mut kv, &text(1, 17)), slot_counts(&kv)), (PrefixMiss::New, (3, 0, 0)));
 }
 
-/// A state that another one's steps will have kept is worth waiting for; that they compute is not enough.
+/// A state that another sequence's steps will save is worth waiting for; computed keys and values alone are not.
 #[test]
 fn only_a_state_is_shared_soon() {
     let kv = hybrid(32, 8);
     let chain = |tokens: &[u32]| {
-        let mut chain = kv.new_chain(None, None);
+        let mut chain = kv.new_chain(None, SeqExtras::default());
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         chain
     };

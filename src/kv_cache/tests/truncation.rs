@@ -1,14 +1,14 @@
-//! Tests that blocks written for drafts go back when the drafts are rejected.
+//! Tests that blocks written for drafts are freed when the drafts are rejected.
 
 use super::*;
 use crate::Error;
 
-/// Blocks beyond the tokens that are left are free again, first in line, and never had a name.
+/// Blocks after the remaining tokens are freed first in line, and were never hashed.
 #[test]
 fn rejected_blocks_go_back_without_a_name() {
     let mut kv = cache_of(&[full(8), sliding(6, 6)], 4);
     let mut seq = Seq::run(&mut kv, &text(1, 6));
-    // Positions 6..14 are written; 6 and 7 stay.
+    // Positions 6..14 are written, and 6 and 7 stay.
     seq.draft(&mut kv, &[60, 61, 62, 63, 64, 65, 66, 67]).unwrap();
     assert_eq!(counts(&kv), (6, 0, 8));
     seq.keep(&mut kv, 8);
@@ -22,7 +22,7 @@ fn rejected_blocks_go_back_without_a_name() {
     assert_eq!(again.num_hit, 8);
 }
 
-/// A sequence goes on where it was cut, in the block that it kept.
+/// A sequence continues where it was cut, in the block that it kept.
 #[test]
 fn a_block_that_is_cut_in_the_middle_is_filled_again() {
     let mut kv = cache(4);
@@ -37,7 +37,7 @@ fn a_block_that_is_cut_in_the_middle_is_filled_again() {
     assert_eq!((seq.table(), seq.blocks.num_named), (table, 2));
 }
 
-/// K22: drafts are written into a copy of a block that a fork shares; when they are rejected the other has its own.
+/// K22: drafts are written to a copy of a shared block. When they are rejected, the other sequence still has its own.
 #[test]
 fn drafts_never_write_into_a_shared_block() {
     let mut kv = cache(8);
@@ -51,7 +51,7 @@ fn drafts_never_write_into_a_shared_block() {
     kv.check_owners([&parent.blocks, &child.blocks].into_iter()).unwrap();
 }
 
-/// Content that others may have found already is not taken back: that would be a sequence that lost tokens.
+/// Content that others may have found is not removed, since a sequence would lose tokens.
 #[test]
 fn named_blocks_are_not_cut_off() {
     let mut kv = cache(4);

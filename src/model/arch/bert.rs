@@ -1,25 +1,26 @@
-//! `bert`: BERT (arXiv 1810.04805): learned positions and token types, norms behind each sum, every matrix with a bias.
+//! `bert`: BERT (arXiv 1810.04805). Learned positions and token types, a norm after each addition, and a bias on every
+//! matrix.
 
 use crate::Result;
 use crate::backend::Activation;
 use crate::model::encoder::BERT_NORMS;
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, EmbeddingSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence};
+use crate::model::spec::{AttentionSpec, DenseSpec, EmbeddingSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence, RowGate};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.encoder(true)?;
     let positions = Some(model.context_length);
     let token_types = keys.token_types()?;
-    // A pair has two types in models that were trained with two.
+    // Reranking models that were trained with two token types use them for the two texts of a pair.
     let separator = match token_types {
         Some(2..) if model.rank.is_some() => Some(keys.separator()?),
         _ => None,
     };
     model.embedding = EmbeddingSpec { positions, token_types, separator, ..model.embedding };
     let [mixer_norms, ffn_norms] = BERT_NORMS;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Required,
             output_bias: Presence::Required,
@@ -30,7 +31,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             activation: Activation::GeluErf,
             gate: Gate::None,
             bias: Presence::Required,
-            row_gate: false,
+            row_gate: RowGate::None,
         });
         model.layers.push(LayerSpec { mixer_norms, ffn_norms, ..LayerSpec::new(attention, ffn) });
     }

@@ -1,30 +1,33 @@
-//! `cohere2`: Command R7B and Command A: attention and feed-forward side by side behind one LayerNorm without bias; a
-//! sliding window with RoPE in three of four layers, everything without RoPE in the fourth.
+//! `cohere2`: Command R7B and Command A. Attention and feed-forward run side by side after one LayerNorm without bias.
+//! Three of four layers have a sliding window with RoPE, the fourth has full attention without RoPE.
 
 use crate::Result;
-use crate::backend::{Activation, NormKind, RopeKind};
-use crate::model::keys::Keys;
+use crate::backend::{Activation, RopeKind};
+use crate::model::keys::{Keys, WindowPattern};
 use crate::model::rope::LayerRope;
-use crate::model::spec::{LayerSpec, LogitsSpec, ModelSpec, NormSpec, Norms};
+use crate::model::spec::{LayerSpec, LogitsSpec, ModelSpec};
 
-/// Period of full attention: every fourth layer attends to everything. No key says it.
-const PATTERN: usize = 4;
+/// Default: full attention in the last of four layers.
+pub(super) const PATTERN: WindowPattern = WindowPattern::full_is_last_of(4);
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
-    let norm = NormSpec { kind: NormKind::Layer, eps: keys.eps("attention.layer_norm_epsilon")?, bias: false };
-    let mut model = keys.model_with(norm)?;
-    model.logits = LogitsSpec { scale: keys.opt_positive("logit_scale")?.unwrap_or(1.0), softcap: None };
-    let window = keys.required_window()?;
-    for layer in 0..keys.layers()? {
-        let (window, rope) = match (layer + 1).is_multiple_of(PATTERN) {
-            true => (None, LayerRope::None),
-            false => (Some(window), LayerRope::OfFile(RopeKind::Norm)),
+    let mut model = cohere_model(keys)?;
+    let (is_windowed, window) = (keys.windowed_layers(PATTERN)?, keys.required_window()?);
+    for layer in keys.layers_of(&model)? {
+        let (window, rope) = match is_windowed[layer] {
+            true => (Some(window), LayerRope::OfFile(RopeKind::Norm)),
+            false => (None, LayerRope::None),
         };
         let attention = keys.attention_over(&mut model, layer, window, rope)?;
-        let ffn = keys.dense(layer, Activation::Silu)?;
-        let ffn_norms = Norms::NONE;
-        model.layers.push(LayerSpec { ffn_norms, parallel: true, ..LayerSpec::new(attention, ffn) });
+        model.layers.push(LayerSpec::parallel(attention, keys.dense(layer, Activation::Silu)?));
     }
+    Ok(model)
+}
+
+/// Returns the model without its layers, with LayerNorms without biases and a factor on the logits.
+pub(super) fn cohere_model(keys: &Keys<'_>) -> Result<ModelSpec> {
+    let mut model = keys.model_with(keys.layer_norm(false)?)?;
+    model.logits = LogitsSpec { scale: keys.opt_positive("logit_scale")?.unwrap_or(1.0), softcap: None };
     Ok(model)
 }

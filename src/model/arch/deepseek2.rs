@@ -1,24 +1,23 @@
-//! `deepseek2`: DeepSeek V2 Lite, V3 and R1, Kimi K2, GLM-4.7-Flash: multi-head latent attention, and experts in
-//! groups, by the sigmoid of their logits with a bias for the choice or by softmax, beside shared ones.
+//! `deepseek2`: DeepSeek V2 Lite, V3 and R1, Kimi K2, GLM-4.7-Flash. Multi-head latent attention (MLA), and grouped
+//! experts beside shared ones. Routing is by sigmoid with a selection bias, or by softmax.
 
 use crate::Result;
-use crate::backend::{Activation, ExpertSpec, Gating, LatentShape, RopeKind};
+use crate::backend::{LatentShape, RopeKind};
 use crate::batch::GroupKind;
 use crate::model::keys::Keys;
 use crate::model::layers::of_layer;
 use crate::model::rope::LayerRope;
-use crate::model::spec::{Ffn, LatentSpec, LayerSpec, Mixer, ModelSpec};
+use crate::model::spec::{LatentSpec, LayerSpec, Mixer, ModelSpec};
 
 const KEYS_AND_VALUES: &str = "attn_kv_b.weight";
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     refuse_old_files(keys)?;
     let mut model = keys.model()?;
-    let dense_layers = keys.leading_dense_layers()?;
     let shape = shape(keys)?;
     let scale = scale(keys, shape)?;
-    let (q_rank, temperature) = (keys.opt_size("attention.q_lora_rank")?, keys.temperature()?);
-    for layer in 0..keys.layers()? {
+    let (q_rank, temperature) = (keys.opt_size("attention.q_lora_rank")?, keys.temperature(model.context_length)?);
+    for layer in keys.layers_of(&model)? {
         let latent = LatentSpec {
             shape,
             q_rank,
@@ -27,11 +26,10 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             rope: keys.rope(ROPE_DIMS, &mut model, LayerRope::Unscaled(RopeKind::Norm), shape.rope_dim)?,
             scale,
             temperature,
+            eps: model.norm.eps,
+            fused_kv: false,
         };
-        let ffn = match layer < dense_layers {
-            true => keys.dense(layer, Activation::Silu)?,
-            false => experts(keys, &model, layer)?,
-        };
+        let ffn = keys.dense_then_experts(&model, layer)?;
         model.layers.push(LayerSpec::with_mixer(Mixer::Latent(latent), ffn));
     }
     Ok(model)
@@ -39,7 +37,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
 
 const ROPE_DIMS: &str = "rope.dimension_count";
 
-/// Older files have keys and values of all heads in one matrix, which cannot be absorbed as it is.
+/// Older files have keys and values of all heads in one matrix, which cannot be absorbed unchanged.
 fn refuse_old_files(keys: &Keys<'_>) -> Result<()> {
     let name = of_layer(0, KEYS_AND_VALUES);
     match keys.gguf.tensor(&name) {
@@ -77,31 +75,14 @@ fn shape(keys: &Keys<'_>) -> Result<LatentShape> {
     })
 }
 
-/// `m^2 / sqrt(head size)`, m being the factor by which YaRN makes attention sharper: these files' multiplier is of the
-/// logarithm itself.
+/// Returns `m^2 / sqrt(head size)`, where m is YaRN's attention factor. In these files, the multiplier applies directly
+/// to the logarithm.
 fn scale(keys: &Keys<'_>, shape: LatentShape) -> Result<f32> {
     let multiplier = keys.opt_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
     let factor = match keys.opt_str("rope.scaling.type")? {
-        Some("yarn") => keys.opt_positive("rope.scaling.factor")?.unwrap_or(1.0),
+        Some("yarn") => keys.opt_f32("rope.scaling.factor")?.filter(|&factor| factor > 0.0).unwrap_or(1.0),
         _ => 1.0,
     };
     let sharper = 1.0 + f64::from(multiplier) * f64::from(factor).ln();
     Ok((sharper * sharper / (shape.head_dim() as f64).sqrt()) as f32)
-}
-
-fn experts(keys: &Keys<'_>, model: &ModelSpec, layer: usize) -> Result<Ffn> {
-    let size = keys.size("expert_feed_forward_length")?;
-    let experts = keys.experts(model, size, Activation::Silu)?;
-    let experts = ExpertSpec {
-        groups: keys.expert_groups(experts)?,
-        choice_bias: keys.gguf.tensor(&of_layer(layer, "exp_probs_b.bias")).is_some(),
-        // Weights that are to add up to one are said to.
-        normalize: keys.opt_bool("expert_weights_norm")?.unwrap_or(false),
-        ..experts
-    };
-    if experts.choice_bias && experts.gating == Gating::Softmax {
-        let problem = "asks for softmax, but layers have exp_probs_b.bias: weights by sigmoid are expected beside it";
-        return Err(keys.error("expert_gating_func", problem));
-    }
-    Ok(Ffn::Experts { experts, shared: keys.shared_expert(size, Activation::Silu)? })
 }

@@ -1,21 +1,21 @@
-//! `exaone4`: EXAONE 4: norms of q and k heads, and norms behind attention and feed-forward only. The smaller model
-//! attends to everything; the larger one has a sliding window in three of four layers, and no RoPE in the fourth.
+//! `exaone4`: EXAONE 4. Norms of q and k heads, and norms only after attention and feed-forward. The smaller model has
+//! full attention. The larger one has a sliding window in three of four layers, and no RoPE in the fourth.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
+use crate::model::keys::{Keys, WindowPattern};
 use crate::model::rope::LayerRope;
 use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, Norms, QkNorm};
 
-/// Period of full attention in a model with windows: every fourth layer attends to everything. No key says it.
-const PATTERN: usize = 4;
+/// Default for models with windows: full attention in the last of four layers.
+const PATTERN: WindowPattern = WindowPattern::full_is_last_of(4);
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    let window = keys.window()?;
-    for layer in 0..keys.layers()? {
-        let (window, rope) = match window.is_some() && (layer + 1).is_multiple_of(PATTERN) {
+    let (is_windowed, window) = (keys.windowed_layers(PATTERN)?, keys.window()?);
+    for layer in keys.layers_of(&model)? {
+        let (window, rope) = match window.is_some() && !is_windowed[layer] {
             true => (None, LayerRope::None),
             false => (window, LayerRope::OfFile(RopeKind::Neox)),
         };

@@ -1,6 +1,6 @@
-//! `gemma4`: Gemma 4, its text part: heads of another size in layers with a window than in those without, norms of v,
-//! keys and values that the last layers take from earlier ones, inputs of each layer's own, and experts as a branch
-//! beside a dense feed-forward.
+//! `gemma4`: the text part of Gemma 4. Layers with and without a window have different head sizes, and v is normed. The
+//! last layers share keys and values of earlier ones. There are per-layer inputs, and experts as a branch beside a
+//! dense feed-forward.
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, QkvLayout, RopeKind, Scoring};
@@ -14,7 +14,6 @@ use crate::model::spec::{
 use crate::quant;
 
 const SHARED_LAYERS: &str = "attention.shared_kv_layers";
-const PATTERN: &str = "attention.sliding_window_pattern";
 const LAYER_INPUTS: &str = "embedding_length_per_layer_input";
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
@@ -23,7 +22,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     model.embedding_scale = hidden.sqrt();
     model.logits = LogitsSpec { softcap: keys.opt_positive("final_logit_softcapping")?, ..LogitsSpec::PLAIN };
     model.layer_inputs = layer_inputs(keys, &model)?;
-    let (layers, is_windowed) = (keys.layers()?, keys.flags(PATTERN)?);
+    let (layers, is_windowed) = (keys.layers_of(&model)?.end, keys.listed_windows()?);
     let shared = keys.opt_u32(SHARED_LAYERS)?.unwrap_or(0) as usize;
     let own = layers.checked_sub(shared).filter(|&own| own > 0);
     let own = own.ok_or_else(|| keys.error(SHARED_LAYERS, format!("is {shared}, expected less than {layers}")))?;
@@ -53,7 +52,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     Ok(model)
 }
 
-/// A layer's kind of attention: over a window or over all tokens.
+/// A layer's kind of attention: a window or all tokens.
 struct Kind {
     heads: HeadKeys,
     window: Option<u32>,
@@ -83,7 +82,7 @@ impl Kind {
         })
     }
 
-    /// Attention of a layer to the keys and values of layer `owner`, which is of the same kind.
+    /// Returns a layer's attention to the keys and values of layer `owner`, which is of the same kind.
     fn attention_of(&self, keys: &Keys<'_>, model: &ModelSpec, layer: usize, owner: usize) -> Result<AttentionSpec> {
         let Mixer::Attention(attention) = &model.layers[owner].mixer else {
             return Err(keys.error(SHARED_LAYERS, format!("names layer {owner}, which has no keys")));
@@ -100,14 +99,14 @@ impl Kind {
     }
 }
 
-/// Experts whose router reads rows of norm 1, and whose weights have a factor of each expert.
+/// Returns experts with a factor per expert on their weights. The router reads rows of norm 1.
 fn experts(keys: &Keys<'_>, model: &ModelSpec) -> Result<ExpertSpec> {
     let experts = keys.experts(model, keys.size("expert_feed_forward_length")?, Activation::Gelu)?;
     Ok(ExpertSpec { router_scale: 1.0 / (model.hidden_size as f32).sqrt(), output_scales: true, ..experts })
 }
 
-/// The model says `(sqrt(size) * row + norm(W · x / sqrt(hidden))) / sqrt(2)`. The norm in which a layer's input ends
-/// takes no notice of the last divisor, nor the other one of its own, but for their epsilons, which are multiplied.
+/// The model computes `(sqrt(size) * row + norm(W · x / sqrt(hidden))) / sqrt(2)`. RMS norm is scale-invariant, so both
+/// divisors cancel. Only the epsilons have to be rescaled.
 fn layer_inputs(keys: &Keys<'_>, model: &ModelSpec) -> Result<Option<LayerInputsSpec>> {
     if keys.opt_u32(LAYER_INPUTS)?.unwrap_or(0) == 0 {
         return Ok(None);
@@ -122,7 +121,7 @@ fn layer_inputs(keys: &Keys<'_>, model: &ModelSpec) -> Result<Option<LayerInputs
     }))
 }
 
-/// The factor on what a layer leaves, where the file has it.
+/// Returns the factor on a layer's output, if the file has it.
 fn output_scale(keys: &Keys<'_>, layer: usize) -> Result<Option<f32>> {
     let Some(info) = keys.gguf.tensor(&of_layer(layer, OUTPUT_SCALE)) else { return Ok(None) };
     let view = keys.gguf.view(info);

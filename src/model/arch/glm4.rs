@@ -1,5 +1,5 @@
-//! `glm4`: GLM-4 of 2025 (9B, 32B): norms on both sides of attention and feed-forward, optional biases on q, k and v,
-//! half of each head rotated, gate and up in one tensor.
+//! `glm4`: GLM-4 of 2025 (9B, 32B), and the text part of GLM-4.1V and 4.6V-Flash. Norms before and after attention and
+//! feed-forward, and optional biases on q, k and v. Half of each head is rotated, and gate and up are one tensor.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -10,10 +10,13 @@ use crate::model::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec, Norms, Prese
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    // Files of vision models have q and k in NEOX order. For text, all three RoPE positions are equal.
+    let sections = keys.metadata.opt_ints(&keys.full("rope.dimension_sections"))?.unwrap_or_default();
+    let kind = if sections.iter().any(|&pairs| pairs > 0) { RopeKind::Neox } else { RopeKind::Norm };
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
-            ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Norm))?
+            ..keys.attention(&mut model, layer, LayerRope::OfFile(kind))?
         };
         let ffn = keys.dense_of(layer, Activation::Silu, Gate::InUp)?;
         model.layers.push(LayerSpec {

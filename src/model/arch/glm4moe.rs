@@ -1,5 +1,5 @@
-//! `glm4moe`: GLM-4.5, 4.6 and Air: experts by the sigmoid of their logits with a bias for the choice, one shared
-//! expert, dense layers first; the norm before the feed-forward goes by the name of one after attention.
+//! `glm4moe`: GLM-4.5, 4.6 and Air. Dense layers come first. The others have one shared expert and sigmoid routing with
+//! a selection bias. The norm before the feed-forward is named `post_attention_norm`.
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind};
@@ -13,14 +13,13 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let expert_size = keys.size("expert_feed_forward_length")?;
     let experts = keys.experts(&model, expert_size, Activation::Silu)?;
     let experts = ExpertSpec { choice_bias: true, ..experts };
-    model.nextn_layers = keys.nextn_layers()?;
-    let num_layers = keys.layers()? - model.nextn_layers;
+    let num_layers = keys.layers_of(&model)?.end;
     let num_drafters = usize::from(keys.wants_drafter && model.nextn_layers > 0);
     for layer in 0..num_layers + num_drafters {
         let norms = keys.gguf.tensor(&format!("blk.{layer}.attn_q_norm.weight"));
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
-            // The smaller model has none.
+            // The smaller model has no norms.
             qk_norm: norms.map(|_| QkNorm::Heads),
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?
         };

@@ -1,22 +1,25 @@
-//! `gpt-oss`: experts in every layer, with biases; a learned sink beside the keys of each head; a sliding window in
-//! every other layer. The norm before the feed-forward goes by the name of one after attention.
+//! `gpt-oss`: experts with biases in every layer, a learned attention sink per head, and a sliding window in every
+//! other layer. The norm before the feed-forward is named `post_attention_norm`.
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind};
-use crate::model::keys::Keys;
+use crate::model::keys::{Keys, WindowPattern};
 use crate::model::rope::LayerRope;
 use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Norms, Presence};
+
+/// Default: full attention in the second of two layers.
+const PATTERN: WindowPattern = WindowPattern::full_is_last_of(2);
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_shared_experts()?;
     let mut model = keys.model()?;
     let size = keys.size("expert_feed_forward_length")?;
     let experts = keys.experts(&model, size, Activation::ClampedSwiglu)?;
-    // The softmax over the chosen alone is that over all, divided by the sum of the chosen.
+    // A softmax over the selected experts equals the softmax over all experts, divided by the sum of the selected ones.
     let experts = ExpertSpec { router_bias: true, biases: true, normalize: true, ..experts };
-    let window = keys.required_window()?;
-    for layer in 0..keys.layers()? {
-        let window = layer.is_multiple_of(2).then_some(window);
+    let (is_windowed, window) = (keys.windowed_layers(PATTERN)?, keys.required_window()?);
+    for layer in keys.layers_of(&model)? {
+        let window = is_windowed[layer].then_some(window);
         let attention = AttentionSpec {
             sinks: true,
             qkv_bias: Presence::Required,

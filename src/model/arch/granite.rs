@@ -1,4 +1,4 @@
-//! `granite`: Granite 3 dense: the factors of `granitemoe`, and one feed-forward.
+//! `granite`: Granite 3 dense models. The factors of `granitemoe`, and a dense feed-forward.
 
 use super::granitemoe::{scaled_attention, scaled_model};
 use crate::Result;
@@ -9,7 +9,7 @@ use crate::model::spec::{LayerSpec, ModelSpec};
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = scaled_model(keys)?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = scaled_attention(keys, &mut model, layer)?;
         model.layers.push(LayerSpec::new(attention, keys.dense(layer, Activation::Silu)?));
     }

@@ -1,5 +1,5 @@
-//! `granitehybrid`: Granite 4.0 H: Mamba-2 where a layer has no KV heads, attention in the others, with the factors of
-//! `granitemoe`; one feed-forward, or experts beside a shared one.
+//! `granitehybrid`: Granite 4.0 H. Layers without KV heads are Mamba-2, the others attention, with the factors of
+//! `granitemoe`. The feed-forward is dense, or has experts and a shared expert.
 
 use super::granitemoe::{scaled_attention, scaled_model};
 use crate::Result;
@@ -9,10 +9,11 @@ use crate::model::spec::{Ffn, LayerSpec, Mixer, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = scaled_model(keys)?;
-    // No factor is on what a mixer's own norm sees.
+    // The input of a mixer's internal norm has no factor, so its epsilon is not scaled.
     let eps = keys.eps("attention.layer_norm_rms_epsilon")?;
     let has_experts = keys.opt_u32("expert_count")?.is_some_and(|count| count > 0);
-    for (layer, kv_heads) in keys.counts("attention.head_count_kv")?.into_iter().enumerate() {
+    let (layers, kv_heads) = (keys.layers_of(&model)?, keys.counts("attention.head_count_kv")?);
+    for (layer, kv_heads) in layers.zip(kv_heads) {
         let mixer = match kv_heads {
             0 => Mixer::Mamba2(keys.mamba2(layer, eps)?),
             _ => Mixer::Attention(scaled_attention(keys, &mut model, layer)?),

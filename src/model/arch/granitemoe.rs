@@ -1,4 +1,4 @@
-//! `granitemoe`: Granite 3 with experts, and a shared one where the file says so. It has four factors: on the
+//! `granitemoe`: Granite 3 with experts, and a shared expert if the file has one. The model has four factors: on the
 //! embeddings, on the output of each half of a layer, on the scores and under the logits.
 
 use crate::Result;
@@ -9,10 +9,10 @@ use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, LogitsSpec, ModelSpec, P
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = scaled_model(keys)?;
-    // Each expert is as wide as the key for dense models says.
+    // The key for the width of dense models is the width of each expert.
     let expert_size = keys.size("feed_forward_length")?;
     let experts = keys.experts(&model, expert_size, Activation::Silu)?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = scaled_attention(keys, &mut model, layer)?;
         let shared = keys.shared_expert(expert_size, Activation::Silu)?;
         model.layers.push(LayerSpec::new(attention, Ffn::Experts { experts, shared }));
@@ -20,11 +20,11 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     Ok(model)
 }
 
-/// The model without its layers, its factors applied.
+/// Returns the model without its layers, with its factors applied.
 ///
-/// A factor `r` on the output of each half layer, `x += r f(norm(x))`, needs no code of its own. With `y = x / r` it is
-/// `y += f(norm(r y))`, and `norm(r y)` is `norm(y)` with its epsilon divided by `r²`. So the embeddings are divided by
-/// `r`, and `eps` by `r²`.
+/// A factor `r` on the output of each half of a layer, `x += r f(norm(x))`, needs no extra code. With `y = x / r` it
+/// becomes `y += f(norm(r y))`. And `norm(r y)` is `norm(y)` with its epsilon divided by `r²`. So the embeddings are
+/// divided by `r`, and `eps` by `r²`.
 pub(super) fn scaled_model(keys: &Keys<'_>) -> Result<ModelSpec> {
     let factor = |key: &str| Ok::<_, crate::Error>(keys.opt_positive(key)?.unwrap_or(1.0));
     let residual = factor("residual_scale")?;
@@ -35,13 +35,24 @@ pub(super) fn scaled_model(keys: &Keys<'_>) -> Result<ModelSpec> {
     Ok(model)
 }
 
-/// Attention with the file's own factor on scores, and without RoPE where the file says so.
+/// Returns attention with the file's factor on scores, and without RoPE if the file says so.
 pub(super) fn scaled_attention(keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<AttentionSpec> {
     let rope = match keys.opt_bool("rope.scaling.finetuned")? {
         Some(false) => LayerRope::None,
         _ => LayerRope::OfFile(RopeKind::Norm),
     };
-    let attention = keys.attention(model, layer, rope)?;
+    scaled_attention_over(keys, model, layer, keys.window()?, rope)
+}
+
+/// Returns attention with the file's factor on scores.
+pub(super) fn scaled_attention_over(
+    keys: &Keys<'_>,
+    model: &mut ModelSpec,
+    layer: usize,
+    window: Option<u32>,
+    rope: LayerRope,
+) -> Result<AttentionSpec> {
+    let attention = keys.attention_over(model, layer, window, rope)?;
     let scale = keys.opt_positive("attention.scale")?.unwrap_or(attention.scoring.scale);
     Ok(AttentionSpec {
         scoring: Scoring { scale, softcap: None },

@@ -1,5 +1,5 @@
-//! `hunyuan-dense`: Hunyuan dense models: norms of q and k heads after RoPE. The scaling of RoPE for long contexts is
-//! in the file's base already.
+//! `hunyuan-dense`: Hunyuan dense models. Norms of q and k heads after RoPE. The file's RoPE base already includes the
+//! scaling for long contexts.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -10,7 +10,7 @@ use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, QkNorm};
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qk_norm: Some(QkNorm::HeadsAfterRope),
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?

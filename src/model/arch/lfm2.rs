@@ -1,5 +1,5 @@
-//! `lfm2`: Liquid's LFM2: short convolutions where a layer has no KV heads, attention with norms of q and k in the
-//! others; the norm ahead of the output goes by the name of one of the embeddings.
+//! `lfm2`: Liquid's LFM2. Layers without KV heads are short convolutions, the others attention with norms of q and k.
+//! The norm before the output projection is named `token_embd_norm`.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -12,11 +12,17 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     spec_with(keys, |_, layer| keys.dense(layer, Activation::Silu))
 }
 
-/// The model with the feed-forward that `ffn` gives each layer.
+/// Returns the model with the feed-forward of each layer from `ffn`.
 pub(super) fn spec_with(keys: &Keys<'_>, ffn: impl Fn(&ModelSpec, usize) -> Result<Ffn>) -> Result<ModelSpec> {
-    let mut model = ModelSpec { output_norm: Some("token_embd_norm"), ..keys.model()? };
+    // Ollama's converter gives the output norm the name that it has in all other models.
+    let output_norm = match keys.gguf.tensor("output_norm.weight") {
+        Some(_) => "output_norm",
+        None => "token_embd_norm",
+    };
+    let mut model = ModelSpec { output_norm: Some(output_norm), ..keys.model()? };
     let convolution = keys.short_convolution(model.hidden_size)?;
-    for (layer, kv_heads) in keys.counts("attention.head_count_kv")?.into_iter().enumerate() {
+    let (layers, kv_heads) = (keys.layers_of(&model)?, keys.counts("attention.head_count_kv")?);
+    for (layer, kv_heads) in layers.zip(kv_heads) {
         let mixer = match kv_heads {
             0 => Mixer::ShortConvolution(convolution),
             _ => {

@@ -1,5 +1,5 @@
-//! `lfm2moe`: LFM2 with experts (8B-A1B): the layers of `lfm2`, dense ones first, then experts by the sigmoid of their
-//! logits with a bias for the choice.
+//! `lfm2moe`: LFM2 with experts (8B-A1B). The layers of `lfm2`, dense ones first. The others have sigmoid routing with
+//! a selection bias.
 
 use super::lfm2::spec_with;
 use crate::Result;

@@ -1,5 +1,5 @@
-//! `minimax-m2`: MiniMax M2: experts by the sigmoid of their logits with a bias for the choice, norms of q and k over
-//! all heads at once, half of each head rotated.
+//! `minimax-m2`: MiniMax M2. Sigmoid routing with a selection bias, norms of q and k over all heads at once, and half
+//! of each head rotated.
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind};
@@ -12,7 +12,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = keys.model()?;
     let experts = keys.experts(&model, keys.size("expert_feed_forward_length")?, Activation::Silu)?;
     let experts = ExpertSpec { choice_bias: true, ..experts };
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?;
         let attention = AttentionSpec { qk_norm: Some(QkNorm::Rows), ..attention };
         model.layers.push(LayerSpec::new(attention, Ffn::Experts { experts, shared: None }));

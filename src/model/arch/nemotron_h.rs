@@ -1,34 +1,35 @@
-//! `nemotron_h`: Nemotron-H and Nemotron Nano 2: each layer is one of Mamba-2, attention without RoPE, and a
-//! feed-forward of squared ReLU without a gate. A layer with KV heads is attention, one with a feed-forward's width is
-//! that.
+//! `nemotron_h`: Nemotron-H and Nemotron Nano 2. Each layer is Mamba-2, attention without RoPE, or an ungated
+//! feed-forward of squared ReLU. A layer with KV heads is attention, and a layer with a feed-forward width is a
+//! feed-forward.
 
 use crate::Result;
-use crate::backend::{Activation, NormKind, Scoring};
+use crate::backend::{Activation, Scoring};
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence};
+use crate::model::spec::{
+    AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, RowGate,
+};
 
-/// The norm of a layer, whatever the layer is.
+/// The norm of a layer of any kind.
 const NORM: Norms = Norms::before("attn_norm");
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     spec_with(keys, |_, _, size| {
         let (activation, bias) = (Activation::SquaredRelu, Presence::Optional);
-        Ok(Ffn::Dense(DenseSpec { size, activation, gate: Gate::None, bias, row_gate: false }))
+        Ok(Ffn::Dense(DenseSpec { size, activation, gate: Gate::None, bias, row_gate: RowGate::None }))
     })
 }
 
-/// The model with what `ffn` makes of a layer's number and of the width that the file gives its feed-forward.
+/// Returns the model with feed-forwards from `ffn`, which takes a layer's index and its feed-forward width.
 pub(super) fn spec_with(keys: &Keys<'_>, ffn: impl Fn(&ModelSpec, usize, usize) -> Result<Ffn>) -> Result<ModelSpec> {
-    // Converters have called it by either name; it is that of an RMS norm.
+    // Converters use either key for the epsilon of the RMS norms.
     let rms = "attention.layer_norm_rms_epsilon";
     let eps = if keys.opt_f32(rms)?.is_some() { keys.eps(rms)? } else { keys.eps("attention.layer_norm_epsilon")? };
-    let mut model = keys.model_with(NormSpec { kind: NormKind::Rms, eps, bias: false })?;
-    let layers = keys.layers()?;
-    model.nextn_layers = keys.opt_u32("nextn_predict_layers")?.map_or(0, |count| (count as usize).min(layers - 1));
+    let mut model = keys.model_with(NormSpec::rms(eps))?;
+    let layers = keys.layers_of(&model)?.end;
     let (kv_heads, sizes) = (keys.counts("attention.head_count_kv")?, keys.counts("feed_forward_length")?);
-    for (layer, (kv_heads, size)) in kv_heads.into_iter().zip(sizes).enumerate().take(layers - model.nextn_layers) {
+    for (layer, (kv_heads, size)) in kv_heads.into_iter().zip(sizes).enumerate().take(layers) {
         let alone =
             |mixer| LayerSpec { mixer_norms: NORM, ffn_norms: Norms::NONE, ..LayerSpec::with_mixer(mixer, Ffn::None) };
         let spec = match (kv_heads, size) {

@@ -1,10 +1,9 @@
-//! `nemotron_h_moe`: Nemotron 3 Nano: the layers of `nemotron_h`, with experts of squared ReLU without gates, chosen by
-//! the sigmoid of their logits with a bias for the choice, beside a shared one.
+//! `nemotron_h_moe`: Nemotron 3 Nano. The layers of `nemotron_h`, with a shared expert and ungated experts of squared
+//! ReLU. Routing is by sigmoid with a selection bias.
 
 use super::nemotron_h::spec_with;
 use crate::Result;
-use crate::backend::{Activation, ExpertSpec, Gating};
-use crate::model::experts::SIGMOID;
+use crate::backend::{Activation, ExpertSpec};
 use crate::model::keys::Keys;
 use crate::model::spec::{DenseSpec, Ffn, Gate, ModelSpec};
 
@@ -15,17 +14,11 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
         let problem = format!("is {size}: experts on rows of another size are not supported by this version");
         return Err(keys.error("moe_latent_size", problem));
     }
-    // Files may leave it out, since there is no other in this architecture.
-    if let Some(gating) = keys.opt_u32("expert_gating_func")?.filter(|gating| ![0, SIGMOID].contains(gating)) {
-        let problem = format!("is {gating}, expected {SIGMOID}: experts of {} models have sigmoids", keys.architecture);
-        return Err(keys.error("expert_gating_func", problem));
-    }
-    // Weights that are to add up to one are said to.
-    let normalize = keys.opt_bool("expert_weights_norm")?.unwrap_or(false);
+    let normalize = keys.weights_are_normalized()?;
     spec_with(keys, |model, layer, _| {
         let size = keys.size_of(layer, "expert_feed_forward_length")?;
-        let experts = keys.experts(model, size, ACTIVATION)?;
-        let experts = ExpertSpec { gate: false, gating: Gating::Sigmoid, choice_bias: true, normalize, ..experts };
+        let experts = keys.sigmoid_experts(model, size, ACTIVATION)?;
+        let experts = ExpertSpec { gate: false, choice_bias: true, normalize, ..experts };
         let shared = keys.shared_expert(size, ACTIVATION)?;
         Ok(Ffn::Experts { experts, shared: shared.map(|shared| DenseSpec { gate: Gate::None, ..shared }) })
     })

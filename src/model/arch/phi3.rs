@@ -1,17 +1,16 @@
-//! `phi3`: Phi 3, 3.5 and 4: q, k and v in one tensor, gate and up in another; longrope.
+//! `phi3`: Phi 3, 3.5 and 4. q, k and v are one tensor, gate and up another. RoPE may have longrope factors.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec};
+use crate::model::spec::{Gate, LayerSpec, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?;
-        let attention = AttentionSpec { fused_qkv: true, ..attention };
         let ffn = keys.dense_of(layer, Activation::Silu, Gate::InUp)?;
         model.layers.push(LayerSpec::new(attention, ffn));
     }

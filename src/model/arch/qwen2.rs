@@ -1,4 +1,4 @@
-//! `qwen2`: Qwen 2 and 2.5: biases on q, k and v.
+//! `qwen2`: Qwen 2 and 2.5. Biases on q, k and v.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -9,7 +9,7 @@ use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, Presence};
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Required,
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?

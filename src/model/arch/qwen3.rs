@@ -1,4 +1,4 @@
-//! `qwen3`: Qwen 3 dense models: an RMS norm on each query and key head, head size independent of the hidden size.
+//! `qwen3`: Qwen 3 dense models. RMS norms of q and k heads, and a head size that is independent of the hidden size.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -9,7 +9,7 @@ use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, QkNorm};
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qk_norm: Some(QkNorm::Heads),
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?

@@ -1,30 +1,32 @@
-//! `qwen35`: the dense models of Qwen 3.5, 3.6 and 3.8: gated delta nets, and attention with a gate on its result, by
-//! default in every fourth layer; the norm before the feed-forward goes by the name of one after attention.
+//! `qwen35`: the dense models of Qwen 3.5, 3.6 and 3.8. Gated delta nets, and by default attention with gates in every
+//! fourth layer. The norm before the feed-forward is named `post_attention_norm`.
 
 use crate::Result;
 use crate::backend::{Activation, HeadOrder, QkvLayout, RopeKind};
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DeltaNetSpec, Ffn, LayerSpec, Mixer, ModelSpec, Norms, Projections, QkNorm};
+use crate::model::spec::{
+    AttentionSpec, DeltaNetSpec, Ffn, LayerSpec, Mixer, ModelSpec, Norms, Presence, Projections, QkNorm,
+};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
     let delta_net = keys.delta_net(HeadOrder::Tiled, Projections::Apart)?;
     add_layers(keys, &mut model, delta_net, |layer| keys.dense(layer, Activation::Silu))?;
+    model.sections = keys.sections(&model, true)?;
     Ok(model)
 }
 
-/// Adds the layers, each of the kind that the file says, with this feed-forward, and the drafter's, which is one of
-/// attention.
+/// Adds the layers with this feed-forward, each of the kind in the file. The layer of the MTP block is an attention
+/// layer.
 pub(super) fn add_layers(
     keys: &Keys<'_>,
     model: &mut ModelSpec,
     delta_net: DeltaNetSpec,
     ffn: impl Fn(usize) -> Result<Ffn>,
 ) -> Result<()> {
-    model.nextn_layers = keys.nextn_layers()?;
-    let num_layers = keys.layers()? - model.nextn_layers;
+    let num_layers = keys.layers_of(model)?.end;
     let ffn_norms = Norms::before("post_attention_norm");
     let layer_of = |layer: usize, mixer| Ok(LayerSpec { ffn_norms, ..LayerSpec::with_mixer(mixer, ffn(layer)?) });
     let kinds = keys.recurrent_layers()?;
@@ -40,8 +42,9 @@ pub(super) fn add_layers(
 }
 
 fn attention(keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<Mixer> {
-    // For text, the three positions of its RoPE are one.
+    // For text, the three RoPE positions are equal.
     let attention = keys.attention(model, layer, LayerRope::OfFile(RopeKind::Neox))?;
     let qkv = QkvLayout { gated: true, ..attention.qkv };
-    Ok(Mixer::Attention(AttentionSpec { qkv, qk_norm: Some(QkNorm::Heads), ..attention }))
+    let (qkv_bias, qk_norm) = (Presence::Absent, Some(QkNorm::Heads));
+    Ok(Mixer::Attention(AttentionSpec { qkv, qkv_bias, qk_norm, ..attention }))
 }

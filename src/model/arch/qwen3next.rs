@@ -1,4 +1,4 @@
-//! `qwen3next`: Qwen3-Next: the layers of `qwen35moe`, with value heads in the order of their key heads. Older files
+//! `qwen3next`: Qwen3-Next. The layers of `qwen35moe`, with value heads in the order of their key heads. Older files
 //! have most projections of a gated delta net in one tensor.
 
 use super::qwen35moe::spec_with;

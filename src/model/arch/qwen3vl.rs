@@ -1,4 +1,11 @@
-//! `qwen3vl`: the text part of Qwen 3 VL. Its RoPE gives each pair one of three positions, which are the same for text:
-//! what is left is `qwen3`.
+//! `qwen3vl`: the text part of Qwen 3 VL. Its RoPE gives each pair one of three positions. They are equal for text, so
+//! the model equals `qwen3`.
 
-pub(super) use super::qwen3::spec;
+use crate::Result;
+use crate::model::keys::Keys;
+use crate::model::spec::ModelSpec;
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    let model = super::qwen3::spec(keys)?;
+    Ok(ModelSpec { sections: keys.sections(&model, true)?, ..model })
+}

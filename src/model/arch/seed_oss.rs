@@ -1,5 +1,4 @@
-//! `seed_oss`: Seed-OSS: biases on q, k and v; the norm before the feed-forward goes by the name of one after
-//! attention.
+//! `seed_oss`: Seed-OSS. Biases on q, k and v. The norm before the feed-forward is named `post_attention_norm`.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -10,7 +9,7 @@ use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, Norms, Presence};
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Required,
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?

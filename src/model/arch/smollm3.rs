@@ -1,4 +1,4 @@
-//! `smollm3`: SmolLM3: the shape of Llama, without RoPE in every fourth layer.
+//! `smollm3`: SmolLM3. Llama's layers, without RoPE in every fourth layer.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
@@ -6,13 +6,13 @@ use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{LayerSpec, ModelSpec};
 
-/// Period of layers without RoPE: every fourth. No key says it.
+/// Every fourth layer has no RoPE. No key states it.
 const WITHOUT_ROPE: usize = 4;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    for layer in 0..keys.layers()? {
+    for layer in keys.layers_of(&model)? {
         let rope = match (layer + 1).is_multiple_of(WITHOUT_ROPE) {
             true => LayerRope::None,
             false => LayerRope::OfFile(RopeKind::Norm),

@@ -1,28 +1,21 @@
-//! `starcoder2`: StarCoder2: LayerNorms and every matrix with biases, a feed-forward without a gate.
+//! `starcoder2`: StarCoder2. LayerNorms and matrices with biases, and an ungated feed-forward.
 
 use crate::Result;
-use crate::backend::{Activation, NormKind, RopeKind};
+use crate::backend::{Activation, RopeKind};
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, ModelSpec, NormSpec, Presence};
+use crate::model::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec, Presence};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
-    let norm = NormSpec { kind: NormKind::Layer, eps: keys.eps("attention.layer_norm_epsilon")?, bias: true };
-    let mut model = keys.model_with(norm)?;
-    for layer in 0..keys.layers()? {
+    let mut model = keys.model_with(keys.layer_norm(true)?)?;
+    for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
             output_bias: Presence::Optional,
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?
         };
-        let ffn = Ffn::Dense(DenseSpec {
-            size: keys.size_of(layer, "feed_forward_length")?,
-            activation: Activation::Gelu,
-            gate: Gate::None,
-            bias: Presence::Optional,
-            row_gate: false,
-        });
+        let ffn = keys.dense_of(layer, Activation::Gelu, Gate::None)?;
         model.layers.push(LayerSpec::new(attention, ffn));
     }
     Ok(model)

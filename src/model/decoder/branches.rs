@@ -1,4 +1,4 @@
-//! A dense feed-forward and experts as branches of one layer, each with norms of its own.
+//! A dense feed-forward and experts as two branches of a layer, each with its own norms.
 
 use super::{NormWeights, Work};
 use crate::backend::{Backend, ExpertShape, Linear, MixExperts, NormRows, Ops, WorkShape};
@@ -9,13 +9,13 @@ pub(super) struct Branches<'a, B: Backend> {
     pub(super) norms: &'a BranchNorms<B>,
     pub(super) dense: &'a DenseWeights<B>,
     pub(super) experts: &'a B::Experts,
-    /// The norm of the branches' sum.
+    /// The norm of the sum of both branches.
     pub(super) after: Option<&'a NormWeights<B>>,
 }
 
 impl<B: Backend> Branches<'_, B> {
-    /// `residual += after(n1(down · gated) + n2(experts(n3(residual))))`, `gated` being what the wide half of the dense
-    /// feed-forward has left.
+    /// `residual += after(n1(down · gated) + n2(experts(n3(residual))))`. `gated` is the result of the wide half of the
+    /// dense feed-forward.
     pub(super) fn add_to(
         self,
         step: &mut B::Step<'_>,
@@ -33,7 +33,7 @@ impl<B: Backend> Branches<'_, B> {
         let work = kinds.iter_mut().find(|work| work.room().0 == experts.spec());
         let work = work.ok_or_else(|| Error::internal("experts without their buffers"))?;
         let after = after.ok_or_else(|| Error::internal("branches of a feed-forward without a norm behind them"))?;
-        // The sum's buffer has what the router reads until the experts are done.
+        // Until the experts are computed, the buffer of the sum holds the router's input.
         step.norm_rows(NormRows { x: residual, norm: norms.before_experts.norm(), rows, out: normed })?;
         step.norm_rows(NormRows { x: residual, norm: norms.before_router.norm(), rows, out: sum })?;
         let routed = Some(&*sum);

@@ -1,5 +1,5 @@
-//! The block that guesses tokens, in a step: with the tokens of the model's steps it stores their keys and values, and
-//! guesses are made by steps of its own.
+//! The MTP block, which proposes draft tokens. In the model's steps it only stores keys and values. Separate steps
+//! compute draft tokens with it.
 
 use super::{Attend, Input, Ropes, Stream, Work, finish_layer, logits_of};
 use crate::backend::{Backend, Embed, JoinRows, Linear, NormRows, Ops};
@@ -38,8 +38,8 @@ impl<'a, B: Backend> Drafter<'a, B> {
         kv.ok_or_else(|| Error::internal("a drafter without a KV layer"))
     }
 
-    /// Stores the keys and values of all tokens of a step of the model, which has left its residuals: each token is
-    /// joined with the hidden state of the one before it. The residuals are lost.
+    /// Stores the keys and values of all tokens, after a step of the model has left its residuals. Each token is
+    /// combined with the hidden state of the previous token. Overwrites the residuals.
     pub(super) fn store(
         &self,
         step: &mut B::Step<'_>,
@@ -58,9 +58,9 @@ impl<'a, B: Backend> Drafter<'a, B> {
         self.attend.store(step, kv, all, work)
     }
 
-    /// Computes the logits of the tokens that follow those of the step, one of each sequence. `state`: what holds the
-    /// hidden state of the token before; without it that is what the last such step has left.
-    pub(super) fn guess(
+    /// Computes the logits of the tokens that follow those of the step, one per sequence. `state` holds the hidden
+    /// state of the previous token. Without it, the result of the last such step is used.
+    pub(super) fn propose(
         &self,
         step: &mut B::Step<'_>,
         kv: &mut B::KvLayer,

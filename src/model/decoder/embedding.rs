@@ -1,11 +1,11 @@
-//! The first layer's input, made of the embeddings of tokens.
+//! Computes the input of the first layer from the token embeddings.
 
 use crate::Result;
 use crate::backend::{AddRows, Backend, Embed, Ops, TableRow};
 use crate::model::layers::Weights;
 use crate::model::spec::ModelSpec;
 
-/// `residual = norm(scale * token + position + token type)`, of these what the model has.
+/// `residual = norm(scale * token + position + token type)`. Models have only some of these terms.
 pub(super) fn embed<B: Backend>(
     step: &mut B::Step<'_>,
     spec: &ModelSpec,

@@ -1,11 +1,11 @@
-//! Inputs that each layer has of its own: made once for a step, then taken in at the end of each layer.
+//! Per-layer inputs: computed once per step, and added at the end of each layer.
 
 use super::{Stream, Work};
 use crate::backend::{Backend, Embed, GateColumns, Linear, Ops};
 use crate::model::layers::{InputWeights, InputsWeights};
 use crate::{Error, Result};
 
-/// `inputs = scale * row + norm(projection · x)`, x being the embeddings, the norm of each layer's part by itself.
+/// `inputs = scale * row + norm(projection · x)`. x is the embeddings, and each layer's part is normed separately.
 pub(super) fn make<B: Backend>(
     step: &mut B::Step<'_>,
     weights: &InputsWeights<B>,

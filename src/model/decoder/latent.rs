@@ -1,5 +1,5 @@
-//! Multi-head latent attention, with the matrices of keys and values absorbed into q and into the result: all heads
-//! attend to one row a token, and what they find is latent until the matrices of values make it theirs.
+//! Multi-head latent attention (MLA) in its absorbed form. The matrices of keys are applied to q, so all heads attend
+//! to one latent row per token. The matrices of values turn the latent results into the heads' values.
 
 use super::{Input, Ropes, Stream, Work, linear_of};
 use crate::backend::{Attention, Backend, CopyBlocks, HeadProducts, Ops, RopeAndStoreLatent, Scoring};
@@ -18,7 +18,7 @@ fn without_buffers() -> Error {
 }
 
 impl<B: Backend> Attend<'_, B> {
-    /// Makes the queries of all tokens of the step, and stores their latents.
+    /// Computes the queries of all tokens of the step, and stores their latents.
     pub(super) fn store(
         &self,
         step: &mut B::Step<'_>,

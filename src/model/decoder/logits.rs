@@ -1,7 +1,7 @@
 //! The output projection.
 
 use super::{Input, linear_of};
-use crate::backend::{Backend, Ops, ScaleLogits};
+use crate::backend::{Backend, Cap, Ops, ScaleRows};
 use crate::model::layers::Weights;
 use crate::model::spec::{LogitsSpec, ModelSpec};
 use crate::{Error, Result};
@@ -10,7 +10,7 @@ pub(super) fn no_logits() -> Error {
     Error::internal("logits of a model without an output projection")
 }
 
-/// The logits of rows of hidden states.
+/// Computes the logits of rows of hidden states.
 pub(super) fn logits_of<B: Backend>(
     step: &mut B::Step<'_>,
     input: Input<'_, B>,
@@ -24,7 +24,7 @@ pub(super) fn logits_of<B: Backend>(
     match spec.logits {
         LogitsSpec::PLAIN => Ok(()),
         LogitsSpec { scale, softcap } => {
-            step.scale_logits(ScaleLogits { logits, rows, cols: spec.vocab_size, scale, softcap })
+            step.scale_rows(ScaleRows { x: logits, rows, cols: spec.vocab_size, scale, cap: softcap.map(Cap::Soft) })
         }
     }
 }

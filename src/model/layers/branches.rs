@@ -1,4 +1,4 @@
-//! The norms of a dense feed-forward and of experts that are branches of one layer.
+//! The norms of a dense feed-forward and of experts that are two branches of a layer.
 
 use super::{NormWeights, Tensors, Visitor, of_layer};
 use crate::Result;
@@ -8,7 +8,7 @@ pub(in crate::model) struct BranchNorms<T: Tensors> {
     pub(in crate::model) after_dense: NormWeights<T>,
     pub(in crate::model) before_experts: NormWeights<T>,
     pub(in crate::model) after_experts: NormWeights<T>,
-    /// The norm of what the router reads.
+    /// The norm of the router's input.
     pub(in crate::model) before_router: NormWeights<T>,
 }
 

@@ -39,7 +39,7 @@ impl<T: Tensors> DeltaNetWeights<T> {
     }
 }
 
-/// The stack whose rows are `[q | k | v | z | gates]`.
+/// Returns the stack of matrices with the rows `[q | k | v | z | gates]`.
 fn projections(index: usize, spec: &DeltaNetSpec, hidden: usize) -> Vec<Part> {
     let shape = spec.shape;
     let part_of = |name: &str, rows: usize| part(of_layer(index, name), rows, hidden, Presence::Absent);
@@ -52,7 +52,7 @@ fn projections(index: usize, spec: &DeltaNetSpec, hidden: usize) -> Vec<Part> {
             let (key, value) = (shape.key_size, values / shape.key_heads);
             let period = 2 * (key + value);
             let of_heads = |first, len| {
-                let runs = Some(Runs { period, first, len });
+                let runs = Some(Runs { period, first, len, count: shape.key_heads });
                 Part { runs, ..part_of("ssm_in", period * shape.key_heads) }
             };
             let (q, k) = (of_heads(0, key), of_heads(key, key));

@@ -1,16 +1,20 @@
-//! The tensors of a block that guesses tokens.
+//! The tensors of the MTP block, which proposes draft tokens.
 
 use super::{LayerWeights, NormWeights, Tensors, Visitor, of_layer, part};
 use crate::Result;
 use crate::model::spec::{LayerSpec, ModelSpec, Presence};
 
-/// The first of the blocks behind the layers of the model, which guesses the token after the next one (multi-token
-/// prediction: DeepSeek-V3, arXiv 2412.19437, section 2.2; llama.cpp's names). Of a token and the model's hidden state
-/// of the token before it, `projection · [norm(embedding) ; norm(hidden)]` goes through a layer; its norm is a hidden
-/// state again, from which the model's output projection makes logits. Files of several such blocks have one for each
-/// further token; the first one serves for all of them here, each time with the hidden state that it has left itself.
+/// The first MTP block after the layers of the model, which proposes the token after the next one. Sources:
+/// DeepSeek-V3, arXiv 2412.19437, section 2.2; the tensor names are llama.cpp's.
 ///
-/// Embeddings and output projection are the model's: copies of these that a file has in the block are not loaded.
+/// The block combines a token with the model's hidden state of the previous token:
+/// `projection · [norm(embedding) ; norm(hidden)]`. The result goes through a layer and a norm, which gives a hidden
+/// state again. The model's output projection turns it into logits.
+///
+/// Files with several MTP blocks have one per further token. Here the first block drafts all of them, from its own last
+/// hidden state.
+///
+/// The block shares the model's embeddings and output projection. Copies of these in the file's block are not loaded.
 pub(in crate::model) struct DrafterWeights<T: Tensors> {
     pub(in crate::model) embedding_norm: NormWeights<T>,
     pub(in crate::model) hidden_norm: NormWeights<T>,

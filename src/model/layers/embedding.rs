@@ -1,4 +1,4 @@
-//! The weights that make the first layer's input of the embeddings of tokens.
+//! The weights that turn token embeddings into the first layer's input.
 
 use super::{NormWeights, Tensors, Visitor};
 use crate::Result;
@@ -18,7 +18,11 @@ impl<T: Tensors> EmbeddingWeights<T> {
             |name: &str, rows: Option<usize>| rows.map(|rows| visitor.vector_of(name, [model.hidden_size, rows]));
         let positions = table("position_embd.weight", model.embedding.positions).transpose()?;
         let token_types = table("token_types.weight", model.embedding.token_types).transpose()?;
-        let norm = model.embedding.norm.map(|name| NormWeights::visit(name, model, visitor)).transpose()?;
+        let norm = match model.embedding.norm {
+            Some(name) => Some(NormWeights::visit(name, model, visitor)?),
+            None if model.embedding.plain_norm => Some(NormWeights::plain(model, visitor)?),
+            None => None,
+        };
         Ok(Self { positions, token_types, norm })
     }
 }

@@ -1,16 +1,16 @@
-//! The tensors of inputs that each layer has of its own, beside the layer before it.
+//! The tensors of the per-layer inputs.
 
 use super::{NormWeights, Tensors, Visitor, of_layer, part, table};
 use crate::Result;
 use crate::model::spec::{LayerInputsSpec, ModelSpec, NormSpec, Presence};
 
-/// The weights that make the inputs of all layers from a token and its embedding.
+/// The weights that compute the inputs of all layers from a token and its embedding.
 pub(in crate::model) struct InputsWeights<T: Tensors> {
     pub(in crate::model) spec: LayerInputsSpec,
     /// A row for each token, with the columns of all layers.
     pub(in crate::model) table: T::Matrix,
     pub(in crate::model) projection: T::Matrix,
-    /// Norm of one layer's part of the projection.
+    /// The norm over one layer's part of the projection.
     pub(in crate::model) norm: NormWeights<T>,
     pub(in crate::model) num_layers: usize,
 }
@@ -32,13 +32,13 @@ impl<T: Tensors> InputsWeights<T> {
     }
 }
 
-/// The weights by which a layer takes in its input.
+/// The weights with which a layer adds its input.
 pub(in crate::model) struct InputWeights<T: Tensors> {
     pub(in crate::model) spec: LayerInputsSpec,
     pub(in crate::model) gate: T::Matrix,
     pub(in crate::model) projection: T::Matrix,
     pub(in crate::model) norm: NormWeights<T>,
-    /// First of the layer's columns in a row of inputs, and columns of such a row.
+    /// Offset of the layer's columns in a row of inputs, and the number of columns in such a row.
     pub(in crate::model) first: usize,
     pub(in crate::model) row_cols: usize,
 }

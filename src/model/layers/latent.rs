@@ -1,26 +1,27 @@
-//! The tensors of multi-head latent attention.
+//! The tensors of multi-head latent attention (MLA).
 
-use super::{NormWeights, Tensors, Visitor, of_layer, part};
+use super::{HeadRows, NormWeights, Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{LatentSpec, ModelSpec, Presence};
+use crate::model::spec::{LatentSpec, ModelSpec, NormSpec, Presence};
 
 pub(in crate::model) struct LatentWeights<T: Tensors> {
     pub(in crate::model) spec: LatentSpec,
     pub(in crate::model) query: LatentQuery<T>,
-    /// Makes the latent of keys and values, and behind it the key that RoPE rotates.
+    /// Computes the latent of keys and values, followed by the key part that RoPE rotates.
     pub(in crate::model) latent: T::Matrix,
     pub(in crate::model) latent_norm: T::Vector,
     pub(in crate::model) eps: f32,
-    /// Matrices of each head, from what q knows without positions to a query of latents, and from a latent to values.
+    /// Matrices of each head. `keys` turn the unrotated part of q into a query of latents, `values` turn a latent into
+    /// values.
     pub(in crate::model) keys: T::HeadMatrices,
     pub(in crate::model) values: T::HeadMatrices,
     pub(in crate::model) output: T::Matrix,
 }
 
-/// How q is made of a row.
+/// The computation of q from a row.
 pub(in crate::model) enum LatentQuery<T: Tensors> {
     Direct(T::Matrix),
-    /// By way of a latent of its own, which is normed.
+    /// q is computed from its own latent, which is normed.
     Latent {
         down: T::Matrix,
         norm: NormWeights<T>,
@@ -42,19 +43,35 @@ impl<T: Tensors> LatentWeights<T> {
             None => LatentQuery::Direct(visitor.matrix(&part_of("attn_q", shape.q_cols(), hidden))?),
             Some(rank) => LatentQuery::Latent {
                 down: visitor.matrix(&part_of("attn_q_a", rank, hidden))?,
-                norm: NormWeights::visit_of(&name("attn_q_a_norm"), rank, model, visitor)?,
+                norm: {
+                    let norm = NormWeights::visit_of(&name("attn_q_a_norm"), rank, 1.0, model, visitor)?;
+                    NormWeights { spec: NormSpec { eps: spec.eps, ..norm.spec }, ..norm }
+                },
                 up: visitor.matrix(&part_of("attn_q_b", shape.q_cols(), rank))?,
             },
         };
-        let (keys, values) = ([shape.rank, shape.plain_dim], [shape.value_dim, shape.rank]);
+        let (heads, plain, values) = (shape.num_heads, shape.plain_dim, shape.value_dim);
+        let (keys, values) = match spec.fused_kv {
+            false => (
+                HeadRows::whole(name("attn_k_b.weight"), heads, [shape.rank, plain]),
+                HeadRows::whole(name("attn_v_b.weight"), heads, [values, shape.rank]),
+            ),
+            true => {
+                let rows = |first, len, is_transposed| {
+                    let (name, period, cols) = (name("attn_kv_b.weight"), plain + values, shape.rank);
+                    HeadRows { name, heads, period, first, len, cols, is_transposed }
+                };
+                (rows(0, plain, true), rows(plain, values, false))
+            }
+        };
         Ok(Self {
             spec: *spec,
             query,
             latent: visitor.matrix(&part_of("attn_kv_a_mqa", shape.row_dim(), hidden))?,
             latent_norm: visitor.vector(&name("attn_kv_a_norm.weight"), shape.rank)?,
-            eps: model.norm.eps,
-            keys: visitor.heads(&name("attn_k_b.weight"), keys, shape.num_heads)?,
-            values: visitor.heads(&name("attn_v_b.weight"), values, shape.num_heads)?,
+            eps: spec.eps,
+            keys: visitor.heads(&keys)?,
+            values: visitor.heads(&values)?,
             output: visitor.matrix(&part_of("attn_output", hidden, shape.value_cols()))?,
         })
     }

@@ -6,14 +6,14 @@ use crate::model::spec::{Mamba2Spec, ModelSpec, Presence};
 
 pub(in crate::model) struct Mamba2Weights<T: Tensors> {
     pub(in crate::model) spec: Mamba2Spec,
-    /// Rows as `Mamba2Shape` describes them.
+    /// The rows are described in `Mamba2Shape`.
     pub(in crate::model) projections: T::Matrix,
     pub(in crate::model) taps: T::Vector,
     pub(in crate::model) taps_bias: Option<T::Vector>,
     pub(in crate::model) decay: T::Vector,
     pub(in crate::model) step_bias: T::Vector,
     pub(in crate::model) skip: T::Vector,
-    pub(in crate::model) norm: T::Vector,
+    pub(in crate::model) norm: Option<T::Vector>,
     pub(in crate::model) output: T::Matrix,
 }
 
@@ -26,6 +26,8 @@ impl<T: Tensors> Mamba2Weights<T> {
     ) -> Result<Self> {
         let (shape, hidden) = (spec.shape, model.hidden_size);
         let name = |name: &str| of_layer(index, name);
+        let norm_shape = [shape.inner_cols() / shape.groups, shape.groups];
+        let norm = spec.norm.then(|| visitor.vector_of(&name("ssm_norm.weight"), norm_shape)).transpose()?;
         let bias = spec.taps_bias.then(|| visitor.vector(&name("ssm_conv1d.bias"), shape.channels()));
         Ok(Self {
             spec: *spec,
@@ -35,7 +37,7 @@ impl<T: Tensors> Mamba2Weights<T> {
             decay: visitor.vector_of(&name("ssm_a"), [1, shape.heads])?,
             step_bias: visitor.vector(&name("ssm_dt.bias"), shape.heads)?,
             skip: visitor.vector_of(&name("ssm_d"), [1, shape.heads])?,
-            norm: visitor.vector_of(&name("ssm_norm.weight"), [shape.inner_cols() / shape.groups, shape.groups])?,
+            norm,
             output: visitor.matrix(&[part(name("ssm_out"), hidden, shape.inner_cols(), Presence::Absent)])?,
         })
     }

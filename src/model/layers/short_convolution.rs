@@ -7,7 +7,7 @@ use crate::model::spec::{ModelSpec, Presence};
 
 pub(in crate::model) struct ShortConvolutionWeights<T: Tensors> {
     pub(in crate::model) shape: ShortConvolutionShape,
-    /// Rows as `ShortConvolutionShape` describes them.
+    /// The rows are described in `ShortConvolutionShape`.
     pub(in crate::model) projections: T::Matrix,
     pub(in crate::model) taps: T::Vector,
     pub(in crate::model) output: T::Matrix,

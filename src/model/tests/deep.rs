@@ -1,15 +1,104 @@
-//! Models where a wave has 64 lanes, which takes minutes: `make test` leaves this module out, `make test-kernels` runs
-//! it.
+//! Models with waves of 64 lanes, on gfx942, and all families in fp8. They take minutes, so `make test` leaves this
+//! module out. `make test-kernels` runs it.
 
-use super::{gpu, gpu_feed};
+use super::{gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, placement, rows};
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::backend::gpu::tests::vendor;
+use crate::config::KvCacheDtype;
+use crate::testdata;
 
 #[test]
-fn golden_logits_cpu_wave64() {
-    gpu::check_all(devices::open(CPU_TARGETS[3]));
+fn golden_logits_cpu_wave32() {
+    gpu::check_all(devices::open(CPU_TARGETS[0]), gpu::TOGETHER);
 }
 
 #[test]
-fn steps_begin_with_tokens_that_a_wave64_device_chose() {
-    gpu_feed::check_feed(devices::open(CPU_TARGETS[3]), &gpu_feed::NAMES, &[1, 2, 5, 8]);
+fn golden_logits_cpu_wave64() {
+    gpu::check_all(devices::open(CPU_TARGETS[3]), gpu::TOGETHER);
+}
+
+#[test]
+fn steps_are_captured_at_the_load_alone() {
+    gpu_captures::check_captures(&["arch/lfm2", "arch/qwen35"]);
+}
+
+#[test]
+fn logits_do_not_depend_on_the_place_of_weights() {
+    placement::check_families(&placement::LAYOUTS);
+}
+
+#[test]
+fn failing_calls_leave_nothing_behind() {
+    gpu::check_failing_calls(&[0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144]);
+}
+
+#[test]
+fn golden_logits_gfx942() {
+    gpu::check_amd("gfx942");
+}
+
+#[test]
+fn golden_vectors() {
+    for target in [CPU_TARGETS[0], CPU_TARGETS[3], "gfx1100", "gfx942"] {
+        gpu_encoders::check_vectors(
+            devices::open(target),
+            &testdata::ENCODERS,
+            &[KvCacheDtype::F16, KvCacheDtype::F32],
+        );
+    }
+}
+
+#[test]
+fn self_test_on_real_weights() {
+    gpu::check_self_test(CPU_TARGETS[2]);
+}
+
+#[test]
+fn steps_begin_with_tokens_that_the_device_chose() {
+    for target in [CPU_TARGETS[0], CPU_TARGETS[3]] {
+        gpu_feed::check_feed(devices::open(target), &gpu_feed::NAMES, &[1, 2, 5, 8]);
+    }
+    gpu_feed::check_feed(devices::open("gfx942"), &gpu_feed::NAMES[..1], &[3]);
+}
+
+/// F2: every family.
+#[test]
+fn every_row_finds_room_on_a_device() {
+    rows::check_families(devices::open(CPU_TARGETS[0]), &testdata::architectures());
+}
+
+/// F3: every family in fp8.
+#[test]
+fn golden_logits_of_all_families_in_fp8() {
+    let _alone = vendor::alone();
+    let Some((device, options, _cache)) = vendor::open(vendor::helper("")) else { return };
+    let names = testdata::architectures();
+    gpu_fp8::check((device, options), &names.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+/// Together with the families of the commit tests, these cover all kinds.
+#[test]
+fn batch_invariant_mode_is_exact_in_more_families() {
+    gpu::check_batch_invariance(&[
+        "arch/gemma3",
+        "arch/gemma4_e",
+        "arch/lfm2moe",
+        "arch/minimax_m2",
+        "arch/nemotron_h",
+        "arch/qwen3",
+        "arch/qwen35moe",
+        "arch/qwen3moe",
+        "arch/qwen3next",
+        "arch/starcoder2",
+    ]);
+}
+
+#[test]
+fn models_on_the_other_stand_in_devices() {
+    for target in &CPU_TARGETS[1..] {
+        gpu::steps_without_logits_store_all_keys_on(target);
+        gpu::golden_drafts_on(target);
+        gpu::golden_drafts_of_a_draft_model_on(target);
+        gpu::experts_may_be_in_any_place_on(target);
+    }
 }

@@ -1,4 +1,4 @@
-//! Guesses of a draft model, against the golden logits of its own file.
+//! Draft tokens of a draft model, compared with the golden logits of its file.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,18 @@ use super::states::argmax;
 use super::{MAX_TOKENS, Machine, Model, check_budget_of, distance, load_tensors, load_with_kv, max_abs, tokens};
 use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, Loader};
-use crate::batch::{GroupKind, TO_GUESS};
+use crate::batch::{GroupKind, TO_DRAFT};
 use crate::config::KvCacheDtype;
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
+use crate::model::vision::Images;
 use crate::model::{ModelSpec, ModelTensors};
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
 
-/// Models of one vocabulary, the draft model being the second: of other heads; of windows, as the model has, and of
-/// full attention; of experts; of latent attention; in front of a model with recurrent states; with fewer tokens than
-/// the model and inputs of layers from a table of tokens; with more tokens than the model.
+/// Pairs of a model and its draft model, with the same vocabulary. The draft models have, in order: other heads; the
+/// model's windows and full attention; experts; latent attention; a recurrent model to draft for; per-layer inputs and
+/// fewer tokens than the model; more tokens than the model.
 const PAIRS: [[&str; 2]; 7] = [
     ["qwen3", "qwen2"],
     ["gemma2", "gemma3"],
@@ -33,12 +34,12 @@ fn golden(name: &str) -> TempFile {
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
-/// The file of a draft model whose tokens are called as those of the model `like` are, as far as there are so many.
+/// Returns the file of a draft model whose first tokens have the texts of the model `like`.
 pub(crate) fn of_vocabulary(draft: &TempFile, like: &TempFile) -> TempFile {
     cut_vocabulary(draft, like, 0)
 }
 
-/// Such a file without its last `cut` tokens.
+/// Returns such a file without its last `cut` tokens.
 fn cut_vocabulary(draft: &TempFile, like: &TempFile, cut: usize) -> TempFile {
     let like = GgufFile::open(&like.0).unwrap();
     let tokens = like.metadata().opt_strings(TOKENS).unwrap().unwrap();
@@ -51,7 +52,7 @@ fn cut_vocabulary(draft: &TempFile, like: &TempFile, cut: usize) -> TempFile {
     })
 }
 
-/// The file with other values of its keys, or without them, and with so many tokens less.
+/// Returns the file with its keys changed or removed by `change`, and with `cut` fewer tokens.
 fn rewritten(file: &TempFile, cut: usize, change: impl Fn(&str, &Value) -> Option<Value>) -> TempFile {
     let gguf = GgufFile::open(&file.0).unwrap();
     let mut writer = Writer::new();
@@ -85,8 +86,8 @@ fn load_on<L: Loader>(loader: L, files: [&TempFile; 2], dtype: KvCacheDtype) -> 
     load_tensors(loader, &tensors, dtype).unwrap()
 }
 
-/// A table of tokens that ends within a tile, in front of a model with more tokens: the last ones of the draft model
-/// are as unknown to it as those that it does not have, and the others are what they were.
+/// The token table of the draft model ends within a tile, and the model has more tokens. The draft model does not know
+/// the last tokens of its table, or those that it lacks. The other tokens are unchanged.
 #[test]
 fn tables_that_end_within_a_tile_are_lengthened() {
     let main = golden("smollm3");
@@ -97,18 +98,18 @@ fn tables_that_end_within_a_tile_are_lengthened() {
         let text: Vec<u32> = (0..30).map(|i| (7 + i * i * 5) % 432).collect();
         let [of_short, of_whole] = [&mut short, &mut whole].map(|model| {
             model.logits(&text[..29], 0);
-            model.guess(&[&text]).remove(0)
+            model.propose(&[&text]).remove(0)
         });
         assert!(of_short.len() == 448 && of_short[..432] == of_whole[..432], "{draft}");
-        // Behind the last whole tile the first rows stand once more.
+        // The first rows are repeated after the last whole tile.
         assert_eq!(of_short[432..], of_short[..16], "{draft}");
-        // Tokens of the model that the draft model does not have do no harm.
+        // Tokens of the model that the draft model lacks do no harm.
         short.logits(&[440, 447, 445], 0);
         assert!(short.draft(&[(&[440, 447, 445, 446], 3)])[0].iter().all(|&token| token < 448));
     }
 }
 
-/// The model of a pair, the tokens of the draft model's golden text that the model knows, and the golden logits.
+/// Returns the model of a pair, the draft model's golden tokens that the model knows, and the golden logits.
 fn load_pair<L: Loader>(
     loader: L,
     [main, draft]: [&str; 2],
@@ -127,8 +128,8 @@ fn cpu() -> CpuLoader {
     CpuLoader::new(2, MAX_TOKENS).unwrap()
 }
 
-/// Compares the logits of guesses behind each token of the draft model's golden text, in steps of single tokens and
-/// behind prompts, and the tokens that are guessed, with the golden ones.
+/// Compares draft tokens and their logits with the golden ones, after each token of the draft model's golden text.
+/// Covers steps of single tokens and steps after prompts.
 pub(super) fn check_golden<L: Loader>(loader: L, pair: [&str; 2], dtype: KvCacheDtype, bound: f32) {
     let (mut model, text, expected) = load_pair(loader, pair, dtype);
     let num_tokens = testdata::npz(&format!("arch/{}", pair[1])).i32("tokens").len();
@@ -139,31 +140,31 @@ pub(super) fn check_golden<L: Loader>(loader: L, pair: [&str; 2], dtype: KvCache
     for end in 1..text.len() {
         let start = if end == 9 { 0 } else { end - 1 };
         model.logits(&text[..end], start);
-        let row = model.guess(&[&text[..=end]]).remove(0);
+        let row = model.propose(&[&text[..=end]]).remove(0);
         let golden = &expected[end * vocab..][..vocab];
         worst = worst.max(distance(&row[..vocab], golden).0);
-        let guess = model.draft(&[(&text[..=end], 1)])[0][0];
-        assert!((guess as usize) < known);
-        others += usize::from(guess != argmax(&golden[..vocab.min(known)]));
+        let draft = model.draft(&[(&text[..=end], 1)])[0][0];
+        assert!((draft as usize) < known);
+        others += usize::from(draft != argmax(&golden[..vocab.min(known)]));
     }
     let relative = worst / max_abs(&expected);
     println!("{pair:?}: {relative:.2e} of the largest logit, {others} other tokens of {}", text.len() - 1);
     assert!(relative < bound, "{pair:?}: {relative:.2e}");
-    // A token that is as likely as the first one but for a rounding may be another one.
-    assert!(others <= 1, "{pair:?}: {others} of {} guesses are others", text.len() - 1);
+    // Rounding may decide between two tokens that are equally likely.
+    assert!(others <= 1, "{pair:?}: {others} of {} draft tokens are others", text.len() - 1);
 }
 
 #[test]
-fn golden_guesses_of_draft_models() {
+fn golden_drafts_of_draft_models() {
     for pair in PAIRS {
         check_golden(cpu(), pair, KvCacheDtype::F32, 1e-3);
     }
 }
 
-/// Several guesses are what the draft model by itself says to its own tokens, for several texts in any company; the
-/// model's logits have the same bits as without a draft model, also where wrong guesses came between.
+/// Draft tokens equal the draft model's own continuation, for several texts and with any other sequences in the step.
+/// The model's logits are bitwise equal to those without a draft model, even after wrong draft tokens.
 #[test]
-fn guesses_are_the_draft_models_own_and_leave_no_trace() {
+fn drafts_are_the_draft_models_own_and_leave_no_trace() {
     for [name, draft] in [["qwen3", "qwen2"], ["gemma2", "gemma3"], ["qwen35", "glm4"]] {
         let (mut model, text, _) = load_pair(cpu(), [name, draft], KvCacheDtype::F16);
         let mut plain = load_with_kv(&format!("arch/{name}.gguf"), KvCacheDtype::F16);
@@ -183,24 +184,24 @@ fn guesses_are_the_draft_models_own_and_leave_no_trace() {
             let mut start = 0;
             for end in cuts {
                 assert!(model.logits(&text[..end], start) == plain.logits(&text[..end], start), "{name}");
-                // These are mostly wrong: the text goes on with other tokens.
+                // These are mostly wrong, because the text continues with other tokens.
                 model.draft(&[(&text[..=end], 5)]);
                 start = end;
             }
             model.step(&[(&text[..29], 28), (&other[..6], 0)]).unwrap();
             let of_both = model.draft(&[(&text[..30], 4), (other, 6)]);
             assert_eq!(of_both, expected, "{name}");
-            // The longest gap is not the first one, or it is.
+            // The longest gap comes second, then first.
             for [of_text, of_other] in [[1, 6], [4, 2]] {
-                let guesses = model.draft(&[(&text[..30], of_text), (other, of_other)]);
-                assert_eq!(guesses, [&expected[0][..of_text], &expected[1][..of_other]], "{name}");
+                let proposed = model.draft(&[(&text[..30], of_text), (other, of_other)]);
+                assert_eq!(proposed, [&expected[0][..of_text], &expected[1][..of_other]], "{name}");
             }
         }
     }
 }
 
-/// A draft model computes what it lacks in pieces, also beside what is guessed of another sequence: its guesses have
-/// the same bits then as behind the whole text at once. No step of the model does it for it.
+/// A draft model computes its missing tokens in pieces, also beside the drafts of another sequence. Its draft tokens
+/// are bitwise equal to those after the whole text at once. No step of the model computes these tokens.
 #[test]
 fn what_is_lacking_is_computed_in_pieces() {
     for pair in [["qwen3", "qwen2"], ["deepseek2_lite", "deepseek2"], ["qwen35", "glm4"]] {
@@ -210,9 +211,9 @@ fn what_is_lacking_is_computed_in_pieces() {
         let expected = model.draft(&[(text, 4), (other, 2)]);
         for cuts in [vec![], vec![24], vec![1, 2, 17, 18], (1..24).collect()] {
             let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
-            let mut guess = |seq: (usize, &[u32], usize), piece: Option<(&[u32], usize)>| {
+            let mut draft = |seq: (usize, &[u32], usize), piece: Option<(&[u32], usize)>| {
                 let (id, tokens, count) = seq;
-                let ahead = [tokens, &vec![TO_GUESS; count]].concat();
+                let ahead = [tokens, &vec![TO_DRAFT; count]].concat();
                 let mut batch = model.batch_of(&[(id, &ahead, tokens.len() - 1)]);
                 let start = piece.filter(|_| id == 0).map_or(0, |(_, start)| start);
                 let behind = piece.filter(|_| id > 0).map(|(tokens, start)| (0, tokens, start));
@@ -225,28 +226,28 @@ fn what_is_lacking_is_computed_in_pieces() {
             };
             let mut start = 0;
             for end in cuts {
-                assert_eq!(guess((1, other, 2), Some((&text[..end], start))), expected[1], "{pair:?}");
+                assert_eq!(draft((1, other, 2), Some((&text[..end], start))), expected[1], "{pair:?}");
                 start = end;
             }
-            assert_eq!(guess((0, text, 4), Some((&[], start))), expected[0], "{pair:?} from {start}");
+            assert_eq!(draft((0, text, 4), Some((&[], start))), expected[0], "{pair:?} from {start}");
         }
         let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
         model.logits(&text[..24], 0);
         let mut alone = model.batch(&[(text, 24)]);
         alone.states.clear_writes();
-        let row = model.decoder.guess(&mut model.backend, &alone, true).unwrap().whole_row(0).unwrap().to_vec();
-        assert!(row != model.guess(&[text])[0], "{pair:?}: the model's step has computed the draft model");
+        let row = model.decoder.propose(&mut model.backend, &alone, true).unwrap().whole_row(0).unwrap().to_vec();
+        assert!(row != model.propose(&[text])[0], "{pair:?}: the model's step has computed the draft model");
     }
 }
 
-/// A draft model with windows is computed by each step: one without logits stores what is guessed with, and so does one
-/// that was interrupted and came again.
+/// A draft model with windows is computed by each step. A step without logits stores the keys and values for drafting.
+/// So does a step that was interrupted and repeated.
 #[test]
 fn prompts_and_interrupted_steps_store_all() {
     let pair = ["gemma2", "gemma3"];
     let (mut model, text, _) = load_pair(cpu(), pair, KvCacheDtype::F16);
     model.logits(&text[..20], 0);
-    let expected = model.guess(&[&text[..21]]);
+    let expected = model.propose(&[&text[..21]]);
     let mut interrupted = 0;
     for micros in (0..20).map(|i| 25 * i) {
         let (mut model, ..) = load_pair(cpu(), pair, KvCacheDtype::F16);
@@ -260,14 +261,14 @@ fn prompts_and_interrupted_steps_store_all() {
         let mut batch = model.batch(&[(&text[..20], 0)]);
         batch.logits_indices.clear();
         let needs = crate::selection::Needs { logits: true, hidden: false };
-        model.decoder.launch(&mut model.backend, &batch, needs).unwrap();
-        assert!(model.guess(&[&text[..21]]) == expected, "after {micros} us");
+        model.decoder.launch(&mut model.backend, &batch, &Images::new(), needs).unwrap();
+        assert!(model.propose(&[&text[..21]]) == expected, "after {micros} us");
     }
     assert!(interrupted > 0, "the first one has no time at all");
 }
 
-/// The draft model's keys and values are in the blocks of the groups that attend to the same tokens, and it has no part
-/// in states: a model without such has none with it either. What is budgeted is what is taken.
+/// The draft model's keys and values are in the groups of layers that attend to the same tokens. It adds no states to a
+/// model without states. The budget equals the allocated memory.
 #[test]
 fn a_draft_model_is_part_of_the_plan() {
     let machine = Machine::new("draft_budget", 1 << 20);
@@ -294,9 +295,9 @@ fn a_draft_model_is_part_of_the_plan() {
     }
 }
 
-/// Each model that cannot guess is refused by an error that says why.
+/// Each model that cannot draft is refused with an error that gives the reason.
 #[test]
-fn models_that_cannot_guess_are_refused() {
+fn models_that_cannot_draft_are_refused() {
     let refusal = |main: &TempFile, draft: &TempFile, max_model_len: Option<usize>| {
         let error = spec_of(&open([main, draft]), max_model_len).unwrap_err();
         let Error::InvalidRequest { what, .. } = &error else { panic!("{error}") };
@@ -308,7 +309,7 @@ fn models_that_cannot_guess_are_refused() {
     let [qwen3, qwen2, gemma3, llama] = ["qwen3", "qwen2", "gemma3", "llama3_ropescale"].map(golden);
     let bert = testdata::file("embedding/bert.gguf");
     let states = of_vocabulary(&golden("qwen35moe"), &golden("granitehybrid"));
-    // Both have 640 tokens, which are called otherwise.
+    // Both have 640 tokens with different texts.
     assert!(refusal(&qwen3, &llama, None).contains("vocabulary; its token "));
     assert!(refusal(&llama, &qwen3, Some(256)).contains("vocabulary; its token "));
     assert!(refusal(&qwen3, &golden("glm4"), None).contains("it has 448 tokens, the model 640"));
@@ -316,13 +317,13 @@ fn models_that_cannot_guess_are_refused() {
     assert!(refusal(&golden("granitehybrid"), &states, Some(64)).contains("qwen35moe carries recurrent states"));
     assert!(refusal(&qwen3, &bert, None).contains("this one attends in both directions"));
     assert!(refusal(&bert, &qwen3, None).contains("the model attends in both directions"));
-    // Llama's file is for 512 tokens.
+    // Llama's file has a context of 512 tokens.
     let short = of_vocabulary(&qwen2, &llama);
     let error = refusal(&llama, &short, None);
     assert!(error.contains("for 512 tokens") && error.contains("made for 256: set max_model_len"), "{error}");
     spec_of(&open([&llama, &short]), Some(256)).unwrap();
     assert!(refusal(&llama, &short, Some(257)).contains("for 257 tokens"));
-    // A file without a list of tokens can be compared with none that has one.
+    // A file without a token list cannot be compared with a file that has one.
     let without = |key: &str, value: &Value| (!key.starts_with("tokenizer.")).then(|| value.clone());
     let nameless = rewritten(&qwen2, 0, without);
     assert!(refusal(&qwen3, &nameless, None).contains("its file has no list of tokens"));

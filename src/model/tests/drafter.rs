@@ -1,16 +1,17 @@
-//! Guesses of the block that a file has for them, against those of transformers' NextN block.
+//! Draft tokens of the MTP block, compared with those of transformers' NextN block.
 
 use std::cmp::Reverse;
 
-use super::nextn::right_guesses;
+use super::nextn::right_drafts;
 use super::states::argmax;
 use super::{CpuModel, MAX_TOKENS, Model, distance, load_spec, load_with_kv, max_abs, tokens};
 use crate::Error;
 use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, Loader};
-use crate::batch::{Batch, TO_GUESS};
+use crate::batch::{Batch, TO_DRAFT};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
+use crate::model::vision::Images;
 use crate::model::{ModelSpec, ModelTensors};
 use crate::selection::Needs;
 use crate::testdata;
@@ -29,15 +30,16 @@ fn load(dtype: KvCacheDtype) -> CpuModel {
 }
 
 impl<B: Backend> Model<B> {
-    /// Logits of the guesses behind the last token of each of these sequences, whose other tokens were computed.
-    pub(super) fn guess(&mut self, seqs: &[&[u32]]) -> Vec<Vec<f32>> {
+    /// Returns the logits of the draft tokens after the last token of each sequence. Their other tokens must be
+    /// computed.
+    pub(super) fn propose(&mut self, seqs: &[&[u32]]) -> Vec<Vec<f32>> {
         let batch = self.first(&(0..).zip(seqs).map(|(seq, tokens)| (seq, *tokens, 1)).collect::<Vec<_>>());
-        let mut rows = self.decoder.guess(&mut self.backend, &batch, true).unwrap();
+        let mut rows = self.decoder.propose(&mut self.backend, &batch, true).unwrap();
         (0..seqs.len()).map(|row| rows.whole_row(row).unwrap().to_vec()).collect()
     }
 
-    /// Lists what is computed to guess so many tokens behind each of these sequences, which have these numbers: its
-    /// last token, and ahead of it all others where the draft model may lack them.
+    /// Returns the batch that starts drafting after each of these numbered sequences. It has their last tokens, after
+    /// all other tokens if the draft model may lack these.
     fn first(&self, seqs: &[(usize, &[u32], usize)]) -> Batch {
         let mut longest_first = seqs.to_vec();
         longest_first.sort_by_key(|&(.., count)| Reverse(count));
@@ -50,22 +52,22 @@ impl<B: Backend> Model<B> {
         batch
     }
 
-    /// Guesses of so many tokens behind each of these sequences, of which all tokens but the last were computed.
+    /// Drafts the given number of tokens after each of these sequences. All tokens but the last must be computed.
     pub(super) fn draft(&mut self, seqs: &[(&[u32], usize)]) -> Vec<Vec<u32>> {
         let texts: Vec<Vec<u32>> =
-            seqs.iter().map(|(tokens, count)| [*tokens, &vec![TO_GUESS; *count]].concat()).collect();
+            seqs.iter().map(|(tokens, count)| [*tokens, &vec![TO_DRAFT; *count]].concat()).collect();
         let parts: Vec<(&[u32], usize)> =
             texts.iter().zip(seqs).map(|(text, (tokens, _))| (&text[..], tokens.len() - 1)).collect();
         let mut batch = self.batch(&parts);
-        let guessed: Vec<_> = (0..).zip(seqs).map(|(seq, (tokens, count))| (seq, *tokens, *count)).collect();
-        let first = self.first(&guessed);
+        let drafted: Vec<_> = (0..).zip(seqs).map(|(seq, (tokens, count))| (seq, *tokens, *count)).collect();
+        let first = self.first(&drafted);
         self.decoder.draft(&mut self.backend, &mut batch, &first).unwrap();
         (0..seqs.len()).map(|seq| batch.token_ids[batch.tokens_of(seq)][1..].to_vec()).collect()
     }
 }
 
-/// Compares guesses behind each token of the golden text, and the model's own logits, with the golden ones.
-pub(super) fn check_guesses<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
+/// Compares the draft tokens after each token of the golden text, and the model's logits, with the golden ones.
+pub(super) fn check_drafts<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
     let z = testdata::npz(NAME);
     let (tokens, expected, last) = (tokens(&z), z.f32("logits"), z.f32("mtp_logits_last8"));
     let mut model = load_on(loader, dtype);
@@ -74,47 +76,47 @@ pub(super) fn check_guesses<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f3
     for end in 1..tokens.len() {
         let row = model.logits(&tokens[..end], end - 1);
         error = error.max(distance(&row, &expected[(end - 1) * vocab..end * vocab]).0);
-        got.extend(model.guess(&[&tokens[..=end]]).concat());
+        got.extend(model.propose(&[&tokens[..=end]]).concat());
     }
     let first = got.len() - last.len();
-    let of_guesses = distance(&got[first..], &last).0 / max_abs(&last);
-    println!("{of_guesses:.2e} of the largest logit of guesses, {:.2e} of the model", error / max_abs(&expected));
-    assert!(of_guesses < bound && error / max_abs(&expected) < bound, "{of_guesses:.2e}, {error:.2e}");
+    let of_drafts = distance(&got[first..], &last).0 / max_abs(&last);
+    println!("{of_drafts:.2e} of the largest logit of draft tokens, {:.2e} of the model", error / max_abs(&expected));
+    assert!(of_drafts < bound && error / max_abs(&expected) < bound, "{of_drafts:.2e}, {error:.2e}");
     let tokens: Vec<i32> = got.chunks(vocab).map(|row| argmax(row) as i32).collect();
     assert_eq!(tokens, z.i32("mtp_argmax"));
 }
 
-/// The guess behind a prompt of which no logits were wanted is the golden one.
+/// The draft token after a prompt without requested logits is the golden one.
 #[test]
-fn golden_guess_behind_a_prompt() {
+fn golden_draft_behind_a_prompt() {
     let z = testdata::npz(NAME);
     let (tokens, last) = (tokens(&z), z.f32("mtp_logits_last8"));
     let mut model = load(KvCacheDtype::F32);
     let mut batch = model.batch(&[(&tokens[..tokens.len() - 1], 0)]);
     batch.logits_indices.clear();
-    model.decoder.launch(&mut model.backend, &batch, Needs { logits: true, hidden: false }).unwrap();
+    model.decoder.launch(&mut model.backend, &batch, &Images::new(), Needs { logits: true, hidden: false }).unwrap();
     model.decoder.collect(&mut model.backend).unwrap();
-    let guess = model.guess(&[&tokens]).concat();
-    let error = distance(&guess, &last[last.len() - guess.len()..]).0 / max_abs(&last);
+    let draft = model.propose(&[&tokens]).concat();
+    let error = distance(&draft, &last[last.len() - draft.len()..]).0 / max_abs(&last);
     assert!(error < 1e-3, "{error:.2e} of the largest logit");
 }
 
 #[test]
-fn golden_guesses() {
-    check_guesses(CpuLoader::new(2, MAX_TOKENS).unwrap(), KvCacheDtype::F32, 1e-3);
+fn golden_drafts() {
+    check_drafts(CpuLoader::new(2, MAX_TOKENS).unwrap(), KvCacheDtype::F32, 1e-3);
 }
 
-/// The model's logits have the same bits with the block as without, and guesses do not depend on how the text was cut
-/// or on what was computed beside it.
+/// The model's logits are bitwise equal with and without the block. Drafts do not depend on chunking or on other
+/// sequences.
 #[test]
-fn guesses_are_the_same_in_pieces_and_beside_others() {
+fn drafts_are_the_same_in_pieces_and_beside_others() {
     let tokens = tokens(&testdata::npz(NAME));
     let mut model = load(KvCacheDtype::F16);
     let whole = model.logits(&tokens[..40], 0);
     assert!(whole == load_with_kv(&format!("{NAME}.gguf"), KvCacheDtype::F16).logits(&tokens[..40], 0));
-    let expected = model.guess(&[&tokens[..41]]).concat();
+    let expected = model.propose(&[&tokens[..41]]).concat();
     let drafts = model.draft(&[(&tokens[..41], 4)]);
-    assert!(expected.iter().all(|logit| logit.is_finite()) && drafts[0].iter().all(|token| *token != TO_GUESS));
+    assert!(expected.iter().all(|logit| logit.is_finite()) && drafts[0].iter().all(|token| *token != TO_DRAFT));
     assert_eq!(drafts[0][0], argmax(&expected));
     let other = &tokens[..4];
     let mut model_of_other = load(KvCacheDtype::F16);
@@ -123,11 +125,11 @@ fn guesses_are_the_same_in_pieces_and_beside_others() {
     for cuts in [vec![1, 2, 17, 18, 31, 40], (1..=40).collect()] {
         let mut start = 0;
         for end in cuts {
-            // Another text is beside it, at another place.
+            // Another text runs beside it, at another position.
             model.step(&[(&tokens[..end], start), (&tokens[..3], 0)]).unwrap();
             start = end;
         }
-        let together = model.guess(&[&tokens[..41], other]);
+        let together = model.propose(&[&tokens[..41], other]);
         assert!(together[0] == expected);
         // The longest gap is not the first one.
         let [of_text, of_other] = &model.draft(&[(&tokens[..41], 2), (other, 4)])[..] else { panic!("two texts") };
@@ -135,9 +137,9 @@ fn guesses_are_the_same_in_pieces_and_beside_others() {
     }
 }
 
-/// A text that goes on with other tokens than were guessed is as if nothing had been guessed.
+/// After wrong drafts, a text continues as if nothing had been drafted.
 #[test]
-fn wrong_guesses_leave_no_trace() {
+fn wrong_drafts_leave_no_trace() {
     let tokens = tokens(&testdata::npz(NAME));
     let (mut model, mut plain) = (load(KvCacheDtype::F16), load(KvCacheDtype::F16));
     for (start, end) in [(0, 14), (14, 15), (15, 19), (19, 20)] {
@@ -148,12 +150,12 @@ fn wrong_guesses_leave_no_trace() {
     assert_eq!(with, without);
 }
 
-/// A block that is made so guesses what the model says, in each architecture that may have one, also several tokens
-/// ahead.
+/// A suitably made block proposes the model's tokens, also several tokens ahead. Covers each architecture with MTP
+/// blocks.
 #[test]
-fn a_block_that_is_made_right_guesses_right() {
+fn a_block_that_is_made_right_drafts_right() {
     for name in ["glm4moe", "qwen35", "qwen35_mtp", "qwen35moe", "qwen3next"] {
-        let file = right_guesses(name);
+        let file = right_drafts(name);
         let gguf = GgufFile::open(&file.0).unwrap();
         let spec = ModelSpec::with_drafter(&gguf, None).unwrap();
         let mut model = load_spec(CpuLoader::new(2, MAX_TOKENS).unwrap(), &gguf, &spec, KvCacheDtype::F16).unwrap();
@@ -164,20 +166,20 @@ fn a_block_that_is_made_right_guesses_right() {
             let vocab = logits.len() / (text.len() - start);
             start = text.len();
             text.push(argmax(&logits[logits.len() - vocab..]));
-            let guesses = model.draft(&[(&text, 3)]).concat();
+            let proposed = model.draft(&[(&text, 3)]).concat();
             let mut ahead = text.clone();
-            for guess in guesses {
+            for draft in proposed {
                 let logits = model.logits(&ahead, ahead.len() - 1);
-                assert_eq!(guess, argmax(&logits), "{name}: behind {ahead:?}");
-                ahead.push(guess);
+                assert_eq!(draft, argmax(&logits), "{name}: behind {ahead:?}");
+                ahead.push(draft);
             }
         }
     }
 }
 
-/// A step asks for guesses behind its first token and nowhere else.
+/// Only the tokens after a step's first token may be drafted.
 #[test]
-fn guesses_elsewhere_are_refused() {
+fn drafts_elsewhere_are_refused() {
     let tokens = tokens(&testdata::npz(NAME));
     let mut model = load(KvCacheDtype::F16);
     model.logits(&tokens[..9], 0);
@@ -186,16 +188,16 @@ fn guesses_elsewhere_are_refused() {
         model.decoder.draft(&mut model.backend, &mut batch, &Batch::default()).map(|()| batch)
     };
     let text = |end: &[u32]| [&tokens[..9], end].concat();
-    // The last ones stand where they may, and what they follow is not computed.
-    for (end, start) in [(&[5, 6, TO_GUESS][..], 9), (&[TO_GUESS], 9), (&[5, TO_GUESS, 7], 9), (&[5, TO_GUESS], 9)] {
+    // The last case has its `TO_DRAFT` in an allowed place, but the token before it is not computed.
+    for (end, start) in [(&[5, 6, TO_DRAFT][..], 9), (&[TO_DRAFT], 9), (&[5, TO_DRAFT, 7], 9), (&[5, TO_DRAFT], 9)] {
         assert!(matches!(draft(&text(end), start), Err(Error::Internal { .. })), "{end:?}");
     }
     let untouched = draft(&text(&[5, 6]), 9).unwrap();
     assert_eq!(untouched.token_ids, [5, 6]);
 }
 
-/// Without its guesses the block takes no memory. With them it is one more layer of keys and values, and a file that
-/// has none is an error that says so.
+/// Without drafting, the block takes no memory. With drafting, it adds one layer of keys and values. A file without a
+/// block is an error that says so.
 #[test]
 fn the_block_is_there_where_it_is_wanted() {
     let open = |name: &str| testdata::file(&format!("arch/{name}.gguf"));

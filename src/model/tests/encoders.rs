@@ -1,50 +1,60 @@
-//! Vectors of models that attend in both directions, against those of transformers.
+//! Embeddings of bidirectional models, compared with those of transformers.
 
 use super::hidden::unit;
-use super::{CpuLoader, MAX_TOKENS, Model, distance, load_on};
+use super::{CpuLoader, MAX_TOKENS, Model, distance, load_tensors};
 use crate::backend::cpu::Isa;
 use crate::backend::{Backend, Loader};
 use crate::config::{KvCacheDtype, Pooling};
+use crate::gguf::GgufFile;
+use crate::model::{Head, ModelSpec, ModelTensors};
 use crate::selection::Wanted;
 use crate::testdata;
 
-/// Hidden states of prompts that are computed together.
+/// Returns the hidden states of prompts that are computed together.
 pub(super) fn hidden<B: Backend>(model: &mut Model<B>, prompts: &[&[u32]]) -> Vec<Vec<Vec<f32>>> {
     let seqs: Vec<_> = prompts.iter().map(|prompt| (*prompt, 0)).collect();
     let mut rows = model.rows(&seqs, |_| Wanted::Hidden).unwrap().into_iter();
     prompts.iter().map(|prompt| rows.by_ref().take(prompt.len()).collect()).collect()
 }
 
-/// The vector of a prompt, of length 1.
-fn pooled(pooling: Pooling, states: &[Vec<f32>]) -> Vec<f32> {
+/// Returns the normalized embedding of a prompt.
+fn pooled(pooling: Pooling, head: Option<&Head>, states: &[Vec<f32>]) -> Vec<f32> {
     let mean = |i: usize| states.iter().map(|state| f64::from(state[i])).sum::<f64>() / states.len() as f64;
-    match pooling {
-        Pooling::Cls => unit(&states[0]),
-        Pooling::Mean => unit(&(0..states[0].len()).map(|i| mean(i) as f32).collect::<Vec<_>>()),
+    let pooled: Vec<f64> = match pooling {
+        Pooling::Cls => states[0].iter().map(|&x| f64::from(x)).collect(),
+        Pooling::Mean => (0..states[0].len()).map(mean).collect(),
         Pooling::Last | Pooling::Rank => panic!("{pooling:?} of an encoder"),
-    }
+    };
+    let vector = head.map_or_else(|| pooled.clone(), |head| head.apply(&pooled));
+    unit(&vector.iter().map(|&x| x as f32).collect::<Vec<_>>())
 }
 
-/// Compares the vectors of a golden model's sequences with those of transformers: each alone, and several in a step,
-/// where each has the same bits if `exact`.
+/// Compares the embeddings of a golden model's sequences with those of transformers, alone and in a batch. With
+/// `exact`, both are bitwise equal.
 pub(super) fn check_encoder<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, exact: bool) {
     let name = format!("embedding/{name}");
     let z = testdata::npz(&name);
     let (tokens, vectors) = (z.i32("tokens"), z.f32("embeddings"));
     let tokens: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
     let ends = z.i32("offsets");
-    let prompts: Vec<&[u32]> = ends.windows(2).map(|ends| &tokens[ends[0] as usize..ends[1] as usize]).collect();
-    let mut model = load_on(loader, &format!("{name}.gguf"), dtype);
-    let pooling = model.decoder.spec().pooling;
+    let prompts = ends.windows(2).map(|ends| &tokens[ends[0] as usize..ends[1] as usize]);
+    let pairs = prompts.zip(vectors.chunks(z.shape("embeddings")[1])).filter(|(prompt, _)| prompt.len() <= MAX_TOKENS);
+    let (prompts, vectors): (Vec<&[u32]>, Vec<&[f32]>) = pairs.unzip();
+    let gguf = testdata::file(&format!("{name}.gguf"));
+    let gguf = GgufFile::open(&gguf.0).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
+    let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
+    let (pooling, head) = (spec.pooling, tensors.head().unwrap());
+    let mut model = load_tensors(loader, &tensors, dtype).unwrap();
     let (mut worst, mut alone) = (0.0f32, Vec::new());
-    for (prompt, expected) in prompts.iter().zip(vectors.chunks(z.shape("embeddings")[1])) {
+    for (prompt, expected) in prompts.iter().zip(vectors) {
         let states = hidden(&mut model, &[prompt]).remove(0);
-        worst = worst.max(distance(&pooled(pooling, &states), expected).0);
+        worst = worst.max(distance(&pooled(pooling, head.as_ref(), &states), expected).0);
         alone.push(states);
     }
     println!("{name}, {dtype:?} cache: {worst:.2e}");
     assert!(worst < bound, "{name}, {dtype:?} cache: {worst:.2e}");
-    // The first two and the last but one; then as many as a step has room for, the other way round.
+    // The first two and the last but one; then as many as fit into a step, in reverse order.
     for chosen in [vec![0, 1, 4], (0..prompts.len()).rev().collect::<Vec<usize>>()] {
         let mut room = MAX_TOKENS;
         let fits = |&i: &usize| room.checked_sub(prompts[i].len()).map(|left| room = left).is_some();
@@ -61,8 +71,8 @@ pub(super) fn check_encoder<L: Loader>(loader: L, name: &str, dtype: KvCacheDtyp
     }
 }
 
-/// M1: each architecture, each way of pooling that one has, float weights. Keys and values that are rounded to f16 move
-/// the vectors of `modern_bert` by up to 2.4e-3.
+/// M1: each architecture with each pooling that it has, float weights. Rounding keys and values to f16 moves the
+/// vectors of `modern_bert` by up to 2.4e-3.
 #[test]
 fn vectors_are_those_of_transformers() {
     for name in testdata::ENCODERS {
@@ -75,7 +85,7 @@ fn vectors_are_those_of_transformers() {
     }
 }
 
-/// The last token that another sees on either side counts: with one more or one less the vectors are others.
+/// The window ends at the right token on both sides: one token more or less changes the vectors.
 #[test]
 fn windows_end_where_they_should() {
     use crate::batch::GroupKind;
@@ -98,7 +108,7 @@ fn windows_end_where_they_should() {
         })
         .unwrap();
         let states = hidden(&mut model, &[&tokens]).remove(0);
-        let error = distance(&pooled(Pooling::Cls, &states), expected).0;
+        let error = distance(&pooled(Pooling::Cls, None, &states), expected).0;
         assert_eq!(error < 2e-4, is_near, "{wrong}: {error:.2e}");
     }
 }

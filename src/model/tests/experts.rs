@@ -1,5 +1,5 @@
-//! Experts wherever a feed-forward may be: behind a norm, before one, beside attention. The feed-forward of a golden
-//! model is cut into experts whose weights are all one, with a shared expert or without; the logits stay what they are.
+//! Experts in every place of a feed-forward: after a norm, before one, beside attention. The feed-forward of a golden
+//! model is split into experts with equal weights, with or without a shared expert. The logits must not change.
 
 use super::layers::in_float;
 use super::{MAX_MODEL_LEN, MAX_TOKENS, Model, distance, max_abs, tokens, try_load_with};
@@ -14,16 +14,16 @@ use crate::model::spec::{DenseSpec, Ffn, LayerSpec, Norms};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
-/// Norms around the feed-forward; norms behind it alone; a feed-forward beside attention.
+/// Norms around the feed-forward; norms only after it; a feed-forward beside attention.
 const GOLDEN: [&str; 3] = ["gemma2", "olmo2", "cohere2"];
 
-/// How many parts of a layer's feed-forward are experts, all of which serve each row, and how many are the shared one.
-/// Neighbours are of other kinds.
+/// Returns the number of parts of a layer's feed-forward that are experts, and the number that form the shared expert.
+/// Every row uses all experts. Adjacent layers differ.
 fn parts(layer: usize) -> [usize; 2] {
     [[2, 0], [1, 1], [3, 1]][layer % 3]
 }
 
-/// A layer with a feed-forward in parts.
+/// Returns a layer with its feed-forward in parts.
 fn in_parts(layer: &LayerSpec, index: usize, hidden_size: usize) -> LayerSpec {
     let Ffn::Dense(dense) = layer.ffn else { panic!("layer {index} has experts") };
     let [num, shared] = parts(index);
@@ -42,21 +42,22 @@ fn in_parts(layer: &LayerSpec, index: usize, hidden_size: usize) -> LayerSpec {
         choice_bias: false,
         biases: false,
         normalize: true,
-        // The router is zero: of the softmax each expert has an equal share.
+        // The router is zero, so all experts have equal weights in the softmax.
         scale: num as f32,
         router_scale: 1.0,
         output_scales: false,
+        weighs_inputs: false,
     };
     let shared = (shared > 0).then_some(DenseSpec { size: shared * size, ..dense });
     LayerSpec { ffn: Ffn::Experts { experts, shared }, ..layer.clone() }
 }
 
-/// Some columns of each row.
+/// Returns some columns of each row.
 fn columns(data: &[f32], cols: usize, of: std::ops::Range<usize>) -> Vec<f32> {
     data.chunks(cols).flat_map(|row| &row[of.clone()]).copied().collect()
 }
 
-/// The tensors of a feed-forward's matrix in parts.
+/// Returns the tensors of a feed-forward's matrix in parts.
 fn split(index: usize, name: &str, data: &[f32], size: usize, hidden: usize) -> Vec<Tensor> {
     let [num, shared] = parts(index);
     let part = size / (num + shared);
@@ -80,16 +81,13 @@ fn split(index: usize, name: &str, data: &[f32], size: usize, hidden: usize) -> 
     tensors
 }
 
-/// The golden model in F32 with its feed-forwards in parts.
+/// Returns the golden model in F32 with its feed-forwards in parts.
 fn file_of_parts(name: &str) -> TempFile {
     let file = in_float(&testdata::file(&format!("arch/{name}.gguf")), |name| name.contains(".ffn_"));
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     let hidden = spec.hidden_size;
-    let mut writer = Writer::new();
-    for (key, value) in gguf.metadata().iter() {
-        writer = writer.key(key, value);
-    }
+    let mut writer = Writer::with_keys(gguf.metadata());
     let matrices: Vec<(String, usize, &str)> = (0..spec.layers.len())
         .flat_map(|i| ["ffn_gate", "ffn_up", "ffn_down"].map(|name| (of_layer(i, &format!("{name}.weight")), i, name)))
         .collect();
@@ -113,7 +111,8 @@ fn file_of_parts(name: &str) -> TempFile {
     testdata::temp_file("parts.gguf", &writer.bytes())
 }
 
-/// A prompt in one piece, and single tokens of two sequences, each within `bound` of the largest golden logit.
+/// Computes a whole prompt, and single tokens of two sequences. Each must be within `bound` of the golden logits,
+/// relative to the largest.
 pub(super) fn check_experts_in_any_place<L: Loader>(loader: impl Fn() -> L, dtype: KvCacheDtype, bound: f32) {
     for name in GOLDEN {
         let file = file_of_parts(name);
@@ -144,7 +143,7 @@ fn experts_may_be_in_any_place() {
     check_experts_in_any_place(|| CpuLoader::new(2, MAX_TOKENS).unwrap(), KvCacheDtype::F32, 1e-3);
 }
 
-/// The models above have all places that a layer may give its experts.
+/// The models above cover all places of experts in a layer.
 #[test]
 fn the_golden_models_have_all_places() {
     let places = GOLDEN.map(|name| {

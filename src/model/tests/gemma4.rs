@@ -1,4 +1,4 @@
-//! Gemma 4: layers without keys and values of their own, and files that contradict themselves.
+//! Gemma 4: layers that share keys and values, and contradictory files.
 
 use super::{BLOCK, CpuLoader, MAX_TOKENS, distance, load_on, tokens};
 use crate::backend::{KvLayerSpec, Loader};
@@ -6,14 +6,15 @@ use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
+use crate::model::vision::Images;
 use crate::model::{KvGroupSpec, ModelSpec, ModelTensors};
 use crate::selection::Needs;
 use crate::testdata::{self, TempFile};
 
-/// The last three of its six layers have neither keys nor values.
+/// The last three of its six layers have no keys and values.
 const GOLDEN: &str = "arch/gemma4_e";
 
-/// The golden file with another value of a key, or without a tensor.
+/// Returns the golden file with one key changed, or without one tensor.
 fn changed(key: &str, value: Option<Value>, without: &str) -> TempFile {
     let file = testdata::file(&format!("{GOLDEN}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
@@ -28,7 +29,7 @@ fn changed(key: &str, value: Option<Value>, without: &str) -> TempFile {
     testdata::temp_file("gemma4.gguf", &writer.bytes())
 }
 
-/// K10: shared keys and values are in the pool once.
+/// K10: shared keys and values are in the pool only once.
 #[test]
 fn layers_that_share_have_no_part_in_the_pool() {
     let file = testdata::file(&format!("{GOLDEN}.gguf"));
@@ -41,7 +42,7 @@ fn layers_that_share_have_no_part_in_the_pool() {
     assert_eq!(sizes, [Some(2048), Some(2048), Some(4096)]);
 }
 
-/// Each mistake of a file is an error that names the key or the tensor.
+/// Each mistake in a file is an error that names the key or the tensor.
 #[test]
 fn contradictions_are_errors() {
     let u32s = |values: &[u32]| Value::Array(Array::U32(values.to_vec()));
@@ -53,13 +54,17 @@ fn contradictions_are_errors() {
         ("gemma4.attention.head_count_kv", u32s(&[1, 1, 1, 1, 2, 1]), "gives layer 4 2 heads, but layer 1"),
         ("gemma4.attention.sliding_window", Value::U32(0), "is missing or 0"),
         ("gemma4.rope.dimension_count_swa", Value::U32(33), "is 33, expected an even number"),
-        ("gemma4.attention.value_length_swa", Value::U32(16), "is 16 while keys have 32"),
     ];
     for (key, value, problem) in cases {
         let file = changed(key, Some(value), "");
         let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap_err().to_string();
         assert!(error.contains(key) && error.contains(problem), "{key}: {error}");
     }
+    let file = changed("gemma4.attention.value_length_swa", Some(Value::U32(16)), "");
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
+    let error = ModelTensors::collect(&gguf, &spec).unwrap_err().to_string();
+    assert!(error.contains("blk.0.attn_v.weight"), "{error}");
     for name in ["per_layer_token_embd.weight", "blk.3.inp_gate.weight", "blk.4.post_norm.weight"] {
         let file = changed("", None, name);
         let gguf = GgufFile::open(&file.0).unwrap();
@@ -67,7 +72,7 @@ fn contradictions_are_errors() {
         let error = ModelTensors::collect(&gguf, &spec).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("missing"), "{error}");
     }
-    // Inputs of layers without the key that says so would be left out in silence.
+    // Without the key, per-layer inputs would silently be left out.
     let file = changed("gemma4.embedding_length_per_layer_input", Some(Value::U32(0)), "");
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
@@ -75,8 +80,8 @@ fn contradictions_are_errors() {
     assert!(error.contains("is not a tensor of a gemma4 model"), "{error}");
 }
 
-/// A step of which no logits are wanted ends with the last layer that stores keys and values; the steps after it find
-/// all of them.
+/// A step without requested logits ends with the last layer that stores keys and values. The steps after it find all of
+/// them.
 pub(super) fn check_steps_without_logits<L: Loader>(loader: impl Fn() -> L, bound: f32) {
     for name in [GOLDEN, "arch/gemma4_dense"] {
         let z = testdata::npz(name);
@@ -86,8 +91,11 @@ pub(super) fn check_steps_without_logits<L: Loader>(loader: impl Fn() -> L, boun
         for cut in [1, 17, 40] {
             let mut batch = model.batch(&[(&tokens[..cut], 0)]);
             batch.logits_indices.clear();
-            model.decoder.launch(&mut model.backend, &batch, Needs { logits: true, hidden: false }).unwrap();
-            model.decoder.select(&mut model.backend, &[]).unwrap();
+            model
+                .decoder
+                .launch(&mut model.backend, &batch, &Images::new(), Needs { logits: true, hidden: false })
+                .unwrap();
+            model.decoder.select(&mut model.backend, 0..0, &[]).unwrap();
             model.decoder.collect(&mut model.backend).unwrap();
             let (error, _) = distance(&model.logits(&tokens, cut), &expected[cut * vocab..]);
             assert!(error < bound, "{name}, {cut} tokens before: {error:.2e}");

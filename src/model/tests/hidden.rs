@@ -1,4 +1,4 @@
-//! Hidden states after the output norm: what embeddings are made of.
+//! Hidden states after the output norm, from which embeddings are computed.
 
 use super::{CpuLoader, MAX_TOKENS, load_on, max_abs};
 use crate::backend::Loader;
@@ -11,8 +11,8 @@ pub(super) fn unit(vector: &[f32]) -> Vec<f32> {
     vector.iter().map(|&x| (f64::from(x) / length) as f32).collect()
 }
 
-/// Compares the last tokens' hidden states, as units, with those of transformers: of whole prompts, and of decode steps
-/// (recorded ones, where the device records) beside a sequence that wants logits.
+/// Compares the last tokens' normalized hidden states with those of transformers. Covers whole prompts, and decode
+/// steps beside a sequence that requests logits. Devices with graph capture run captured steps.
 pub(super) fn check_hidden<L: Loader>(loader: L, bound: f32) {
     let name = "embedding/qwen3_embedding";
     let z = testdata::npz(name);
@@ -28,7 +28,7 @@ pub(super) fn check_hidden<L: Loader>(loader: L, bound: f32) {
         let n = prompt.len();
         let hidden = model.rows(&[(prompt, 0)], |_| Wanted::Hidden).unwrap();
         close("a prompt", &hidden[n - 1]);
-        // Nothing that a step brings beside them changes them.
+        // Other results of a step do not change them.
         let logits = model.rows(&[(prompt, 0)], |_| Wanted::Row).unwrap();
         let of_row = |row: usize| if row.is_multiple_of(2) { Wanted::Row } else { Wanted::Hidden };
         for (row, got) in model.rows(&[(prompt, 0)], of_row).unwrap().iter().enumerate() {

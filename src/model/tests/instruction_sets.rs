@@ -1,10 +1,10 @@
-//! One result on every machine: what `scripts/test_aarch64.sh` compares between x86-64 and aarch64.
+//! One result on every machine. `scripts/test_aarch64.sh` compares it between x86-64 and aarch64.
 
 use super::*;
 use crate::backend::cpu::Isa;
 
-/// The logits of golden models have the same bits on every instruction set of this CPU. Their digest is printed: that
-/// of another architecture must be the same.
+/// The logits of golden models are bitwise equal on every instruction set of this CPU. The test prints their digest,
+/// which must be equal on other architectures.
 #[test]
 fn logits_have_the_same_bits_on_every_instruction_set() {
     let names = [

@@ -1,4 +1,4 @@
-//! Files with latent attention whose tensors or keys this version does not run are errors that say which.
+//! Errors for latent attention files with tensors or keys that this version does not support.
 
 use crate::backend::conformance::bytes_of;
 use crate::backend::{ExpertGroups, KvLayerSpec};
@@ -12,7 +12,7 @@ use crate::testdata::{self, TempFile};
 
 const GOLDEN: &str = "arch/deepseek2.gguf";
 
-/// The golden model's keys, some of them changed, its tensors, and `more`.
+/// Returns a file of the golden model's keys, some of them changed, its tensors, and the tensor `more`.
 fn file(changed: &[(&str, Value)], more: Option<&str>) -> TempFile {
     let file = testdata::file(GOLDEN);
     let gguf = GgufFile::open(&file.0).unwrap();
@@ -36,7 +36,7 @@ fn refusal(changed: &[(&str, Value)], more: Option<&str>) -> String {
     ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap_err().to_string()
 }
 
-/// The cache has one row a token and layer, as long as the latent and the key behind it; experts are of two groups.
+/// The cache has one row per token and layer, with the latent and the key after it. Experts are in two groups.
 #[test]
 fn rows_and_groups_are_those_of_the_file() {
     let file = file(&[], None);

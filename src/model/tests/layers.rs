@@ -1,5 +1,5 @@
-//! Layers of one model that differ. To the second layer of a golden model heads and feed-forward columns are added
-//! whose weights are zero: it has another shape than the first one, and the logits are the same.
+//! Models with uneven layers. The second layer of a golden model gets additional heads and feed-forward columns with
+//! zero weights. Its shape then differs from the first layer's, and the logits must not change.
 
 use super::{MAX_TOKENS, Model, distance, max_abs, tokens, try_load_file};
 use crate::backend::Loader;
@@ -12,11 +12,11 @@ use crate::quant::{self, GgmlType};
 use crate::testdata::{self, TempFile};
 
 const GOLDEN: &str = "arch/llama3_ropescale";
-/// Columns that the second layer's feed-forward has besides.
+/// Additional columns of the second layer's feed-forward.
 const MORE_COLUMNS: usize = 128;
 
-/// The golden model with other values of some keys, and other tensors where `pad` gives one: `(rows, columns)` of zeros
-/// to add to a matrix of F16.
+/// Returns the golden model with some keys changed, and with matrices padded. `pad` returns the `(rows, columns)` of
+/// zeros to add to a matrix of F16.
 fn changed(keys: &[(&str, Value)], pad: impl Fn(&str) -> (usize, usize)) -> TempFile {
     let file = testdata::file(&format!("{GOLDEN}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
@@ -43,13 +43,10 @@ fn changed(keys: &[(&str, Value)], pad: impl Fn(&str) -> (usize, usize)) -> Temp
     testdata::temp_file("layers.gguf", &writer.bytes())
 }
 
-/// A model's file with the tensors that `is_wanted` accepts, by their names, in F32.
+/// Returns a model's file with the tensors whose names `is_wanted` accepts in F32.
 pub(super) fn in_float(file: &TempFile, is_wanted: impl Fn(&str) -> bool) -> TempFile {
     let gguf = GgufFile::open(&file.0).unwrap();
-    let mut writer = Writer::new();
-    for (key, value) in gguf.metadata().iter() {
-        writer = writer.key(key, value);
-    }
+    let mut writer = Writer::with_keys(gguf.metadata());
     for info in gguf.tensors() {
         let view = gguf.view(info);
         let is_wanted = is_wanted(&info.name);
@@ -70,7 +67,7 @@ fn per_layer(values: [u32; 2]) -> Value {
     Value::Array(Array::U32(values.to_vec()))
 }
 
-/// Twice the heads, and a wider feed-forward, in the second layer.
+/// Returns a file with twice the heads, and a wider feed-forward, in the second layer.
 fn uneven_layers() -> TempFile {
     let keys = [
         ("llama.attention.head_count", per_layer([4, 8])),
@@ -87,13 +84,13 @@ fn uneven_layers() -> TempFile {
     })
 }
 
-/// A prompt in one piece, then single tokens of two sequences, each within `bound` of the golden logits.
+/// Computes a whole prompt, then single tokens of two sequences. Each must be within `bound` of the golden logits.
 pub(super) fn check_uneven_layers<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
     let file = uneven_layers();
     let z = testdata::npz(GOLDEN);
     let (tokens, expected) = (tokens(&z), z.f32("logits"));
     let mut model: Model<L::Backend> = try_load_file(loader, &file, dtype).unwrap();
-    // They attend to the same tokens: a block of theirs holds keys and values of both shapes.
+    // They attend to the same tokens, so a block of theirs holds keys and values of both shapes.
     let [group] = &model.decoder.spec().kv_groups[..] else { panic!("more groups than one") };
     assert_ne!(group.layers[0], group.layers[1]);
     let vocab = expected.len() / tokens.len();
@@ -118,7 +115,7 @@ fn layers_may_differ() {
     }
 }
 
-/// A key is one value for all layers or one for each: anything else is an error that names it.
+/// A key has one value for all layers or one per layer. Anything else is an error that names it.
 #[test]
 fn arrays_that_are_not_of_the_layers_are_errors() {
     let cases = [
@@ -133,7 +130,7 @@ fn arrays_that_are_not_of_the_layers_are_errors() {
         let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap_err().to_string();
         assert!(error.contains(key) && error.contains(problem), "{error}");
     }
-    // An array of equal values says the same as one value for all layers.
+    // An array of equal values means the same as one value for all layers.
     let same = changed(&[("llama.attention.head_count", per_layer([4, 4]))], |_| (0, 0));
     let spec = ModelSpec::from_gguf(&GgufFile::open(&same.0).unwrap(), None).unwrap();
     assert_eq!(spec.kv_groups.len(), 1);

@@ -1,22 +1,29 @@
-//! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
+//! Golden logits of the whole path (file, weights, kernels, cache), against transformers in float32; here on the CPU.
 
 mod deep;
 pub(crate) mod draft_model;
 mod drafter;
 mod encoders;
 mod experts;
+mod fused;
 mod gemma4;
+mod golden;
 mod gpu;
+mod gpu_captures;
 mod gpu_encoders;
 mod gpu_feed;
 mod gpu_fp8;
 mod hidden;
+mod images;
 mod instruction_sets;
+mod keys;
 mod latent;
 mod layers;
 mod nemotron;
 pub(crate) mod nextn;
+mod placement;
 pub(crate) mod rankers;
+mod rows;
 mod states;
 
 use std::path::PathBuf;
@@ -27,17 +34,18 @@ use crate::backend::{Backend, LinearPart, Loader, MemoryLedger};
 use crate::batch::{Batch, GroupTables, NO_STATE, StateWrite};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
+use crate::model::vision::Images;
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;
-use crate::selection::{Needs, Wanted, Wish};
+use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::tensor::TensorView;
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
 
 const BLOCK: usize = 16;
 const MAX_TOKENS: usize = 64;
-/// States of a sequence in turn, so that a step that is repeated finds the state that it began with; and of the most
-/// sequences.
+/// A sequence uses this many state slots in turn, so that a repeated step finds its initial state. `NUM_STATES` has
+/// room for 16 sequences.
 const STATES_IN_TURN: usize = 3;
 const NUM_STATES: usize = 16 * STATES_IN_TURN;
 /// The longest sequence of most tests, for models whose RoPE depends on it.
@@ -70,7 +78,7 @@ fn try_load_file<L: Loader>(loader: L, file: &TempFile, dtype: KvCacheDtype) -> 
     try_load_with(loader, file, dtype, Some(MAX_MODEL_LEN), |_| {})
 }
 
-/// `change`: what is to be otherwise than the file's keys say.
+/// `change` edits the spec that was read from the file's keys.
 fn try_load_with<L: Loader>(
     loader: L,
     file: &TempFile,
@@ -93,63 +101,78 @@ fn load_spec<L: Loader>(
     load_tensors(loader, &ModelTensors::collect(gguf, spec).unwrap(), dtype)
 }
 
-fn load_tensors<L: Loader>(
+fn load_tensors<L: Loader>(loader: L, tensors: &ModelTensors<'_>, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
+    let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
+    load_within(loader, tensors, dtype, limits)
+}
+
+fn load_within<L: Loader>(
     mut loader: L,
     tensors: &ModelTensors<'_>,
     dtype: KvCacheDtype,
+    limits: DecoderLimits,
 ) -> Result<Model<L::Backend>> {
     let spec = tensors.spec;
-    let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
     let kv_layers = spec.kv_layers(&vec![544; spec.kv_groups.len()], BLOCK, dtype);
     let pools = (&kv_layers[..], &spec.state_layers(NUM_STATES)[..]);
     let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pools, None)?;
     let mut backend = loader.finish()?;
-    decoder.rehearse(&mut backend)?;
+    decoder.warm_up(&mut backend)?;
     Ok(Model { backend, decoder })
 }
 
 impl<B: Backend> Model<B> {
-    /// Logits of `tokens[start..]` of a sequence.
+    /// Returns the logits of `tokens[start..]` of a sequence.
     fn logits(&mut self, tokens: &[u32], start: usize) -> Vec<f32> {
         self.step(&[(tokens, start)]).unwrap()
     }
 
-    /// Logits of a sequence of any length, in steps of `MAX_TOKENS`.
+    /// Returns the logits of a sequence of any length, in steps of `MAX_TOKENS`.
     fn logits_in_steps(&mut self, tokens: &[u32]) -> Vec<f32> {
         let starts = (0..tokens.len()).step_by(MAX_TOKENS);
         starts.flat_map(|start| self.logits(&tokens[..tokens.len().min(start + MAX_TOKENS)], start)).collect()
     }
 
-    /// Logits of the new tokens of several sequences, each as `logits`. A sequence's blocks are never contiguous, and
-    /// other ones in each KV group.
+    /// Returns the logits of the new tokens of several sequences. The blocks of a sequence are never contiguous, and
+    /// differ between KV groups.
     fn step(&mut self, seqs: &[(&[u32], usize)]) -> Result<Vec<f32>> {
         Ok(self.rows(seqs, |_| Wanted::Row)?.concat())
     }
 
-    /// Gives what is wanted of each new token of several sequences: its logits, or its hidden state.
+    /// Returns the logits or the hidden state of each new token of several sequences.
     fn rows(&mut self, seqs: &[(&[u32], usize)], wanted: impl Fn(usize) -> Wanted) -> Result<Vec<Vec<f32>>> {
         let batch = self.batch(seqs);
-        let n = batch.token_ids.len();
-        let wishes: Vec<Wish<'_>> = (0..n).map(|row| wanted(row).into()).collect();
-        let wants = |hidden| (0..n).any(|row| (wanted(row) == Wanted::Hidden) == hidden);
-        let needs = Needs { logits: wants(false), hidden: wants(true) };
-        self.decoder.launch(&mut self.backend, &batch, needs)?;
-        self.decoder.select(&mut self.backend, &wishes)?;
-        let mut rows = self.decoder.collect(&mut self.backend)?;
-        let row = |row: usize| match wanted(row) {
-            Wanted::Hidden => rows.hidden(row).map(<[f32]>::to_vec),
-            _ => rows.whole_row(row).map(<[f32]>::to_vec),
-        };
-        (0..n).map(row).collect()
+        self.rows_of(&batch, wanted)
     }
 
-    /// A step of the new tokens of several sequences, of each of which a row is wanted.
+    /// Returns the requested result of each row that a step names.
+    fn rows_of(&mut self, batch: &Batch, wanted: impl Fn(usize) -> Wanted) -> Result<Vec<Vec<f32>>> {
+        let n = batch.logits_indices.len();
+        let wants = |hidden| (0..n).any(|row| (wanted(row) == Wanted::Hidden) == hidden);
+        let needs = Needs { logits: wants(false), hidden: wants(true) };
+        self.decoder.launch(&mut self.backend, batch, &Images::new(), needs)?;
+        let (mut all, most) = (Vec::new(), self.decoder.rows_at_once());
+        for start in (0..n.max(1)).step_by(most) {
+            let piece = start..n.min(start + most);
+            let sampling_requests: Vec<SamplingRequest<'_>> = piece.clone().map(|row| wanted(row).into()).collect();
+            self.decoder.select(&mut self.backend, piece.clone(), &sampling_requests)?;
+            let mut rows = self.decoder.collect(&mut self.backend)?;
+            for row in piece {
+                let is_hidden = wanted(row) == Wanted::Hidden;
+                let values = if is_hidden { rows.hidden(row - start)? } else { rows.whole_row(row - start)? };
+                all.push(values.to_vec());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns a step of the new tokens of several sequences, with a row for each token.
     fn batch(&self, seqs: &[(&[u32], usize)]) -> Batch {
         self.batch_of(&(0..).zip(seqs).map(|(seq, &(tokens, start))| (seq, tokens, start)).collect::<Vec<_>>())
     }
 
-    /// Such a step of the sequences with these numbers, which say where their blocks are.
+    /// Returns such a step of numbered sequences. The number determines a sequence's blocks.
     fn batch_of(&self, seqs: &[(usize, &[u32], usize)]) -> Batch {
         let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
         let empty = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
@@ -181,8 +204,8 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Checks that a load takes what was budgeted before it, to the byte, beside a margin of 256 MiB. `look` is shown what
-/// it took while the model is there.
+/// Checks that a load allocates exactly its budget, beside a margin of 256 MiB. `look` gets the allocated amounts while
+/// the model exists.
 fn check_budget<L: Loader>(loader: L, name: &str, available: u64, look: impl FnOnce(MemoryLedger)) {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
@@ -212,7 +235,7 @@ fn check_budget_of<L: Loader>(
     drop(decoder);
 }
 
-/// A root folder in which the system says that this much memory is available.
+/// A root folder in which the system reports this amount of available memory.
 struct Machine(PathBuf);
 
 impl Machine {
@@ -230,7 +253,7 @@ impl Drop for Machine {
     }
 }
 
-/// A20: the budget of a load is the sum of what it allocates.
+/// A20: the budget of a load is the sum of its allocations.
 #[test]
 fn the_budget_is_what_is_taken() {
     let machine = Machine::new("budget", 1 << 20);
@@ -251,8 +274,8 @@ fn the_budget_is_what_is_taken() {
     }
 }
 
-/// A20: weights that do not fit are refused before any is read, by an error that says what is short, and what fits to
-/// the last kilobyte is not.
+/// A20: weights that do not fit are refused before any is read, with an error that names the shortage. Weights that fit
+/// to the last kilobyte are accepted.
 #[test]
 fn weights_that_do_not_fit_are_refused() {
     let file = testdata::file("quant_models/Q4_0.gguf");
@@ -271,12 +294,12 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(advice.contains("smaller model"), "{advice}");
 }
 
-/// Progress comes every few megabytes of a tensor, sums up to the file's bytes, and an error of whoever is told ends
-/// the load there.
+/// Progress is reported every few megabytes and sums up to the file's bytes. An error of the callback ends the load at
+/// once.
 fn check_progress<L: Loader>(mut loader: L) {
     let (rows, cols) = (4096, 4096);
     let data = vec![0u8; rows * cols * 2];
-    let weight = TensorView { name: "large", ggml_type: GgmlType::F16, rows, cols, data: &data };
+    let weight = TensorView { name: "big", ggml_type: GgmlType::F16, rows, cols, data: &data, scales: &[] };
     let mut reports = Vec::new();
     let part = [LinearPart { weight, bias: None }];
     let mut progress = |bytes| {
@@ -300,7 +323,7 @@ fn progress_comes_within_a_tensor() {
     check_progress(CpuLoader::new(2, 1).unwrap());
     let mut reports = 0;
     let data = vec![0u8; 32 << 20];
-    let weight = TensorView { name: "large", ggml_type: GgmlType::F16, rows: 4096, cols: 4096, data: &data };
+    let weight = TensorView { name: "big", ggml_type: GgmlType::F16, rows: 4096, cols: 4096, data: &data, scales: &[] };
     let mut loader = CpuLoader::new(2, 1).unwrap();
     let mut progress = |bytes| {
         reports += 1;
@@ -319,71 +342,21 @@ fn max_abs(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |m, v| m.max(v.abs()))
 }
 
-/// Greatest and mean distance.
+/// Returns the greatest and the mean distance.
 fn distance(got: &[f32], expected: &[f32]) -> (f32, f32) {
     assert_eq!(got.len(), expected.len());
     let errors: Vec<f32> = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).collect();
     (max_abs(&errors), errors.iter().sum::<f32>() / errors.len() as f32)
 }
 
-/// The golden file, with its matrices in float: gpt-oss's experts are MXFP4, whose products take 8-bit activations.
+/// Returns the golden file with float matrices. gpt-oss's experts are MXFP4, whose products take 8-bit activations.
 fn float_file(name: &str) -> TempFile {
     let file = testdata::file(&format!("arch/{name}.gguf"));
     if name == "gpt_oss" { layers::in_float(&file, |name| name.ends_with("exps.weight")) } else { file }
 }
 
-/// Greatest distance of a golden model's logits, in relation to the largest logit.
-fn relative_distance(name: &str, file: &TempFile, dtype: KvCacheDtype) -> f32 {
-    let z = testdata::npz(name);
-    let expected = z.f32("logits");
-    let mut model = try_load_file(CpuLoader::new(2, MAX_TOKENS).unwrap(), file, dtype).unwrap();
-    let relative = distance(&model.logits(&tokens(&z), 0), &expected).0 / max_abs(&expected);
-    println!("{name}, {dtype:?} cache: {relative:.2e} of the largest logit");
-    relative
-}
-
-/// M1, M2, M3, M6, M11, M12: every supported architecture, float weights of each type, to 1e-3 of the largest logit.
-/// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider
-/// there, and wider still for Gemma 4, whose scores have no scale: 6.4e-3, and 4.7e-2 with experts.
-#[test]
-fn golden_logits_of_the_architectures() {
-    for name in testdata::architectures() {
-        let file = float_file(&name);
-        let rounded = match &*name {
-            "gemma4_dense" | "gemma4_e" => 1e-2,
-            "gemma4_moe" => 6e-2,
-            _ => 3e-3,
-        };
-        for (dtype, bound) in [(KvCacheDtype::F32, 1e-3), (KvCacheDtype::F16, rounded)] {
-            assert!(relative_distance(&format!("arch/{name}"), &file, dtype) < bound, "{name}, {dtype:?} cache");
-        }
-    }
-}
-
-/// Rounding K and V to int8 moves logits of small models with random weights by some hundredths of the largest one; of
-/// real models see `tests/test_golden_model.py`.
-#[test]
-fn golden_logits_over_an_int8_cache() {
-    for name in ["llama3_ropescale", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi4mini", "qwen35"] {
-        let distance = relative_distance(&format!("arch/{name}"), &float_file(name), KvCacheDtype::Int8);
-        assert!((1e-4..8e-2).contains(&distance), "{name}: {distance:.2e}");
-    }
-}
-
-/// Sizes of a family whose rules follow from the number of layers: EXAONE 4 of 64 layers has windows and layers without
-/// RoPE, Gemma 2 of 46 and Gemma 3 of 62 scale scores by another size. Narrow models of so many layers, in which a few
-/// layers' weights repeat; EXAONE's logits are llama.cpp's, Gemma's those of a float64 reference in numpy that equals
-/// transformers on the golden models of both families.
-#[test]
-fn golden_logits_of_models_of_many_layers() {
-    for name in ["exaone4_32b", "gemma2_27b", "gemma3_27b"].map(|name| format!("deep/{name}")) {
-        let file = testdata::file(&format!("{name}.gguf"));
-        assert!(relative_distance(&name, &file, KvCacheDtype::F32) < 1e-3, "{name}");
-    }
-}
-
-/// MXFP4 experts with 8-bit activations: as far from the exact result as llama.cpp is (max 2.07, mean 0.103), which
-/// chooses another expert here and there.
+/// MXFP4 experts with 8-bit activations are as far from the exact result as llama.cpp (max 2.07, mean 0.103), because
+/// routers sometimes select another expert.
 #[test]
 fn golden_logits_of_mxfp4_experts() {
     let z = testdata::npz("arch/gpt_oss");
@@ -391,7 +364,7 @@ fn golden_logits_of_mxfp4_experts() {
     assert!(max < 2.2 && mean < 0.11, "max {max}, mean {mean}");
 }
 
-/// A model that was trained on short sequences first has other RoPE factors where longer ones are served.
+/// A model with long and short RoPE factors uses the long ones if longer sequences are served.
 #[test]
 fn golden_logits_of_a_long_context() {
     let z = testdata::npz("arch/phi4mini");
@@ -405,8 +378,8 @@ fn golden_logits_of_a_long_context() {
     assert!(relative < 1e-3, "{relative:.2e} of the largest logit");
 }
 
-/// Quantised weights, 8-bit activations: no worse than llama.cpp's own distance from the exact result
-/// (max 0.42, mean 0.06 over these files).
+/// Quantized weights with 8-bit activations: no worse than llama.cpp's distance from the exact result (max 0.42, mean
+/// 0.06 over these files).
 #[test]
 fn golden_logits_of_the_quantisations() {
     for name in ["Q4_0", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
@@ -419,7 +392,7 @@ fn golden_logits_of_the_quantisations() {
     }
 }
 
-/// M4: the prompt at once, in uneven chunks, and token by token give the same bits.
+/// M4: the prompt at once, in uneven chunks, and token by token give bitwise equal logits.
 #[test]
 fn chunked_prefill_and_decode_equal_prefill_bitwise() {
     let quantised = ["quant_models/Q4_K_M", "quant_models/Q4_0"].map(str::to_owned);
@@ -439,8 +412,8 @@ fn chunked_prefill_and_decode_equal_prefill_bitwise() {
     }
 }
 
-/// A10: a step that is interrupted, at whatever moment, says so; the same step again, into the same slots, gives the
-/// same bits as one that never was. What other slots hold stays as it was.
+/// A10: a step that is interrupted at any moment reports it. Repeated into the same slots, it gives the bits of an
+/// uninterrupted step. All other slots are unchanged.
 #[test]
 fn an_interrupted_step_is_computed_again_exactly() {
     for name in ["arch/deepseek2", "arch/qwen3", "arch/qwen35", "arch/qwen3moe", "quant_models/Q4_0"] {
@@ -467,8 +440,8 @@ fn an_interrupted_step_is_computed_again_exactly() {
     }
 }
 
-/// Linear and YaRN context scaling, against llama.cpp on the same float32 weights. Without the scaling the logits are
-/// off by more than 5.
+/// Linear and YaRN context scaling, compared with llama.cpp on the same float32 weights. Without the scaling, logits
+/// are off by more than 5.
 #[test]
 fn golden_logits_of_rope_scalings() {
     for name in ["linear", "yarn"] {

@@ -1,5 +1,5 @@
-//! Experts without gates. The feed-forwards of the golden model of `nemotron_h` become experts and a shared one, whose
-//! weighted sum is what the feed-forward was; the logits stay what they are.
+//! Experts without gates. The feed-forwards of the golden model of `nemotron_h` become experts and a shared expert with
+//! the same weighted sum. The logits must not change.
 
 use super::layers::in_float;
 use super::{MAX_TOKENS, Model, distance, max_abs, tokens, try_load_file};
@@ -13,12 +13,12 @@ use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
 const GOLDEN: &str = "arch/nemotron_h";
-/// Two of four experts serve each row. Both are the first half of the feed-forward; the other two, which only a bias
-/// keeps from being chosen, give nothing.
+/// Two of four experts serve each row, and both are the first half of the feed-forward. Only a bias keeps the other two
+/// from being selected, and they are zero.
 const NUM: usize = 4;
 const BIASES: [f32; NUM] = [0.0, 1.0, 0.0, 1.0];
 
-/// The golden model in F32 with experts, and `more` keys.
+/// Returns the golden model in F32 with experts, and with `more` keys.
 fn file_of_experts(more: &[(&str, Value)]) -> TempFile {
     let file = in_float(&testdata::file(&format!("{GOLDEN}.gguf")), |name| name.contains(".ffn_"));
     let gguf = GgufFile::open(&file.0).unwrap();
@@ -37,7 +37,8 @@ fn file_of_experts(more: &[(&str, Value)]) -> TempFile {
         ("expert_feed_forward_length", Value::U32(half as u32)),
         ("expert_shared_feed_forward_length", Value::U32(half as u32)),
         ("expert_weights_norm", Value::Bool(false)),
-        // Each weight is the sigmoid of 0; their sum is one before it is scaled, as the experts' halves are.
+        // Each weight is the sigmoid of 0, so their sum is one before scaling. The experts' halves are scaled in the
+        // same way.
         ("expert_weights_scale", Value::F32(2.0)),
     ];
     for (key, value) in keys.iter().chain(more) {
@@ -79,7 +80,8 @@ fn file_of_experts(more: &[(&str, Value)]) -> TempFile {
     testdata::temp_file("nemotron.gguf", &writer.bytes())
 }
 
-/// A prompt in one piece, and a single token, each within `bound` of the largest golden logit.
+/// Computes a whole prompt, and a single token. Each must be within `bound` of the golden logits, relative to the
+/// largest.
 pub(super) fn check_experts_without_gates<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
     let z = testdata::npz(GOLDEN);
     let (tokens, expected) = (tokens(&z), z.f32("logits"));
@@ -100,7 +102,7 @@ fn experts_without_gates_sum_up_to_the_feed_forward() {
     check_experts_without_gates(CpuLoader::new(2, MAX_TOKENS).unwrap(), KvCacheDtype::F32, 1e-3);
 }
 
-/// Files with what this version does not compute are errors that name the key.
+/// Files with features that this version does not compute are errors that name the key.
 #[test]
 fn experts_of_another_size_are_refused() {
     let file = file_of_experts(&[("moe_latent_size", Value::U32(32))]);

@@ -1,17 +1,17 @@
-//! Files whose block for further tokens guesses what the model says.
+//! Files whose MTP block proposes the model's tokens.
 
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
-/// Matrices by which a layer adds to the residual.
+/// Matrices through which a layer adds to the residual.
 const OUTPUTS: [&str; 5] = ["attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp"];
 
-/// The golden file `arch/<name>` in which no layer adds anything, so that what follows a token depends on that token
-/// alone, and whose block hands on the embedding of its token: its guesses are what the model says. A file without a
-/// block is given a copy of its last layer of attention.
-pub(crate) fn right_guesses(name: &str) -> TempFile {
+/// Returns the golden file `arch/<name>`, in which no layer adds anything. The next token then depends only on the
+/// token before it. The MTP block passes on the embedding of its token, so it drafts the model's tokens. A file without
+/// a block gets a copy of its last attention layer.
+pub(crate) fn right_drafts(name: &str) -> TempFile {
     let file = testdata::file(&format!("arch/{name}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
     let arch = gguf.metadata().str("general.architecture").unwrap();

@@ -1,5 +1,5 @@
-//! Scores of encoders that rank, against those of transformers. The models are golden encoders with heads, whose
-//! weights a formula makes.
+//! Scores of reranking encoders, compared with those of transformers. The models are golden encoders with heads, whose
+//! weights come from a formula.
 
 use super::encoders::hidden;
 use super::{MAX_TOKENS, load_spec};
@@ -8,7 +8,7 @@ use crate::backend::cpu::{CpuLoader, Isa};
 use crate::config::{KvCacheDtype, Pooling};
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
-use crate::model::{ModelSpec, ModelTensors, RankHead};
+use crate::model::{Head, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
@@ -17,13 +17,13 @@ pub(crate) const RANKERS: [&str; 5] =
 
 const HIDDEN: usize = 64;
 
-/// Weights of a head.
+/// Returns the weights of a head.
 fn weights([rows, cols]: [usize; 2], offset: usize, scale: f32, plus: f32) -> Vec<f32> {
     let weight = |r: usize, c: usize| plus + (((r * 37 + c * 101 + r * c * 7 + offset) % 127) as f32 - 63.0) / scale;
     (0..rows).flat_map(|r| (0..cols).map(move |c| weight(r, c))).collect()
 }
 
-/// The tensors of a model's head; BERT's has three labels.
+/// Returns the tensors of a model's head. BERT's has three labels.
 fn head(name: &str) -> Vec<Tensor> {
     let labels = if name.starts_with("bert") { 3 } else { 1 };
     let tensor = |name: &str, shape: [usize; 2], values: Vec<f32>| {
@@ -50,7 +50,8 @@ fn head(name: &str) -> Vec<Tensor> {
     tensors
 }
 
-/// A file of one of `RANKERS`. But for `bert`, it has no key of the pooling, as llama.cpp's converter leaves it.
+/// Returns a file of one of `RANKERS`. Except for `bert`, it has no pooling key, like the files of llama.cpp's
+/// converter.
 pub(crate) fn ranker(name: &str) -> TempFile {
     let body = if name.starts_with("modern") { "modern_bert" } else { "bert" };
     let file = testdata::file(&format!("embedding/{body}.gguf"));
@@ -60,7 +61,7 @@ pub(crate) fn ranker(name: &str) -> TempFile {
         let value = match (key, name) {
             ("bert.pooling_type", "bert") => &Value::U32(4),
             ("bert.pooling_type" | "modern-bert.pooling_type", _) => continue,
-            // Without the key the head takes the mean.
+            // Without the key, the head reads the mean.
             ("modern-bert.classifier.pooling_type", "modern_bert_mean") => continue,
             ("tokenizer.ggml.token_type_count", "xlm_roberta") => &Value::U32(1),
             _ => value,
@@ -78,7 +79,7 @@ pub(crate) fn ranker(name: &str) -> TempFile {
     testdata::temp_file(&format!("{name}.gguf"), &writer.bytes())
 }
 
-/// The token ids of pairs, and the scores that transformers gives them: sigmoids of the first label's logits.
+/// Returns the token ids of pairs, and their scores in transformers: sigmoids of the first label's logits.
 pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, f64)> {
     let (model, logits) = match name {
         "bert_without_dense" => ("bert", "logits_without_dense"),
@@ -98,17 +99,17 @@ pub(crate) fn golden(name: &str) -> Vec<(Vec<u32>, f64)> {
     pairs
 }
 
-fn relevance(head: &RankHead, states: &[Vec<f32>]) -> f64 {
+fn relevance(head: &Head, states: &[Vec<f32>]) -> f64 {
     let mean = |i: usize| states.iter().map(|state| f64::from(state[i])).sum::<f64>() / states.len() as f64;
-    match head.input() {
-        Pooling::Cls => head.relevance(&states[0].iter().map(|&x| f64::from(x)).collect::<Vec<_>>()),
-        Pooling::Mean => head.relevance(&(0..HIDDEN).map(mean).collect::<Vec<_>>()),
+    match head.input(Pooling::Rank) {
+        Pooling::Cls => head.apply(&states[0].iter().map(|&x| f64::from(x)).collect::<Vec<_>>())[0],
+        Pooling::Mean => head.apply(&(0..HIDDEN).map(mean).collect::<Vec<_>>())[0],
         other => panic!("a head of {other:?}"),
     }
 }
 
-/// Compares the scores of pairs with golden ones: each alone, and as many in a step as it has room for, which have the
-/// same bits if `exact`.
+/// Compares the scores of pairs with golden ones, alone and in a batch as large as a step. With `exact`, both are
+/// bitwise equal.
 fn check_scores<L: Loader>(
     loader: L,
     file: &TempFile,
@@ -120,7 +121,7 @@ fn check_scores<L: Loader>(
     let gguf = GgufFile::open(&file.0).unwrap();
     let mut spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     change(&mut spec);
-    let head = ModelTensors::collect(&gguf, &spec).unwrap().rank_head().unwrap().unwrap();
+    let head = ModelTensors::collect(&gguf, &spec).unwrap().head().unwrap().unwrap();
     let mut model = load_spec(loader, &gguf, &spec, dtype).unwrap();
     let (mut worst, mut alone) = (0.0f64, Vec::new());
     for (ids, score) in pairs {
@@ -148,7 +149,7 @@ pub(super) fn check_rankers<L: Loader>(loader: impl Fn() -> L, dtype: KvCacheDty
     }
 }
 
-/// M13: each architecture, each pooling before the head, with a dense matrix and without.
+/// M13: each architecture and each pooling before the head, with and without a dense matrix.
 #[test]
 fn scores_are_those_of_transformers() {
     for (dtype, bound) in [(KvCacheDtype::F32, 2e-5), (KvCacheDtype::F16, 3e-3)] {
@@ -158,8 +159,8 @@ fn scores_are_those_of_transformers() {
     }
 }
 
-/// M13: the document's tokens are of the second type, as the tokenizer of transformers says; with one type for all,
-/// scores are others, and again those of transformers.
+/// M13: the document's tokens have the second type, as in the tokenizer of transformers. With one type for all tokens,
+/// scores differ, and again equal those of transformers.
 #[test]
 fn the_second_text_is_of_the_second_type() {
     let file = ranker("bert");
@@ -181,7 +182,7 @@ fn the_second_text_is_of_the_second_type() {
         let types = types.as_array().unwrap().iter().map(|kind| kind.as_u64().unwrap());
         assert!(types.enumerate().all(|(at, kind)| kind == u64::from(at >= second)));
     }
-    // Without two types there is nothing to tell apart.
+    // Without two types, the texts are not distinguished.
     for name in ["xlm_roberta", "modern_bert_cls"] {
         let spec = ModelSpec::from_gguf(&GgufFile::open(&ranker(name).0).unwrap(), None).unwrap();
         assert_eq!((spec.embedding.separator, spec.pooling), (None, Pooling::Rank));

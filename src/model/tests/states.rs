@@ -1,4 +1,4 @@
-//! Models whose layers carry states: long texts, chunks, and states that are kept half-way.
+//! Models with recurrent layers: long texts, chunks, and states that are kept in the middle of a step.
 
 use super::{BLOCK, CpuModel, MAX_TOKENS, Model, distance, load_with_kv, max_abs, tokens};
 use crate::backend::Backend;
@@ -7,13 +7,16 @@ use crate::config::KvCacheDtype;
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::model::ModelSpec;
-use crate::selection::{Needs, Wanted, Wish};
+use crate::model::vision::Images;
+use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::testdata;
 
-pub(super) const HYBRIDS: [&str; 9] = [
+pub(super) const RECURRENT: [&str; 11] = [
+    "falcon_h1",
     "granitehybrid",
     "lfm2",
     "lfm2moe",
+    "mamba2",
     "nemotron_h",
     "qwen35",
     "qwen35_mtp",
@@ -34,10 +37,10 @@ pub(super) fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32
 }
 
-/// Texts of more tokens than a step has.
+/// Texts with more tokens than a step.
 #[test]
 fn golden_logits_of_long_texts() {
-    for name in HYBRIDS {
+    for name in RECURRENT {
         let z = testdata::npz(&format!("arch/{name}"));
         let tokens: Vec<u32> = z.i32("tokens_long").iter().map(|&token| token as u32).collect();
         let got = load(name).logits_in_steps(&tokens);
@@ -51,10 +54,10 @@ fn golden_logits_of_long_texts() {
     }
 }
 
-/// The logits at the end of each piece of a text, as the reference has them.
+/// The logits at the end of each chunk of a text, compared with the reference.
 #[test]
 fn golden_logits_of_chunks() {
-    for name in HYBRIDS {
+    for name in RECURRENT {
         let z = testdata::npz(&format!("arch/{name}"));
         let (tokens, ends) = (tokens(&z), z.f32("chunk_ends"));
         let mut model = load(name);
@@ -73,7 +76,7 @@ fn golden_logits_of_chunks() {
 /// The tokens that the reference generates, one by one.
 #[test]
 fn greedy_tokens_are_the_golden_ones() {
-    for name in HYBRIDS {
+    for name in RECURRENT {
         let z = testdata::npz(&format!("arch/{name}"));
         // They follow the first tokens of the text.
         let mut tokens = tokens(&z)[..16].to_vec();
@@ -90,7 +93,7 @@ fn greedy_tokens_are_the_golden_ones() {
     }
 }
 
-/// A step of one sequence, whose blocks are the first ones: its logits.
+/// Computes a step of one sequence in the first blocks. Returns its logits.
 fn step<B: Backend>(model: &mut Model<B>, tokens: &[u32], start: usize, states: StateTables) -> Vec<f32> {
     let (len, new) = (tokens.len(), tokens.len() - start);
     let blocks = len.div_ceil(BLOCK) as u32;
@@ -110,18 +113,18 @@ fn step<B: Backend>(model: &mut Model<B>, tokens: &[u32], start: usize, states: 
         ..Batch::default()
     };
     let needs = Needs { logits: true, hidden: false };
-    model.decoder.launch(&mut model.backend, &batch, needs).unwrap();
-    let wishes: Vec<Wish<'_>> = (0..new).map(|_| Wanted::Row.into()).collect();
-    model.decoder.select(&mut model.backend, &wishes).unwrap();
+    model.decoder.launch(&mut model.backend, &batch, &Images::new(), needs).unwrap();
+    let sampling_requests: Vec<SamplingRequest<'_>> = (0..new).map(|_| Wanted::Row.into()).collect();
+    model.decoder.select(&mut model.backend, 0..new, &sampling_requests).unwrap();
     let mut rows = model.decoder.collect(&mut model.backend).unwrap();
     (0..new).flat_map(|row| rows.whole_row(row).unwrap().to_vec()).collect()
 }
 
-/// A text that goes on from a state that was kept in the middle of a step has the bits of the text in one piece, also
-/// when another text went on from that state meanwhile.
+/// A text continues from a state that was kept in the middle of a step. It has the bits of the text in one piece, even
+/// if another text has continued from that state meanwhile.
 #[test]
 fn states_that_are_kept_half_way_are_exact() {
-    for name in HYBRIDS {
+    for name in RECURRENT {
         let tokens = tokens(&testdata::npz(&format!("arch/{name}")));
         assert!(tokens.len() <= MAX_TOKENS);
         let mut model = load(name);
@@ -135,7 +138,7 @@ fn states_that_are_kept_half_way_are_exact() {
         };
         assert!(step(&mut model, &tokens[..40], 0, states(NO_STATE, &kept)) == whole[..40 * vocab], "{name}");
         for &(start, slot) in kept.iter().rev() {
-            // The blocks behind are those of another text by then.
+            // By then the blocks after it hold another text.
             let mut other = tokens[..start as usize].to_vec();
             other.extend(tokens.iter().rev().take(8));
             step(&mut model, &other, start as usize, states(slot, &[(8, 9)]));
@@ -165,7 +168,7 @@ fn keys_that_are_no_layer_of_states_are_errors() {
             "has 3 entries, expected one per layer (8)",
         ),
         ("granitehybrid", "ssm.inner_size", number(130), "is 130, expected a multiple of ssm.time_step_rank (4)"),
-        ("granitehybrid", "ssm.state_size", number(256), "is 256; this version supports at most 128"),
+        ("granitehybrid", "ssm.state_size", number(512), "is 512; this version supports at most 256"),
         ("granitehybrid", "attention.head_count_kv", None, "is missing"),
         ("granitehybrid", "attention.head_count_kv", counts(&[0, 0, -1, 0]), "is -1, expected 1 to"),
         ("nemotron_h", "ssm.time_step_rank", number(5), "is 5, expected a multiple of ssm.group_count (2)"),
@@ -187,7 +190,7 @@ fn keys_that_are_no_layer_of_states_are_errors() {
     }
 }
 
-/// The error of a golden model whose key has another value, or is missing.
+/// Returns the error of a golden model with a changed or missing key.
 fn spec_error(name: &str, key: &str, value: Option<Value>) -> String {
     let key = format!("{name}.{key}");
     let file = testdata::file(&format!("arch/{name}.gguf"));
@@ -208,9 +211,9 @@ fn spec_error(name: &str, key: &str, value: Option<Value>) -> String {
     ModelSpec::from_gguf(&GgufFile::open(&changed.0).unwrap(), None).unwrap_err().to_string()
 }
 
-/// States live beside keys and values: a model that has no attention at all is refused by name.
+/// A file that gives heads to no layer is refused, and the error names the key of the heads.
 #[test]
-fn a_model_without_attention_is_refused() {
+fn heads_that_no_layer_uses_are_refused() {
     let error = spec_error("lfm2", "attention.head_count_kv", Some(Value::Array(Array::I32(vec![0; 5]))));
-    assert!(error.contains("lfm2.block_count") && error.contains("no layer with attention"), "{error}");
+    assert!(error.contains("lfm2.attention.head_count: holds u32 2"), "{error}");
 }

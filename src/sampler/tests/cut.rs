@@ -1,4 +1,4 @@
-//! The cut of a row against a full sort.
+//! Compares the cut of a row with a full sort.
 
 use std::cmp::Reverse;
 
@@ -11,7 +11,7 @@ use crate::sampler::select::key;
 
 const SHARES: [f64; 7] = [0.0, 1e-9, 0.3, 0.5, 0.9, 0.9999, 1.0 - f64::EPSILON / 2.0];
 
-/// Every cut is where a full sort puts it, unless the share is nearer to the border of two tokens than sums are exact.
+/// Every cut is where a full sort puts it, unless the share is closer to a border than the accuracy of sums.
 fn compare(scratch: &mut CutScratch, row: &[f32], temperature: f32, range: f32) {
     let max = row_max(row).0;
     let mut weights = Vec::new();
@@ -36,7 +36,7 @@ fn compare(scratch: &mut CutScratch, row: &[f32], temperature: f32, range: f32) 
     }
 }
 
-/// Shapes that buckets suit and shapes that they do not.
+/// Tests shapes that suit buckets and shapes that do not.
 #[test]
 fn rows_of_every_shape() {
     let mut scratch = CutScratch::default();

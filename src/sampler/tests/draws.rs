@@ -5,8 +5,8 @@ use super::{logits, sequence};
 use crate::config::SamplingParams;
 use crate::sampler::{Sampler, SequenceSampler};
 
-/// Pearson's statistic of `draws` draws against the reference, and its degrees of freedom. Tokens expected fewer than
-/// 10 times are one class.
+/// Returns Pearson's statistic of `draws` draws against the reference, and its degrees of freedom. Tokens with fewer
+/// than ten expected draws form one class.
 fn chi_square(row: &[f32], params: &SamplingParams, draws: usize) -> (f64, f64) {
     let reference = Reference { params, prompt: &[], output: &[], end_tokens: &[] };
     let distribution = reference.distribution(row);
@@ -32,7 +32,7 @@ fn chi_square(row: &[f32], params: &SamplingParams, draws: usize) -> (f64, f64) 
     (statistic, classes - 1.0)
 }
 
-/// S14, G21: draws follow the distribution. Seeds are fixed, so the result is too; the bound is five standard
+/// S14, G21: draws follow the distribution. Seeds are fixed, so the result is, too. The limit is five standard
 /// deviations of the chi-square distribution.
 #[test]
 fn draws_follow_the_distribution() {
@@ -50,7 +50,7 @@ fn draws_follow_the_distribution() {
     }
 }
 
-/// This check must fail for a distribution that is off by 3 % of temperature, or it would prove nothing.
+/// The check must fail for a distribution whose temperature is off by 3 %, or it would prove nothing.
 #[test]
 fn the_chi_square_check_can_fail() {
     let row = logits(300, 11);
@@ -74,7 +74,7 @@ fn the_chi_square_check_can_fail() {
     assert!(wrong > freedom + 5.0 * (2.0 * freedom).sqrt() + 5.0, "{wrong} at {freedom}");
 }
 
-/// S14: the seed, the sequence's index and the place in the text all matter; nothing else does.
+/// S14: the seed, the sequence's index and the position in the text all matter, and nothing else does.
 #[test]
 fn randomness_is_a_function_of_seed_index_and_place() {
     let run = |seed: u64, index: u32, others: usize| -> Vec<u32> {
@@ -84,7 +84,7 @@ fn randomness_is_a_function_of_seed_index_and_place() {
         let mut sequence = SequenceSampler::new(params.clone(), seed, index, &[], Arc::from([]));
         (0..32)
             .map(|_| {
-                // Other sequences sampled in between by the same sampler.
+                // Between the draws, the same sampler samples other sequences.
                 for other in 0..others {
                     let noise = SequenceSampler::new(params.clone(), 1000 + other as u64, 0, &[], Arc::from([]));
                     sampler.sample(&row, &noise).unwrap();

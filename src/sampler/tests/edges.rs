@@ -25,7 +25,7 @@ fn greedy_takes_the_lowest_id_of_equal_logits() {
     assert_eq!(Sampler::new(LARGE_VOCAB).sample(&row, &sequence(greedy(), 0)).unwrap(), 151_935);
 }
 
-/// Not-a-number anywhere, even under a mask or outside top-k, is an error and never a token.
+/// A NaN anywhere, even under a mask or outside top-k, is an error and never a token.
 #[test]
 fn nan_is_an_error() {
     for at in [0, 15, 16, 63, 99] {
@@ -74,7 +74,7 @@ fn a_row_without_a_possible_token_is_an_error() {
             Sampler::new(20).sample(&impossible, &sequence(params.clone(), 0)),
             Err(Error::StepFailed { .. })
         ));
-        // Every token that is left is masked until `min_tokens`.
+        // Every remaining token is masked until `min_tokens`.
         let mut row = impossible.clone();
         row[3] = 1.0;
         let params = SamplingParams { min_tokens: 1, ..params };
@@ -88,7 +88,7 @@ fn a_row_of_the_wrong_length_is_an_error() {
     assert!(matches!(Sampler::new(20).sample(&[0.0; 19], &sequence(greedy(), 0)), Err(Error::StepFailed { .. })));
 }
 
-/// Temperatures from the smallest to huge: no overflow, and the limit is greedy.
+/// Temperatures from the smallest to huge ones cause no overflow, and the limit is greedy.
 #[test]
 fn extreme_temperatures() {
     let row = logits(500, 8);
@@ -105,7 +105,7 @@ fn extreme_temperatures() {
     assert!(drawn.iter().any(|token| *token != drawn[0]));
 }
 
-/// End tokens are impossible until `min_tokens` have come, and possible right after.
+/// End tokens are impossible before `min_tokens`, and possible right after.
 #[test]
 fn min_tokens_masks_the_end() {
     let row = [0.0f32, 9.0, 1.0, 8.0];

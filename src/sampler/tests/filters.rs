@@ -7,7 +7,7 @@ use super::{LARGE_VOCAB, logits};
 use crate::config::SamplingParams;
 use crate::sampler::{Sampler, SequenceSampler};
 
-/// Draws as many tokens as `steps` and compares each with the reference's for the same random number.
+/// Draws `steps` tokens and compares each with the reference's for the same random number.
 fn compare(row: &[f32], params: &SamplingParams, prompt: &[u32], end_tokens: &[u32], steps: usize) {
     let mut sampler = Sampler::new(row.len());
     let mut sequence = SequenceSampler::new(Arc::new(params.clone()), 7, 0, prompt, Arc::from(end_tokens));
@@ -18,14 +18,14 @@ fn compare(row: &[f32], params: &SamplingParams, prompt: &[u32], end_tokens: &[u
         let token = sampler.sample(row, &sequence).unwrap();
         assert!(distribution[token as usize] > 0.0, "step {step}: token {token} was filtered out; {params:?}");
         let (expected, distance) = inverse(&distribution, sequence.uniform(0));
-        // Single precision may differ by rounding where the random number hits a border.
+        // Rounding in single precision may make a difference if the random number is at a border.
         assert!(token == expected || distance < 1e-5, "step {step}: {token} for {expected}; {params:?}");
         sequence.accept(token);
         output.push(token);
     }
 }
 
-/// S14, G21: each filter alone, and all together, at the vocabulary of Qwen.
+/// S14, G21: tests each filter alone, and all together, with the vocabulary of Qwen.
 #[test]
 fn filters_at_a_large_vocabulary() {
     let row = logits(LARGE_VOCAB, 1);
@@ -49,7 +49,7 @@ fn filters_at_a_large_vocabulary() {
     }
 }
 
-/// A flat distribution is the worst case of the nucleus search: nothing is negligible.
+/// A flat distribution is the worst case of top-p, since no token is negligible.
 #[test]
 fn top_p_of_equal_logits_keeps_the_lowest_ids() {
     let row = vec![0.5f32; 1000];
@@ -107,7 +107,7 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
 }
 
 proptest! {
-    /// S14: any combination of settings against the reference, penalties and masks included.
+    /// S14: compares any combination of settings, including penalties and masks, with the reference.
     #[test]
     fn any_settings_follow_the_reference(
         params in any_params(),

@@ -3,7 +3,7 @@ use crate::sampler::math::{row_max, sum};
 use crate::sampler::select::{key, key_id};
 use crate::selection::exp_nonpositive;
 
-/// The whole range, in steps that hit every binade, against float64.
+/// Compares the whole range, in steps that hit every binade, with float64.
 #[test]
 fn exp_is_within_two_units_in_the_last_place() {
     assert_eq!(exp_nonpositive(0.0), 1.0);

@@ -1,4 +1,4 @@
-//! The slow, obvious way: float64, a full sort, one step after the other as the documentation of vLLM lists them.
+//! The slow, obvious way: float64, a full sort, and one step after the other as in vLLM's documentation.
 
 use crate::config::SamplingParams;
 
@@ -10,7 +10,7 @@ pub(super) struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    /// Probability of every token.
+    /// Returns the probability of every token.
     pub(super) fn distribution(&self, row: &[f32]) -> Vec<f64> {
         let p = self.params;
         let mut x: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
@@ -63,8 +63,8 @@ impl Reference<'_> {
     }
 }
 
-/// The token that the inverse transform gives for `u`, most likely token first, and the distance from `u` to the next
-/// value at which the token changes.
+/// Returns the token of the inverse transform for `u`, most likely token first. Also returns the distance from `u` to
+/// the next value at which the token changes.
 pub(super) fn inverse(distribution: &[f64], u: f64) -> (u32, f64) {
     let mut order: Vec<usize> = (0..distribution.len()).filter(|&token| distribution[token] > 0.0).collect();
     order.sort_by(|&a, &b| distribution[b].total_cmp(&distribution[a]).then(a.cmp(&b)));

@@ -1,15 +1,17 @@
-//! Tests of what is refused, what `add` takes, and who is let in.
+//! Tests of rejected sequences, of `add`, and of admission.
+
+use std::ops::Range;
 
 use super::harness::{Harness, full, kv_config, limits, sequence, shares};
 use crate::Error;
 use crate::kv_cache::KvCache;
-use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig};
+use crate::scheduler::{NewSequence, ScheduledSeq, Scheduler, SchedulerConfig, Step};
 
 fn is_invalid(result: crate::Result<()>) -> bool {
     matches!(result, Err(Error::InvalidRequest { .. }))
 }
 
-/// S18: what can never be served is refused at once, with the limit that it breaks.
+/// S18: a sequence that can never be served is rejected at once, with the limit that it exceeds.
 #[test]
 fn impossible_requests_are_refused() {
     let mut h = Harness::new(8, limits());
@@ -21,7 +23,7 @@ fn impossible_requests_are_refused() {
     assert!(is_invalid(h.add(with(|seq| seq.prompt = [].into()))));
     assert!(is_invalid(h.add(with(|seq| seq.prompt = [1; 64].into()))), "no room for a token to generate");
     assert!(is_invalid(h.add(with(|seq| seq.prompt = [1; 65].into()))));
-    // 8 blocks of 4 hold 32 tokens; the last token of a sequence is never computed.
+    // The pool of 8 blocks of 4 holds 32 tokens, and the last token of a sequence is never computed.
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = 30))));
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = usize::MAX))));
     assert!(!h.scheduler.has_work());
@@ -33,7 +35,7 @@ fn impossible_requests_are_refused() {
     assert!(refusal.contains("got 64") && refusal.contains("32 tokens"), "{refusal}");
 }
 
-/// A caller that adds without checking first has made a mistake, which `add` names before anything is queued.
+/// A caller that adds without checking made a mistake, which `add` reports before anything is queued.
 #[test]
 fn what_was_not_checked_is_an_internal_error() {
     let mut h = Harness::new(8, SchedulerConfig { max_queue_size: 1, ..limits() });
@@ -47,13 +49,13 @@ fn what_was_not_checked_is_an_internal_error() {
     add(sequence(1, 64), "at most 63");
     add(NewSequence { max_tokens: 30, ..sequence(1, 4) }, "32 tokens");
     h.add(sequence(1, 4)).unwrap();
-    // The queue is counted by who adds.
+    // The caller counts the queue.
     let error = h.add(sequence(2, 4)).unwrap_err();
     assert!(matches!(error, Error::QueueFull { waiting: 1, limit: 1 }), "{error}");
     assert_eq!(h.scheduler.num_waiting(), 1);
 }
 
-/// The advice for a prompt that is too long depends on whether the model was made for longer ones.
+/// The advice for a prompt that is too long depends on the model's context length.
 #[test]
 fn a_refusal_says_what_helps() {
     let kv = KvCache::new(kv_config(vec![full(64)])).unwrap();
@@ -66,7 +68,7 @@ fn a_refusal_says_what_helps() {
     assert_eq!(limits().check_length(60, 100, &kv).unwrap(), 64);
 }
 
-/// A prompt may fill the model when nothing is to be generated (its logits are wanted).
+/// A prompt may fill the model's length if nothing is to be generated and its logits are needed.
 #[test]
 fn prompt_as_long_as_the_model() {
     let mut h = Harness::new(16, limits());
@@ -92,7 +94,7 @@ fn test_can_fit_full_sequence_full_attention_still_gates_oversized() {
     let mut h = Harness::new(10, limits());
     h.add(NewSequence { max_tokens: 1, ..sequence(1, 20) }).unwrap();
     h.step();
-    // 5 blocks are free; a prompt of 24 needs 6, although its first chunk would fit.
+    // There are 5 free blocks. A prompt of 24 needs 6, although its first chunk would fit.
     h.add(sequence(2, 24)).unwrap();
     h.add(sequence(3, 1)).unwrap();
     let step = h.step();
@@ -101,22 +103,22 @@ fn test_can_fit_full_sequence_full_attention_still_gates_oversized() {
     assert_eq!(shares(&h.step()), [(2, 16)]);
 }
 
-/// A5: a prompt that did not fit is tried again once another has computed what it can share, not only when blocks have
-/// come back; nobody behind it waits longer.
+/// A5: a prompt that did not fit is tried again once another has computed what it can share, and not only when blocks
+/// were freed. Later sequences do not wait longer.
 #[test]
 fn a_refused_prompt_that_can_share_is_admitted() {
     let mut h = Harness::new(16, SchedulerConfig { max_num_batched_tokens: 64, max_model_len: 80, ..limits() });
     let prompt = sequence(1, 48).prompt;
     h.add(sequence(1, 20)).unwrap();
-    // 12 blocks of which 5 are soon computed by the first; 11 are free. It has more tokens of its own than it shares,
-    // so it does not wait for them.
+    // The prompt has 12 blocks, of which the first sequence soon computes 5, and 11 are free. It has more tokens of its
+    // own than it shares, so it does not wait for them.
     h.add(NewSequence { prompt, max_tokens: 1, ..sequence(2, 1) }).unwrap();
     h.add(sequence(3, 1)).unwrap();
     assert_eq!(shares(&h.step()), [(1, 20)]);
     assert_eq!(shares(&h.step()), [(1, 1), (2, 28), (3, 1)]);
 }
 
-/// A newcomer leaves blocks for those that run.
+/// A new sequence leaves blocks for the running ones.
 #[test]
 fn newcomer_leaves_a_watermark() {
     let mut h = Harness::new(8, limits());
@@ -186,7 +188,7 @@ fn test_priority_scheduling_order() {
     assert_eq!(order, [4, 2, 5, 1, 3]);
 }
 
-/// An urgent request does not wait for the rest of a long prompt that is less urgent.
+/// An urgent request does not wait for the rest of a less urgent long prompt.
 #[test]
 fn urgent_prompt_passes_one_under_way() {
     let mut h = Harness::new(64, limits());
@@ -198,7 +200,7 @@ fn urgent_prompt_passes_one_under_way() {
     assert_eq!(shares(&h.step()), [(2, 1), (1, 15)]);
 }
 
-/// K9: limits that cannot work are refused when the scheduler is made.
+/// K9: invalid limits are rejected when the scheduler is created.
 #[test]
 fn bad_limits_are_refused() {
     let kv = std::sync::Arc::new(parking_lot::RwLock::new(KvCache::new(kv_config(vec![full(4)])).unwrap()));
@@ -218,20 +220,57 @@ fn bad_limits_are_refused() {
     }
 }
 
-/// A step never has more rows of logits than one per sequence and `max_prompt_logits`; prompts get all of theirs.
+/// F4: prompts take the same steps with and without their logits.
 #[test]
-fn prompt_logits_are_rationed() {
-    let mut h = Harness::new(64, SchedulerConfig { max_prompt_logits: 3, ..limits() });
-    for id in 0..3 {
-        h.add(NewSequence { all_logits: id != 1, ..sequence(id, 10) }).unwrap();
-    }
-    let mut prompt_rows = [0; 3];
-    for _ in 0..12 {
-        let step = h.step();
-        assert!(step.batch.logits_indices.len() <= 3 + 3, "{step:?}");
-        for seq in step.seqs.iter().filter(|seq| seq.start < 10) {
-            prompt_rows[seq.id.0 as usize] += seq.logits.len();
+fn prompt_logits_take_no_more_steps() {
+    let steps = |all_logits| {
+        let mut h = Harness::new(64, SchedulerConfig { max_drafts: 3, ..limits() });
+        for id in 0..3 {
+            h.add(NewSequence { all_logits, max_tokens: 1, ..sequence(id, 4 + 9 * id as usize) }).unwrap();
         }
-    }
-    assert_eq!(prompt_rows, [10, 1, 10]);
+        let mut steps = Vec::new();
+        let mut rows = [0; 3];
+        while rows.contains(&0) {
+            let step = h.step();
+            steps.push(shares(&step));
+            step.seqs.iter().for_each(|seq| rows[seq.id.0 as usize] += seq.samples.len());
+            for seq in step.seqs.iter().filter(|seq| !seq.samples.is_empty()) {
+                h.finish(seq.id.0);
+            }
+        }
+        steps
+    };
+    let steps_without = steps(false);
+    assert_eq!(steps(true), steps_without);
+    assert_eq!(steps_without.len(), 3);
+}
+
+/// F4: pieces of rows are as large as allowed, but the rows that sample for one sequence stay together.
+#[test]
+fn rows_come_in_pieces() {
+    let mut h = Harness::new(64, SchedulerConfig { max_drafts: 3, ..limits() });
+    h.add(NewSequence { max_tokens: 12, ..sequence(1, 3) }).unwrap();
+    let step = h.schedule();
+    h.accept(&step, &[(1, &[50], &[7, 8, 9])]).unwrap();
+    h.add(NewSequence { all_logits: true, priority: -1, ..sequence(2, 5) }).unwrap();
+    h.add(NewSequence { all_logits: true, ..sequence(3, 6) }).unwrap();
+    let step = h.schedule();
+    let rows: Vec<_> = step.seqs.iter().map(|seq| (seq.id.0, seq.logits.clone(), seq.samples.clone())).collect();
+    assert_eq!(rows, [(1, 0..4, 0..4), (2, 4..9, 8..9), (3, 9..15, 14..15)]);
+    let parts = |most| {
+        let part = |(_, part): (_, ScheduledSeq)| (part.id.0, part.num_tokens, part.logits, part.samples.len());
+        step.pieces(most).iter().map(|piece| step.parts(piece).map(part).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(15), [vec![(1, 4, 0..4, 4), (2, 5, 4..9, 1), (3, 6, 9..15, 1)]]);
+    assert_eq!(
+        parts(6),
+        [vec![(1, 4, 0..4, 4), (2, 2, 4..6, 0)], vec![(2, 5, 0..3, 1), (3, 3, 3..6, 0)], vec![(3, 6, 0..3, 1)],]
+    );
+    let turned = Step { seqs: vec![step.seqs[1].clone(), step.seqs[0].clone()], ..step.clone() };
+    let seq = |i: usize, logits: Range<usize>, num_samples: usize| {
+        let samples = logits.end - num_samples..logits.end;
+        ScheduledSeq { logits, samples, ..turned.seqs[i].clone() }
+    };
+    let turned = Step { seqs: vec![seq(0, 0..5, 1), seq(1, 5..9, 4), seq(0, 9..15, 1)], ..turned };
+    assert_eq!(turned.pieces(7), [0..5, 5..12, 12..15]);
 }

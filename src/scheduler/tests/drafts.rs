@@ -1,10 +1,11 @@
 //! Several tokens per sequence and step: drafts that a step computes, and how many of them are accepted.
 
 use super::harness::{Harness, full, limits, sequence, shares, sliding};
-use crate::batch::{SeqExtras, TO_GUESS};
+use super::sim::extras;
+use crate::batch::{SeqExtras, TO_DRAFT};
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
 
-/// A harness with sequence 1, whose first token (50) came with these drafts.
+/// Returns a harness with sequence 1, whose first token (50) came with these drafts.
 fn drafted(num_blocks: usize, limits: SchedulerConfig, prompt_len: usize, drafts: &[u32]) -> Harness {
     let mut h = Harness::new(num_blocks, limits);
     h.add(sequence(1, prompt_len)).unwrap();
@@ -31,14 +32,14 @@ fn a_step_computes_drafts_and_samples_after_each() {
         (0..4, 0..4, 4..5)
     );
     assert_eq!(step.batch.logits_indices, [0, 1, 2, 3, 5]);
-    // The first two are right, and after them comes 55.
+    // The first two are right, and 55 follows them.
     h.accept(&step, &[(1, &[7, 8, 55], &[]), (2, &[60], &[])]).unwrap();
     assert_eq!((counts(&h, 1), counts(&h, 2)), ((7, 6), (3, 2)));
     let step = h.schedule();
     assert_eq!((&step.batch.token_ids[..], &step.batch.positions[..]), (&[55, 60][..], &[6, 2][..]));
 }
 
-/// Each number of right drafts leaves the blocks of the tokens that count, in groups of every kind.
+/// Any number of accepted drafts leaves exactly the blocks of the remaining tokens, in groups of every kind.
 #[test]
 fn rejected_drafts_hold_no_blocks() {
     let drafts = [10, 11, 12, 13, 14, 15, 16];
@@ -64,40 +65,40 @@ fn rejected_drafts_hold_no_blocks() {
     }
 }
 
-/// A draft is a guess: prompts, other sequences' tokens and their rows of logits go before it.
+/// A draft may be wrong, so prompts and other sequences' tokens take precedence.
 #[test]
 fn drafts_take_what_nobody_else_does() {
-    // Tokens: a prompt that fills the step leaves none.
+    // Tokens: a prompt that fills the step leaves no budget.
     let mut h = drafted(64, limits(), 3, &[7, 8, 9]);
     h.add(sequence(2, 30)).unwrap();
     let step = h.schedule();
     assert_eq!((shares(&step), step.seqs[0].samples.len()), (vec![(1, 1), (2, 15)], 1));
     h.accept(&step, &[(1, &[51], &[7, 8, 9])]).unwrap();
-    // 15 tokens are left of the prompt; what found no room is given up, so nothing waits for it.
+    // The prompt has 15 tokens left. Drafts without room are dropped, so nothing waits for them.
     assert_eq!(shares(&h.schedule()), [(1, 1), (2, 15)]);
-    // Rows of logits.
-    let mut h = drafted(64, SchedulerConfig { max_prompt_logits: 2, ..limits() }, 3, &[7, 8, 9]);
+    // Rows of logits: there are this many besides one per sequence.
+    let mut h = drafted(64, SchedulerConfig { max_drafts: 2, ..limits() }, 3, &[7, 8, 9]);
     let step = h.schedule();
     assert_eq!((shares(&step), step.seqs[0].samples.clone()), (vec![(1, 3)], 0..3));
     h.accept(&step, &[(1, &[7, 8, 9], &[1, 2])]).unwrap();
-    // Rows for the logits of a prompt come before rows for drafts.
+    // The logits of a prompt come in pieces and use none of these rows.
     h.add(NewSequence { all_logits: true, ..sequence(2, 5) }).unwrap();
-    assert_eq!(shares(&h.step()), [(1, 1), (2, 2)]);
-    // Blocks: nobody is preempted for a draft.
+    assert_eq!(shares(&h.step()), [(1, 3), (2, 5)]);
+    // Blocks: no sequence is preempted for a draft.
     let mut h = Harness::new(5, limits());
     for id in 1..=2 {
         h.add(NewSequence { max_tokens: 12, ..sequence(id, 5) }).unwrap();
     }
     let step = h.schedule();
     h.accept(&step, &[(1, &[50], &[7, 8, 9, 10, 11, 12, 13]), (2, &[60], &[])]).unwrap();
-    // 7 drafts would take 2 blocks, and 1 is left.
+    // The 7 drafts need 2 blocks, and 1 is left.
     let step = h.schedule();
     assert_eq!(shares(&step), [(1, 1), (2, 1)]);
     h.accept(&step, &[(1, &[51], &[7, 8, 9]), (2, &[61], &[])]).unwrap();
     assert_eq!((shares(&h.schedule()), h.scheduler.num_preemptions()), (vec![(1, 4), (2, 1)], 0));
 }
 
-/// The last token that a sequence may have is sampled and never computed, so no draft stands there.
+/// The very last token is sampled but never computed, so it cannot be a draft.
 #[test]
 fn drafts_end_with_the_sequence() {
     let mut h = Harness::new(16, limits());
@@ -113,8 +114,8 @@ fn drafts_end_with_the_sequence() {
     assert!(h.accept(&step, &[(1, &[10], &[])]).is_err(), "beyond max_tokens");
 }
 
-/// The token that drafts follow, and how many drafts are right, are known only when no step holds their sequence.
-/// Others go on meanwhile.
+/// The token that drafts follow, and how many of them are right, are known only when no step holds their sequence.
+/// Others continue meanwhile.
 #[test]
 fn a_sequence_with_drafts_waits_for_its_steps() {
     let mut h = Harness::new(32, limits());
@@ -123,7 +124,7 @@ fn a_sequence_with_drafts_waits_for_its_steps() {
     let first = h.schedule();
     let ahead = h.schedule();
     assert_eq!(shares(&ahead), [(1, 1), (2, 1)]);
-    // These follow 50, which a step is computing already: they come too late, but the next ones will not.
+    // These follow 50, which a step is already computing. They come too late, but the next ones will not.
     h.accept(&first, &[(1, &[50], &[7, 8]), (2, &[60], &[])]).unwrap();
     let ahead = h.scheduler.complete(ahead, h.now).unwrap();
     let next = h.schedule();
@@ -133,7 +134,7 @@ fn a_sequence_with_drafts_waits_for_its_steps() {
     let drafts = h.schedule();
     assert_eq!(shares(&drafts), [(1, 3), (2, 1)]);
     h.give(&next, &[(SeqId(2), 62)]).unwrap();
-    // The drafts of sequence 1 are already in place; the token of sequence 2 comes with `complete`.
+    // The drafts of sequence 1 are already in place; `complete` adds the token of sequence 2.
     let drafts = h.scheduler.complete(drafts, h.now).unwrap();
     assert_eq!(drafts.batch.token_ids, [51, 9, 10, 62]);
     assert_eq!(shares(&h.schedule()), [(2, 1)]);
@@ -152,7 +153,7 @@ fn tokens_that_were_not_computed_are_an_error() {
         h.add(sequence(2, 2)).unwrap();
         let step = h.schedule();
         h.accept(&step, &[(1, tokens, &[]), (2, &[60], &[])]).unwrap_err();
-        // It has computed what it had, the other has its token.
+        // The sequence has its computed tokens, and the other one its token.
         assert_eq!((counts(&h, 1), counts(&h, 2)), ((4, 4), (3, 2)), "{tokens:?}");
         assert!(h.finish(1) && h.finish(2));
         assert_eq!(h.blocks_owned(), 0);
@@ -162,7 +163,7 @@ fn tokens_that_were_not_computed_are_an_error() {
     h.accept(&step, &[(1, &[7, 8], &[])]).unwrap_err();
 }
 
-/// A step that is taken back computes the same drafts when it comes again; a preempted sequence has none.
+/// A withdrawn step computes the same drafts when it is repeated. A preempted sequence has none.
 #[test]
 fn withdrawn_and_preempted_drafts() {
     let mut h = drafted(16, limits(), 3, &[7, 8, 9]);
@@ -180,18 +181,18 @@ fn withdrawn_and_preempted_drafts() {
     h.step();
     let step = h.schedule();
     h.accept(&step, &[(2, &[60], &[]), (1, &[51], &[7, 8])]).unwrap();
-    // The other, more urgent, has taken the last block; the first has none for its next token.
+    // The other, more urgent sequence has taken the last block, so there is none for the first one's next token.
     assert_eq!((shares(&h.step()), h.scheduler.num_preemptions()), (vec![(2, 1)], 1));
     assert!(h.finish(2));
     let step = h.schedule();
     assert_eq!((shares(&step), step.seqs[0].samples.len(), &step.batch.token_ids[..]), (vec![(1, 1)], 1, &[51][..]));
 }
 
-/// Drafts that the model makes for their step are in its batch, and what is accepted is checked against them; a step
-/// that is taken back has them when it comes again.
+/// Drafts that are computed for their step are in its batch, and accepted tokens are checked against them. A withdrawn
+/// step has them when it is repeated.
 #[test]
 fn drafts_that_are_made_for_their_step() {
-    let mut h = drafted(16, limits(), 3, &[TO_GUESS; 3]);
+    let mut h = drafted(16, limits(), 3, &[TO_DRAFT; 3]);
     let fill = |h: &mut Harness, tokens: &[u32]| {
         let mut step = h.schedule();
         step.batch.token_ids[1..].copy_from_slice(tokens);
@@ -203,13 +204,13 @@ fn drafts_that_are_made_for_their_step() {
     h.scheduler.withdraw(&step).unwrap();
     let again = h.schedule();
     assert_eq!(again.batch.token_ids, [50, 7, 8, 9]);
-    h.accept(&again, &[(1, &[7, 8, 10], &[TO_GUESS])]).unwrap();
+    h.accept(&again, &[(1, &[7, 8, 10], &[TO_DRAFT])]).unwrap();
     assert_eq!(counts(&h, 1), (7, 6));
     let step = fill(&mut h, &[11]);
     h.accept(&step, &[(1, &[12, 13], &[])]).unwrap_err();
 }
 
-/// K22: after a fork each of both writes its own drafts into its own blocks.
+/// K22: after a fork, both sequences write their drafts to their own blocks.
 #[test]
 fn drafts_after_a_fork() {
     let mut h = Harness::new(16, limits());
@@ -228,35 +229,32 @@ fn drafts_after_a_fork() {
     assert_eq!((counts(&h, 1), counts(&h, 2)), ((9, 8), (12, 11)));
 }
 
-/// Each batch lists a sequence's extras beside it, and a fork has those of its parent.
+/// Each batch has the images of its sequences, and a fork has those of its parent.
 #[test]
-fn extras_stay_with_their_sequence() {
+fn images_stay_with_their_sequence() {
     let mut h = Harness::new(32, limits());
-    let extras =
-        |id| SeqExtras { adapter: Some(id), mask: (id == 2).then_some(20), embeddings: (id == 1).then_some(0..2) };
-    for id in 1..=3 {
-        h.add(NewSequence { extras: extras(id as u32), will_fork: id == 2, ..sequence(id, 3) }).unwrap();
-    }
-    assert_eq!(h.step().batch.extras, [extras(1), extras(2), extras(3)]);
+    let with = |id: u64, images: bool| NewSequence {
+        extras: extras(None, images.then_some((id as u8, 0, [1, 2])), (false, false), 3),
+        will_fork: id == 2,
+        ..sequence(id, 3)
+    };
+    (1..=3).for_each(|id| h.add(with(id, id != 1)).unwrap());
+    let runs =
+        |step: &Step| step.batch.images.runs.iter().map(|run| (run.first_token, run.image.0)).collect::<Vec<_>>();
+    assert_eq!(runs(&h.step()), [(3, 2), (6, 3)]);
     h.scheduler.fork(SeqId(2), SeqId(4), 9, h.now).unwrap();
-    h.finish(1);
-    assert_eq!(h.step().batch.extras, [extras(2), extras(2), extras(3)]);
-    (2..=4).for_each(|id| assert!(h.finish(id)));
-    // If no sequence has extras the list is empty; otherwise it has an entry for each sequence.
-    h.add(sequence(5, 3)).unwrap();
-    assert_eq!(h.step().batch.extras, []);
-    h.add(NewSequence { extras: extras(3), ..sequence(6, 3) }).unwrap();
-    h.add(sequence(7, 3)).unwrap();
-    assert_eq!(h.step().batch.extras, [SeqExtras::default(), extras(3), SeqExtras::default()]);
+    assert_eq!(runs(&h.step()), [], "text after the images");
+    let [parent, fork] = [2, 4].map(|id| h.scheduler.sequences[h.scheduler.slots[&SeqId(id)]].extras.clone());
+    assert_eq!(fork, parent);
 }
 
-/// Equal prompts under different adapters have different K and V: neither finds the other's.
+/// Equal prompts under different adapters have different keys and values, so neither finds the other's.
 #[test]
 fn adapters_share_no_prefix() {
     let mut h = Harness::new(32, limits());
     let with = |id, adapter| NewSequence {
         prompt: sequence(9, 10).prompt,
-        extras: SeqExtras { adapter, ..SeqExtras::default() },
+        extras: SeqExtras { adapter, images: None },
         ..sequence(id, 1)
     };
     for (id, adapter, start) in [(1, None, 0), (2, Some(0), 0), (3, Some(1), 0), (4, Some(0), 8), (5, None, 8)] {

@@ -31,7 +31,7 @@ fn a_newcomer_is_next_after_one_clients_many_prompts() {
     assert_eq!(shares(&h.run()), [(2, 16)]);
 }
 
-/// Two steps of 16 tokens are a client's credit: the newcomer has them, then both get equally many.
+/// Two steps of 16 tokens are a client's credit. The newcomer uses them, and then both get equal shares.
 #[test]
 fn a_long_prompt_under_way_shares_the_steps() {
     let mut h = Harness::new(256, SchedulerConfig { max_model_len: 400, ..long_queue() });
@@ -46,8 +46,7 @@ fn a_long_prompt_under_way_shares_the_steps() {
     assert_eq!((of(1), of(2)), (5, 5), "{order:?}");
 }
 
-/// A step with the short prompt of a client that comes now and then is as short as that prompt, however many prompts
-/// wait.
+/// A step with the short prompt of an occasional client is as short as that prompt, however many prompts wait.
 #[test]
 fn a_newcomers_step_is_short() {
     let mut h = Harness::new(256, long_queue());
@@ -56,7 +55,7 @@ fn a_newcomers_step_is_short() {
     h.add(from("one", 100, 5)).unwrap();
     assert_eq!(shares(&h.run()), [(100, 5)]);
     assert_eq!(h.run().batch.num_tokens(), 16);
-    // A client that asks all the time has used up its credit two steps' tokens later, and then both get equally many.
+    // A client that always asks uses up its credit within two steps' tokens, and then both get equal shares.
     let mut got = BTreeMap::new();
     for id in 101..161 {
         h.add(from("one", id, 5)).unwrap();
@@ -68,7 +67,7 @@ fn a_newcomers_step_is_short() {
     assert!((0..=32 + 16).contains(&(one - many)), "{one} {many}");
 }
 
-/// Answers of those that ask all the time pause for a newcomer's prompt; those of a priority before it do not.
+/// Decodes of clients that always ask pause for a newcomer's prompt. Decodes of a more urgent priority do not.
 #[test]
 fn answers_make_way_for_a_newcomer() {
     let mut h = Harness::new(256, long_queue());
@@ -83,7 +82,7 @@ fn answers_make_way_for_a_newcomer() {
     assert_eq!(shares(&h.step())[..2], [(1, 1), (2, 1)]);
 }
 
-/// Prompts that the prefix cache holds cost nothing: their client goes on until it was computed as much as others.
+/// Cached prompts cost nothing, so their client continues until its computed tokens match those of others.
 #[test]
 fn cached_tokens_are_not_charged() {
     let mut h = Harness::new(64, SchedulerConfig { max_num_batched_tokens: 17, ..long_queue() });
@@ -155,7 +154,7 @@ fn reasons_name_what_a_sequence_waits_for() {
     h.add(from("b", 3, 16)).unwrap();
     h.add(NewSequence { priority: 1, ..from("b", 4, 16) }).unwrap();
     h.step();
-    // Eight blocks of four tokens: four are owned, one is kept free.
+    // There are eight blocks of four tokens: four are owned, and one is kept free.
     let reasons: BTreeMap<_, _> = waiting(&h).into_iter().collect();
     assert_eq!(reasons[&3], WaitingReason::KvBlocks);
     assert_eq!(reasons[&2], WaitingReason::ClientShare);
@@ -167,8 +166,8 @@ fn reasons_name_what_a_sequence_waits_for() {
     assert_eq!(waiting(&h)[0], (2, WaitingReason::StepTokens));
 }
 
-/// A prompt of a client with credit takes the block of an answer of the same client, which gives back as many tokens as
-/// the prompt is charged: that was taken for a step without the prompt, which was then picked once more.
+/// A prompt of a client with credit preempts a decode of the same client. That refunds as many tokens as the prompt is
+/// charged, so the service of the client does not show that the prompt was picked. It must not be picked twice.
 #[test]
 fn a_prompt_is_picked_once_whomever_it_preempts() {
     let groups = vec![GroupConfig { kind: GroupKind::Sliding { window: 4 }, num_blocks: 3 }];
@@ -199,7 +198,7 @@ fn a_prompt_is_picked_once_whomever_it_preempts() {
     sim.drain();
 }
 
-/// Clients without sequences are forgotten, once nobody has to catch up with them or there are too many.
+/// Clients without sequences are forgotten once no other has to catch up with them, or if there are too many.
 #[test]
 fn idle_clients_are_forgotten() {
     let mut h = Harness::new(64, long_queue());
@@ -217,9 +216,9 @@ fn idle_clients_are_forgotten() {
     h.scheduler.check_integrity().unwrap();
 }
 
-/// Two clients that always have prompts waiting; answers the most that their tokens ever differed by.
+/// Returns the largest difference between the tokens of two clients that always have waiting prompts.
 fn difference(prompts: [&[usize]; 2], budget: usize) -> u64 {
-    // There are as many places as a step has tokens, so nothing but its share bounds what a client gets.
+    // There are as many sequence slots as a step has tokens, so only its share limits a client.
     let config = SchedulerConfig { max_num_seqs: budget, max_num_batched_tokens: budget, ..long_queue() };
     let mut h = Harness::new(2048, config);
     let (mut served, mut next, mut worst) = ([0u64; 2], [0usize; 2], 0);
@@ -252,7 +251,7 @@ fn difference(prompts: [&[usize]; 2], budget: usize) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// The bound is that of fair queueing over whole prompts: what each may be ahead by is a prompt and a step.
+    /// The bound is that of fair queueing over whole prompts: either may be ahead by a prompt and a step.
     #[test]
     fn tokens_of_two_backlogged_clients_differ_by_a_bounded_amount(
         a in vec(1usize..60, 1..8), b in vec(1usize..60, 1..8), budget in 4usize..40,

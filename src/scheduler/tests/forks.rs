@@ -7,7 +7,7 @@ use crate::Error;
 use crate::batch::BlockCopy;
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
 
-/// K22: children share the prompt's blocks; who writes into the shared one first copies it.
+/// K22: children share the prompt's blocks, and the first writer of the shared block copies it.
 #[test]
 fn fork_shares_and_copies_on_write() {
     let mut h = Harness::new(16, limits());
@@ -45,8 +45,8 @@ fn fork_out_of_place_is_an_error() {
     h.scheduler.check_integrity().unwrap();
 }
 
-/// A6: a request with many sequences starts with the first free place, and takes the others as they come free. Nobody
-/// behind it waits for more than that.
+/// A6: a request with many sequences starts with the first free slot, and takes the others as they become free. Later
+/// requests do not wait for more than that.
 #[test]
 fn forks_start_as_places_come_free() {
     let mut h = Harness::new(64, limits());
@@ -54,13 +54,13 @@ fn forks_start_as_places_come_free() {
     h.add(NewSequence { will_fork: true, ..sequence(2, 6) }).unwrap();
     h.add(sequence(3, 2)).unwrap();
     assert_eq!(shares(&h.step()), [(1, 2), (2, 6), (3, 2)]);
-    // One of 5 children finds a place; the others wait ahead of sequences that arrived later.
+    // One of 5 children gets a slot. The others wait before sequences that arrived later.
     h.add(sequence(4, 2)).unwrap();
     (20..25).for_each(|child| h.scheduler.fork(SeqId(2), SeqId(child), child as u32, h.now).unwrap());
     assert_eq!((h.scheduler.num_running(), h.scheduler.num_waiting()), (4, 5));
     assert_eq!(shares(&h.step()), [(1, 1), (2, 1), (20, 1), (3, 1)]);
     h.finish(1);
-    // It begins with the prompt's full block, and with the token that it was given.
+    // The child starts with the prompt's full block, and with the token that it was given.
     let step = h.step();
     assert_eq!(shares(&step), [(2, 1), (20, 1), (3, 1), (21, 3)]);
     assert_eq!(step.batch.token_ids[3..], [2004, 2005, 21]);
@@ -72,7 +72,7 @@ fn forks_start_as_places_come_free() {
     assert_eq!((h.blocks_owned(), h.scheduler.num_preemptions()), (0, 0));
 }
 
-/// A6: more sequences than can ever run at once are served one after the other.
+/// A6: more sequences than can run at once are served one after the other.
 #[test]
 fn more_forks_than_places() {
     let mut h = Harness::new(16, SchedulerConfig { max_num_seqs: 1, ..limits() });
@@ -87,7 +87,7 @@ fn more_forks_than_places() {
     assert!(!h.scheduler.has_work());
 }
 
-/// A6: a child that waits ends like any other, and counts neither as a new sequence in the queue nor as a lookup.
+/// A6: a waiting child can end like any other. It counts neither as a new sequence in the queue nor as a lookup.
 #[test]
 fn a_waiting_fork_can_end() {
     let mut h = Harness::new(16, SchedulerConfig { max_num_seqs: 1, max_queue_size: 1, ..limits() });
@@ -104,14 +104,14 @@ fn a_waiting_fork_can_end() {
     assert_eq!(h.kv_cache.read().stats().prefix_cache_queries, 8);
 }
 
-/// A4: what the parent went through before the fork is the parent's: the counts of all sequences add up.
+/// A4: preemptions before the fork are the parent's, so the counts of all sequences add up.
 #[test]
 fn preemptions_are_counted_once() {
     let mut h = Harness::new(9, SchedulerConfig { max_num_seqs: 2, max_num_batched_tokens: 2, ..limits() });
     h.add(NewSequence { max_tokens: 12, ..sequence(1, 4) }).unwrap();
     h.step();
     h.step();
-    // 6 blocks; the first takes its fourth while this prompt is under way.
+    // The prompt has 6 blocks, and the first sequence takes its fourth block while the prompt is computed.
     h.add(NewSequence { will_fork: true, max_tokens: 5, ..sequence(2, 24) }).unwrap();
     while !h.step().seqs.iter().any(|seq| seq.id == SeqId(2) && !seq.samples.is_empty()) {
         if h.scheduler.info(SeqId(1)).is_some_and(|info| info.num_tokens == 16) {
@@ -124,7 +124,7 @@ fn preemptions_are_counted_once() {
     assert_eq!(counts, [1, 0, 0, 0]);
 }
 
-/// The caller's prompt is held once, whatever comes of it, and let go with the last sequence.
+/// The caller's prompt is stored once in any case, and dropped with the last sequence.
 #[test]
 fn sequences_share_the_prompt_that_they_were_given() {
     let mut h = Harness::new(16, limits());

@@ -1,10 +1,10 @@
-//! Groups with pools of different sizes: whichever is full decides, and only as far as it is used.
+//! Groups with pools of different sizes: the fullest one decides, as far as it is used.
 
 use super::harness::{Harness, full, limits, sequence, shares, sliding};
 use crate::config::GroupConfig;
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
 
-/// Pools of which one is small, and a window that no sequence of these tests outgrows.
+/// Pools of which one is small, and a window that no sequence of these tests exceeds.
 fn one_small(num_blocks: usize) -> [Vec<GroupConfig>; 3] {
     [
         vec![full(100), sliding(64, num_blocks)],
@@ -13,12 +13,12 @@ fn one_small(num_blocks: usize) -> [Vec<GroupConfig>; 3] {
     ]
 }
 
-/// A newcomer waits while any group lacks blocks for it, whatever the others have left.
+/// A new sequence waits while any group lacks blocks for it, whatever the others have left.
 #[test]
 fn the_fullest_group_decides_on_admission() {
     for groups in one_small(6) {
         let mut h = Harness::with_groups(groups, SchedulerConfig { max_num_batched_tokens: 32, ..limits() });
-        // The third would take the last block, which those that run may need.
+        // The third would take the last block, which running sequences may need.
         for (id, prompt) in [(1, 7), (2, 11), (3, 4)] {
             h.add(NewSequence { max_tokens: 8, ..sequence(id, prompt) }).unwrap();
         }
@@ -30,7 +30,7 @@ fn the_fullest_group_decides_on_admission() {
     }
 }
 
-/// Each group keeps its own hundredth free, so a small group is not asked for a large one's share.
+/// Each group keeps its own hundredth free, so a small group need not keep a large one's share.
 #[test]
 fn each_group_keeps_its_own_watermark() {
     let mut h = Harness::with_groups(vec![full(1000), sliding(8, 6)], limits());
@@ -39,7 +39,7 @@ fn each_group_keeps_its_own_watermark() {
     assert_eq!(shares(&h.step()), [(1, 4), (2, 4)]);
 }
 
-/// A long prompt needs all its blocks of a full group at once, and of a window's group those of its first chunk.
+/// A long prompt needs all its blocks of a full group at once, and in a window's group those of its first chunk.
 #[test]
 fn a_window_needs_fewer_blocks() {
     let mut h = Harness::with_groups(vec![full(20), sliding(8, 7)], limits());
@@ -50,13 +50,13 @@ fn a_window_needs_fewer_blocks() {
     }
     assert!(h.finish(1));
     assert_eq!(h.blocks_owned(), 0);
-    // A pool of one block less than window and step take is refused at once.
+    // A pool with one block less than window and step need is rejected at once.
     let mut h = Harness::with_groups(vec![full(20), sliding(8, 6)], limits());
     let error = h.add(NewSequence { max_tokens: 2, ..sequence(1, 60) }).unwrap_err().to_string();
     assert!(error.contains("24 tokens"), "{error}");
 }
 
-/// The newest of the lowest priority gives way for a block of any group, and all come to their end.
+/// The newest sequence of the lowest priority is preempted for a block of any group, and all sequences finish.
 #[test]
 fn preemption_for_the_group_that_is_full() {
     for groups in one_small(7) {
@@ -83,7 +83,7 @@ fn preemption_for_the_group_that_is_full() {
     }
 }
 
-/// A step scheduled ahead never includes tokens for which any group might have no block.
+/// A step scheduled ahead never includes tokens for which a group might lack a block.
 #[test]
 fn a_step_ahead_needs_blocks_of_every_group() {
     for (num_blocks, is_ahead) in [(3, false), (4, true)] {

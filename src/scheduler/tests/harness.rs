@@ -1,4 +1,4 @@
-//! A scheduler driven by hand, for tests of single behaviours.
+//! A scheduler driven manually, for tests of single behaviours.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) fn limits() -> SchedulerConfig {
     SchedulerConfig {
         max_num_seqs: 4,
         max_num_batched_tokens: 16,
-        max_prompt_logits: 16,
+        max_drafts: 16,
         max_model_len: 64,
         context_length: 64,
         max_queue_size: 8,
@@ -44,7 +44,7 @@ pub(crate) fn kv_config(groups: Vec<GroupConfig>) -> KvCacheConfig {
     KvCacheConfig { block_size: 4, groups, states: None, enable_prefix_caching: true, hash_key: [1; 32] }
 }
 
-/// A sequence whose prompt of `n` tokens no other id shares.
+/// Returns a sequence whose prompt of `n` tokens no other id shares.
 pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
     NewSequence {
         id: SeqId(id),
@@ -59,13 +59,13 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
     }
 }
 
-/// A sequence of a client, of one token behind its prompt of `n`.
+/// Returns a sequence of a client, with a prompt of `n` tokens and one token to generate.
 pub(crate) fn from(client: &str, id: u64, n: usize) -> NewSequence {
     NewSequence { client: Some(client.into()), max_tokens: 1, ..sequence(id, n) }
 }
 
 impl Harness {
-    /// A harness whose cache has one full-attention group.
+    /// Returns a harness whose cache has one full-attention group.
     pub(crate) fn new(num_blocks: usize, limits: SchedulerConfig) -> Self {
         Self::with_groups(vec![full(num_blocks)], limits)
     }
@@ -74,7 +74,7 @@ impl Harness {
         Self::with_cache(kv_config(groups), limits)
     }
 
-    /// A harness of a model with recurrent states.
+    /// Returns a harness for a model with recurrent states.
     pub(crate) fn with_states(num_blocks: usize, states: StateConfig, limits: SchedulerConfig) -> Self {
         Self::with_cache(KvCacheConfig { states: Some(states), ..kv_config(vec![full(num_blocks)]) }, limits)
     }
@@ -84,7 +84,7 @@ impl Harness {
         Self { scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(), kv_cache, now: 0 }
     }
 
-    /// Asks before it adds, as the engine does.
+    /// Checks before it adds, as the engine does.
     pub(crate) fn add(&mut self, seq: NewSequence) -> Result<()> {
         let limits = &self.scheduler.config;
         limits.check_length(seq.prompt.len(), seq.max_tokens, &self.kv_cache.read())?;
@@ -99,14 +99,14 @@ impl Harness {
         step
     }
 
-    /// Commits with token 500 + id for each that samples.
+    /// Commits with token 500 + id for each sampling sequence.
     pub(crate) fn commit(&mut self, step: &Step) {
         let sampling = step.seqs.iter().filter(|seq| !seq.samples.is_empty());
         let sampled: Vec<_> = sampling.map(|seq| (seq.id, token_of(seq.id))).collect();
         self.give(step, &sampled).unwrap();
     }
 
-    /// Commits with one token for each of these.
+    /// Commits with one token for each of these sequences.
     pub(crate) fn give(&mut self, step: &Step, sampled: &[(SeqId, u32)]) -> Result<()> {
         let accepted =
             sampled.iter().map(|(id, token)| (*id, Accepted { tokens: std::slice::from_ref(token), drafts: &[] }));
@@ -115,7 +115,7 @@ impl Harness {
         committed
     }
 
-    /// Commits with tokens and drafts for each of these.
+    /// Commits with tokens and drafts for each of these sequences.
     pub(crate) fn accept(&mut self, step: &Step, accepted: &[(u64, &[u32], &[u32])]) -> Result<()> {
         let accepted = accepted.iter().map(|&(id, tokens, drafts)| (SeqId(id), Accepted { tokens, drafts }));
         let committed = self.scheduler.commit(step, accepted, self.now);
@@ -129,7 +129,7 @@ impl Harness {
         step
     }
 
-    /// Runs a step; ends those that have all their tokens.
+    /// Runs a step, and ends the sequences that have all their tokens.
     pub(crate) fn run(&mut self) -> Step {
         let step = self.step();
         for id in step.seqs.iter().map(|seq| seq.id) {
@@ -156,12 +156,12 @@ pub(crate) fn token_of(id: SeqId) -> u32 {
     500 + id.0 as u32
 }
 
-/// `(id, tokens)` of a step, in its order.
+/// Returns `(id, tokens)` of a step, in its order.
 pub(crate) fn shares(step: &Step) -> Vec<(u64, usize)> {
     step.seqs.iter().map(|seq| (seq.id.0, seq.num_tokens)).collect()
 }
 
-/// Waiting sequences that have never run: the queue's bound counts these.
+/// Returns the number of waiting sequences that have never run, which the queue's limit counts.
 pub(super) fn num_queued(scheduler: &Scheduler) -> usize {
     scheduler.sequences.iter().filter(|(_, seq)| seq.scheduled_at.is_none()).count()
 }

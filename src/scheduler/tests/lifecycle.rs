@@ -1,4 +1,4 @@
-//! Tests of a sequence's life from arrival to end: tokens, batches, stale steps, the end in every state.
+//! Tests of a sequence from arrival to end: tokens, batches, stale steps, and the end in every state.
 
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
@@ -50,7 +50,7 @@ fn batch_is_flat() {
     assert_eq!(batch.block_copies, []);
 }
 
-/// S1: a step holds ids only, and each is taken once: an old copy of it changes nothing.
+/// S1: a step holds only ids, and each step is taken once, so an old copy changes nothing.
 #[test]
 fn test_stale_batch_clone_does_not_overwrite_scheduler() {
     let mut h = Harness::new(16, limits());
@@ -70,7 +70,7 @@ fn test_stale_batch_clone_does_not_overwrite_scheduler() {
     assert_eq!((step.seqs[0].start, step.batch.token_ids[0]), (5, token_of(SeqId(1))));
 }
 
-/// S16: a sequence that ended while its step ran is passed over, also when its id is in use again.
+/// S16: a sequence that ended while its step ran is skipped, even if its id is in use again.
 #[test]
 fn commit_passes_over_what_has_ended() {
     let mut h = Harness::new(16, limits());
@@ -85,7 +85,7 @@ fn commit_passes_over_what_has_ended() {
     assert_eq!(h.scheduler.info(SeqId(2)).unwrap().num_tokens, 4);
 }
 
-/// K15: a token is only for a sequence that has sampled.
+/// K15: only a sequence that has sampled may get a token.
 #[test]
 fn token_out_of_place_is_an_error() {
     let mut h = Harness::new(16, limits());
@@ -116,7 +116,7 @@ fn end_in_every_state_frees_everything() {
     h.add(sequence(2, 30)).unwrap();
     h.add(sequence(3, 4)).unwrap();
     h.step();
-    // Decoding, half-way through its prompt, waiting.
+    // One decodes, one is half-way through its prompt, and one waits.
     assert_eq!((h.scheduler.num_running(), h.scheduler.num_waiting()), (2, 1));
     for (id, owned) in [(1, 8), (2, 0), (3, 0)] {
         assert!(h.finish(id));
@@ -148,7 +148,7 @@ fn test_memory_leak() {
     assert!(h.scheduler.slots.is_empty() && h.scheduler.slots.capacity() <= 32);
 }
 
-/// No block is reused while a step may still write it.
+/// A block is not reused while a step may still write to it.
 #[test]
 fn test_finish_defers_free_until_inflight_step_done() {
     let mut h = Harness::new(8, limits());
@@ -156,7 +156,7 @@ fn test_finish_defers_free_until_inflight_step_done() {
     let step = h.schedule();
     assert!(h.finish(1));
     assert_eq!(h.blocks_owned(), 4);
-    // The next request does not get them.
+    // The next request does not get these blocks.
     h.add(NewSequence { max_tokens: 1, ..sequence(2, 24) }).unwrap();
     assert!(h.schedule().seqs.is_empty());
     h.commit(&step);
@@ -178,7 +178,7 @@ fn test_abort_mid_prefill_defers_free() {
     assert_eq!(h.blocks_owned(), 0);
 }
 
-/// A failed step ends its own sequences and no others.
+/// A failed step ends only its own sequences.
 #[test]
 fn failed_step_ends_its_sequences() {
     let mut h = Harness::new(16, SchedulerConfig { max_num_seqs: 1, ..limits() });
@@ -223,7 +223,7 @@ fn test_sequence_lifetime_tracking() {
     assert_eq!(h.scheduler.info(SeqId(1)), None);
 }
 
-/// However the scheduler itself goes away, the cache is whole again.
+/// However the scheduler is dropped, the cache has all its blocks again.
 #[test]
 fn dropped_scheduler_returns_all_blocks() {
     let mut h = Harness::new(16, limits());
@@ -248,7 +248,7 @@ fn ids_of_64_bits() {
     assert_eq!(h.schedule().seqs.len(), 3);
 }
 
-/// A step that was scheduled ahead of another's tokens waits for them, and leaves out who ended with them.
+/// A step scheduled before another's tokens are known waits for them, and drops sequences that ended with them.
 #[test]
 fn a_step_ahead_is_completed_before_it_runs() {
     let mut h = Harness::new(16, limits());
@@ -257,7 +257,7 @@ fn a_step_ahead_is_completed_before_it_runs() {
     h.add(NewSequence { max_tokens: 1, ..sequence(3, 3) }).unwrap();
     let first = h.schedule();
     let ahead = h.schedule();
-    // The third has no use for its token but to end with it.
+    // The third sequence ends with its token and needs no further step.
     assert_eq!(shares(&ahead), [(1, 1), (2, 1)]);
     assert!(h.scheduler.complete(ahead.clone(), h.now).is_err(), "the tokens are not there yet");
     h.commit(&first);
@@ -279,7 +279,7 @@ fn a_step_ahead_is_completed_before_it_runs() {
     h.scheduler.check_integrity().unwrap();
 }
 
-/// A10: what was taken back is computed later, into the blocks that it has.
+/// A10: the tokens of a withdrawn step are computed later, into the same blocks.
 #[test]
 fn a_step_that_is_withdrawn_comes_again() {
     let mut h = Harness::new(16, limits());
@@ -297,7 +297,7 @@ fn a_step_that_is_withdrawn_comes_again() {
     assert_eq!(shares(&h.step()), [(1, 1), (2, 5)]);
 }
 
-/// A token that never came is noticed, also where other sequences of the step have ended.
+/// A missing token is detected, even if other sequences of the step have ended.
 #[test]
 fn a_step_ahead_without_its_token_is_an_error() {
     for ended in [None, Some(1)] {

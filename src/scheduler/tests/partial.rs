@@ -4,7 +4,7 @@ use super::harness::{Harness, full, limits, sequence, shares};
 use super::sim::{Request, Sim, SimConfig};
 use crate::scheduler::{NewSequence, SchedulerConfig};
 
-/// Steps of 64 tokens; prompts of more than 20 are long.
+/// Steps have 64 tokens, and prompts of more than 20 are long.
 fn with_long_prompts() -> Harness {
     let limits = SchedulerConfig {
         max_num_seqs: 16,
@@ -17,8 +17,8 @@ fn with_long_prompts() -> Harness {
     Harness::new(2000, limits)
 }
 
-/// A17: a short prompt is computed in the step after it came, however much is left of a long one; the long one has the
-/// rest of that step.
+/// A17: a short prompt is computed in the step after its arrival, however much is left of a long one. The long one gets
+/// the rest of that step.
 #[test]
 fn a_short_prompt_passes_a_long_one() {
     let mut h = with_long_prompts();
@@ -31,7 +31,7 @@ fn a_short_prompt_passes_a_long_one() {
     assert_eq!(shares(&h.step()), [(2, 1), (1, 63)]);
 }
 
-/// A17: many short prompts take no more than half of a step's prompt tokens from a long one.
+/// A17: many short prompts take at most half of a step's prompt tokens from a long one.
 #[test]
 fn a_long_prompt_keeps_half_of_each_step() {
     let mut h = with_long_prompts();
@@ -40,7 +40,7 @@ fn a_long_prompt_keeps_half_of_each_step() {
     let mut left = 400 - 64;
     let mut next = 2;
     while left > 0 {
-        // More and more come, of 20 tokens each; they end with their first token.
+        // New prompts of 20 tokens keep arriving; each ends with its first token.
         for _ in 0..4 {
             h.add(sequence(next, 20)).unwrap();
             next += 1;
@@ -56,7 +56,7 @@ fn a_long_prompt_keeps_half_of_each_step() {
     }
 }
 
-/// A17: no token of a step is wasted where only long prompts wait, and they are computed one after the other.
+/// A17: no token of a step is wasted if only long prompts wait, and they are computed one after the other.
 #[test]
 fn long_prompts_fill_every_step() {
     let mut h = with_long_prompts();
@@ -65,11 +65,11 @@ fn long_prompts_fill_every_step() {
     }
     let steps: Vec<_> = (0..3).map(|_| shares(&h.step())).collect();
     assert_eq!(steps, [vec![(1, 64)], vec![(1, 36), (2, 28)], vec![(1, 1), (2, 63)]]);
-    // The rest of the second, 9 tokens, is short by now.
+    // The second prompt has 9 tokens left, so it is short now.
     assert_eq!(shares(&h.step()), [(1, 1), (2, 9), (3, 54)]);
 }
 
-/// A17: what short prompts could not use after all, for want of a place, goes to the long one.
+/// A17: tokens that short prompts could not use, for lack of a slot, go to the long one.
 #[test]
 fn tokens_kept_in_vain_come_back() {
     let mut h = with_long_prompts();
@@ -85,7 +85,7 @@ fn tokens_kept_in_vain_come_back() {
     }
 }
 
-/// A17: a second long prompt waits for the first, unless more are allowed; a more urgent one does not wait.
+/// A17: a second long prompt waits for the first, unless more are allowed. A more urgent one does not wait.
 #[test]
 fn long_prompts_at_a_time() {
     let mut h = with_long_prompts();
@@ -93,16 +93,16 @@ fn long_prompts_at_a_time() {
     for id in 1..=3 {
         h.add(NewSequence { all_logits: id == 1, ..sequence(id, 300) }).unwrap();
     }
-    // A prompt whose logits are wanted takes 16 tokens a step, and no other's place.
-    assert_eq!(shares(&h.step()), [(1, 16), (2, 48)]);
+    // A prompt with requested logits is like any other.
+    assert_eq!(shares(&h.step()), [(1, 64)]);
     h.add(NewSequence { priority: -1, ..sequence(4, 60) }).unwrap();
     assert_eq!(shares(&h.step()), [(4, 60), (1, 4)]);
     h.add(NewSequence { priority: -1, ..sequence(5, 100) }).unwrap();
     assert_eq!(shares(&h.step()), [(4, 1), (5, 63)]);
-    assert_eq!(shares(&h.step()), [(4, 1), (5, 37), (1, 16), (2, 10)]);
+    assert_eq!(shares(&h.step()), [(4, 1), (5, 37), (1, 26)]);
 }
 
-/// A17: what counts is what is left to compute: a long prompt whose beginning is cached is a short one.
+/// A17: the remaining tokens count, so a long prompt with a cached prefix is short.
 #[test]
 fn a_cached_long_prompt_is_short() {
     let mut h = with_long_prompts();
@@ -119,7 +119,7 @@ fn a_cached_long_prompt_is_short() {
     assert_eq!((shares(&step), step.seqs[1].start), (vec![(2, 60), (7, 4)], 196));
 }
 
-/// A17: with one prompt half-way at a time the others wait until they can be computed whole.
+/// A17: with one partial prompt at a time, the others wait until they can be computed as a whole.
 #[test]
 fn one_partial_prefill_at_a_time() {
     let mut h = with_long_prompts();
@@ -132,8 +132,8 @@ fn one_partial_prefill_at_a_time() {
     assert_eq!(shares(&h.step()), [(2, 1), (4, 1), (1, 44), (3, 18)]);
 }
 
-/// A17: a long prompt among an endless stream of short ones has its first token after a bounded number of steps, and
-/// generates what it would alone.
+/// A17: a long prompt among an endless stream of short ones gets its first token after a bounded number of steps. It
+/// generates the same as alone.
 #[test]
 fn a_long_prompt_is_not_starved() {
     for depth in 1..=2 {
@@ -150,7 +150,7 @@ fn a_long_prompt_is_not_starved() {
             sim.step();
             sim.check();
             steps += 1;
-            // 5 others generate at most, of the other 11 tokens it has 6.
+            // At most 5 others generate, and it gets 6 of the other 11 tokens.
             assert!(steps <= 200u32.div_ceil(6) + 2, "{steps} steps");
         }
         while sim.num_live() > 0 {

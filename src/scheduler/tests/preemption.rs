@@ -1,15 +1,15 @@
-//! Tests of preemption, when no block is left.
+//! Tests of preemption when no block is left.
 
 use super::harness::{Harness, limits, sequence, shares};
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
 
-/// The newest of the lowest priority gives way, is first in line again, and loses none of its tokens.
+/// The newest of the lowest priority is preempted, is first in line again, and loses none of its tokens.
 #[test]
 fn test_priority_scheduling_preemption_victim_selection() {
     for (priorities, victim) in [([0, 0, 0], 3), ([0, 1, 0], 2), ([2, 1, 0], 1), ([1, 1, 0], 2)] {
         let mut h = Harness::new(7, limits());
         for (id, priority) in (1..=3).zip(priorities) {
-            // 2 blocks each; one is left. All need a third at the same step.
+            // They have 2 blocks each, and one is left. All need a third in the same step.
             h.add(NewSequence { priority, ..sequence(id, 5) }).unwrap();
         }
         while h.scheduler.num_preemptions() == 0 {
@@ -21,8 +21,8 @@ fn test_priority_scheduling_preemption_victim_selection() {
     }
 }
 
-/// A preempted sequence computes its prompt and what it had generated, samples only after the last of them, and stands
-/// before those that arrived later.
+/// A preempted sequence recomputes its prompt and generated tokens, and samples only after the last of them. It
+/// precedes those that arrived later.
 #[test]
 fn test_preempt_during_execution() {
     let mut h = Harness::new(7, limits());
@@ -37,7 +37,7 @@ fn test_preempt_during_execution() {
     let step = h.schedule();
     let again = &step.seqs[1];
     assert_eq!((again.id, h.scheduler.num_waiting()), (SeqId(3), 1), "the newcomer waits behind it");
-    // The first block is still cached; the tokens that the sequence had generated are input now.
+    // The first block is still cached, and the generated tokens are input now.
     assert_eq!((again.start, again.num_tokens, again.logits.len(), again.samples.len()), (4, 5, 1, 1));
     assert_eq!(step.batch.token_ids[step.batch.tokens_of(1)], [3004, 503, 503, 503, 503]);
     assert_eq!(h.scheduler.info(SeqId(3)).unwrap().num_cached_tokens, 0, "its own tokens are no cache hits of a user");
@@ -60,7 +60,7 @@ fn preempted_prefix_cache_hit_is_counted_once() {
     assert_eq!((stats.prefix_cache_queries, stats.prefix_cache_hits), (15, 0));
 }
 
-/// Two that cannot run together run one after the other, and both to their end.
+/// Sequences that cannot run together run one after the other, and all finish.
 #[test]
 fn sequences_that_do_not_fit_together_all_finish() {
     let mut h = Harness::new(6, limits());
@@ -91,13 +91,13 @@ fn sequence_in_flight_is_not_preempted() {
     h.step();
     let step = h.schedule();
     assert_eq!(shares(&step), [(1, 1), (2, 1)]);
-    // Both sequences are in flight and wait for their token: there is nothing to schedule and nobody to preempt.
+    // Both sequences are in flight and wait for their tokens, so nothing can be scheduled or preempted.
     assert!(h.schedule().seqs.is_empty());
     assert_eq!(h.scheduler.num_preemptions(), 0);
     h.commit(&step);
 }
 
-/// The logits of a prompt are given once per position, also when a preemption comes between its chunks.
+/// The logits of a prompt are returned once per position, even with a preemption between its chunks.
 #[test]
 fn prompt_logits_over_a_preemption() {
     let mut h = Harness::new(8, SchedulerConfig { max_num_batched_tokens: 4, ..limits() });
@@ -125,8 +125,7 @@ fn prompt_logits_over_a_preemption() {
     assert_eq!(rows, 24);
 }
 
-/// A prompt whose logits are all wanted takes no prefix-cache hits, which would leave out logits; but others can hit
-/// its blocks.
+/// A prompt with all logits requested takes no prefix-cache hits, which would omit logits. Others can hit its blocks.
 #[test]
 fn all_logits_takes_no_hits() {
     let mut h = Harness::new(16, limits());

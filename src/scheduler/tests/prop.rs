@@ -1,11 +1,11 @@
-//! The simulator driven by operations that shrink.
+//! The simulator, driven by operations that shrink.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any};
 use proptest::{option, prop_oneof, proptest};
 
-use super::sim::{Drafter, Request, Sim, SimConfig};
-use crate::batch::{GroupKind, SeqExtras};
+use super::sim::{self, Drafter, Request, Sim, SimConfig};
+use crate::batch::GroupKind;
 use crate::config::{GroupConfig, StateConfig};
 
 #[derive(Debug, Clone)]
@@ -27,11 +27,20 @@ fn request() -> impl Strategy<Value = Request> {
     let n = (1usize..7, 0u64..3);
     let from = (-1i32..2, option::weighted(0.5, 0u8..3));
     (prompt, 1usize..20, from, option::weighted(0.2, 0u8..2), extras(), any::<bool>(), n, drafter).prop_map(
-        |(prompt, max_tokens, (priority, client), salt, extras, all_logits, (n, seed), drafter)| Request {
+        |(prompt, max_tokens, (priority, client), salt, (adapter, image, flags), all_logits, (n, seed), drafter): (
+            Vec<u32>,
+            _,
+            _,
+            _,
+            Extras,
+            _,
+            _,
+            _,
+        )| Request {
             priority,
             client,
             salt,
-            extras,
+            extras: sim::extras(adapter, image, flags, prompt.len()),
             all_logits,
             n,
             seed,
@@ -41,13 +50,12 @@ fn request() -> impl Strategy<Value = Request> {
     )
 }
 
-fn extras() -> impl Strategy<Value = SeqExtras> {
-    let some = |most| option::weighted(0.2, 0u32..most);
-    (some(2), some(9), some(9)).prop_map(|(adapter, mask, start)| SeqExtras {
-        adapter,
-        mask,
-        embeddings: start.map(|start| start..start + 2),
-    })
+/// Adapter, image and the image's flags, as `sim::extras` takes them.
+type Extras = (Option<u32>, Option<(u8, u32, [u32; 2])>, (bool, bool));
+
+fn extras() -> impl Strategy<Value = Extras> {
+    let image = (0u8..3, 0u32..12, [1u32..4, 1u32..4]);
+    (option::weighted(0.2, 0u32..2), option::weighted(0.3, image), (any::<bool>(), any::<bool>()))
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -62,7 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Slots of states: from too few for all sequences to more than enough. The interval is in blocks.
+/// State slots, from too few for all sequences to more than enough. The interval is in blocks.
 fn states() -> impl Strategy<Value = Option<StateConfig>> {
     let states = (1usize..3, 1usize..16, 1usize..5).prop_map(|(slots_per_seq, others, interval)| StateConfig {
         num_slots: slots_per_seq + others,
@@ -73,7 +81,11 @@ fn states() -> impl Strategy<Value = Option<StateConfig>> {
 }
 
 fn config() -> impl Strategy<Value = SimConfig> {
-    let kind = prop_oneof![2 => Just(GroupKind::Full), 1 => (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
+    let kind = prop_oneof![
+        4 => Just(GroupKind::Full),
+        2 => (1u32..9).prop_map(|window| GroupKind::Sliding { window }),
+        1 => (0u32..4).prop_map(|log| GroupKind::Chunked { size: 1 << log }),
+    ];
     let group = (kind, 2usize..24).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
     let limits = (1usize..4).prop_flat_map(|most| (Just(most), 1..=most, 1usize..12));
     let groups = (vec(group, 1..4), states());
@@ -105,7 +117,7 @@ fn config() -> impl Strategy<Value = SimConfig> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 1_000 } else { 20_000 }, ..ProptestConfig::default() })]
 
-    /// The invariants hold after every operation; at the end each request has the tokens that it would have alone, and
+    /// The invariants hold after every operation. At the end each request has the tokens that it would have alone, and
     /// nothing is left.
     #[test]
     fn scheduler_serves_everyone(config in config(), ops in vec(op(), 1..80)) {

@@ -1,10 +1,10 @@
 //! Long random runs of the simulator.
 
-use super::sim::{Drafter, Request, Sim, SimConfig, mix};
+use super::sim::{self, Drafter, Request, Sim, SimConfig, mix};
 use crate::batch::{GroupKind, SeqExtras};
 use crate::config::{GroupConfig, StateConfig};
 
-/// A generator that is the same everywhere and for ever.
+/// A generator with the same numbers everywhere and for ever.
 struct Random(u64);
 
 impl Random {
@@ -44,7 +44,7 @@ fn random_config(random: &mut Random) -> SimConfig {
     }
 }
 
-/// From too few slots for the sequences to as many snapshots as there are blocks.
+/// Returns anything from too few slots for the sequences to as many snapshots as blocks.
 fn random_states(random: &mut Random, block_size: usize) -> StateConfig {
     let slots_per_seq = 1 + random.below(2);
     let num_slots = slots_per_seq + 1 + random.below(40);
@@ -59,14 +59,15 @@ fn random_limits(random: &mut Random) -> (usize, usize, usize) {
 fn random_request(random: &mut Random) -> Request {
     // Prompts are prefixes of a few texts, so that much is shared.
     let (text, length) = (random.below(3) as u64, 1 + random.below(40));
-    let prompt = (0..length as u64).map(|i| (mix(text, i / 7) % 31) as u32).collect();
+    let prompt: Vec<u32> = (0..length as u64).map(|i| (mix(text, i / 7) % 31) as u32).collect();
+    let extras = random_extras(random, prompt.len());
     Request {
         prompt,
         max_tokens: 1 + random.below(24),
         priority: random.below(3) as i32 - 1,
         client: random.one_in(2).then(|| random.below(4) as u8),
         salt: random.one_in(5).then(|| random.below(2) as u8),
-        extras: random_extras(random),
+        extras,
         all_logits: random.one_in(8),
         n: if random.one_in(4) { 1 + random.below(6) } else { 1 },
         seed: random.below(4) as u64,
@@ -78,9 +79,11 @@ fn random_request(random: &mut Random) -> Request {
     }
 }
 
-fn random_extras(random: &mut Random) -> SeqExtras {
-    let mut some = |odds, most| random.one_in(odds).then(|| random.below(most) as u32);
-    SeqExtras { adapter: some(6, 2), mask: some(4, 100), embeddings: some(4, 20).map(|start| start..start + 3) }
+fn random_extras(random: &mut Random, prompt_len: usize) -> SeqExtras {
+    let adapter = random.one_in(6).then(|| random.below(2) as u32);
+    let sides = [1 + random.below(4) as u32, 1 + random.below(4) as u32];
+    let image = (random.below(3) as u8, random.below(24) as u32, sides);
+    sim::extras(adapter, random.one_in(3).then_some(image), (random.one_in(2), random.one_in(2)), prompt_len)
 }
 
 /// Events counted in all worlds.
@@ -92,19 +95,19 @@ struct Counts {
     /// Hits and evicted snapshots of models with recurrent states.
     state_hits: u64,
     state_evictions: u64,
-    /// Drafts of models with recurrent states that were wrong.
+    /// Rejected drafts of models with recurrent states.
     state_rejected: u64,
     accepted: [u64; 9],
     rejected: u64,
     at_launch: u64,
-    /// Tokens that a draft model was behind when it guessed, and that it computed without guesses.
+    /// Tokens that a draft model lacked when it drafted, and that it computed without draft tokens.
     behind: u64,
     caught_up: u64,
-    /// Tokens of hits that it had computed, and that it had not.
+    /// Hit tokens that the draft model had computed, and had not.
     drafted_hits: [u64; 2],
 }
 
-/// Runs `num_worlds` random worlds, about `num_steps` steps each.
+/// Runs `num_worlds` random worlds of about `num_steps` steps each.
 fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
     let mut random = Random(seed << 32);
     let mut counts = Counts::default();
@@ -152,14 +155,14 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
     counts
 }
 
-/// K14, K20, K22, S9, S12, S16: whatever happens to the others (arrivals, cancels, forks, failed and stopped steps,
-/// steps in flight, pools that are much too small, drafts of which some are wrong), every sequence reads only its own
-/// K, V and recurrent states and generates what it would alone, and at the end nothing is left.
+/// K14, K20, K22, S9, S12, S16: every sequence reads only its own K, V and recurrent states, and generates the same as
+/// alone. At the end nothing is left. Others may arrive, be cancelled, fork, or be in failed or interrupted steps.
+/// Steps may be in flight, pools much too small, and some drafts wrong.
 #[test]
 fn every_sequence_generates_what_it_would_alone() {
     let (num_worlds, num_steps) = if cfg!(debug_assertions) { (500, 400) } else { (5_000, 1_000) };
     let counts = run(1, num_worlds, num_steps);
-    // The worlds are such that these are common; if not, nothing was tested.
+    // The worlds make these events common; otherwise nothing would be tested.
     assert!(counts.steps > (num_worlds * num_steps / 3) as u64, "{counts:?}");
     assert!(counts.preemptions > num_worlds as u64, "{counts:?}");
     assert!(counts.hits > 10 * num_worlds as u64, "{counts:?}");

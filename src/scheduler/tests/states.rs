@@ -1,4 +1,4 @@
-//! Recurrent states: which slots a step reads and writes, which snapshots it takes, and what comes of both.
+//! Recurrent states: the slots that a step reads and writes, its snapshots, and their effects.
 
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::batch::{NO_STATE, StateWrite};
@@ -10,7 +10,7 @@ fn slots(num_slots: usize, slots_per_seq: usize) -> StateConfig {
     StateConfig { num_slots, slots_per_seq, snapshot_interval: 8 }
 }
 
-/// The slot that sequence `s` of a step reads, and numbers of tokens with the slots that it writes then.
+/// Returns the slot that sequence `s` of a step reads, and the slots that it writes with their numbers of tokens.
 fn states(step: &Step, s: usize) -> (u32, Vec<(u32, u32)>) {
     let states = &step.batch.states;
     let writes = &states.writes[states.cu_writes[s] as usize..states.cu_writes[s + 1] as usize];
@@ -27,8 +27,8 @@ fn slot_counts(h: &Harness) -> (usize, usize, usize) {
     (stats.state_slots_free, stats.state_slots_cached, stats.state_slots_owned)
 }
 
-/// A prompt leaves its state at every interval, at the end of its last block, and at its end; an answer at the end of
-/// each block, of which the last stays.
+/// A prompt saves its state at every interval, at the end of its last block, and at its end. Generation saves one at
+/// the end of each block, of which the last stays.
 #[test]
 fn snapshots_are_taken_at_the_ends_of_blocks() {
     let mut h = Harness::with_states(16, slots(12, 1), limits());
@@ -38,7 +38,7 @@ fn snapshots_are_taken_at_the_ends_of_blocks() {
     assert_eq!((read, tokens(&writes)), (NO_STATE, vec![8, 16, 16]));
     let own = writes[2].1;
     let step = h.step();
-    // The rest of the prompt ends behind the end of its last block.
+    // The rest of the prompt ends after the end of its last block.
     let (read, writes) = states(&step, 0);
     assert_eq!((read, tokens(&writes), writes[1]), (own, vec![4, 7], (7, own)));
     assert_eq!(slot_counts(&h), (8, 3, 1));
@@ -52,7 +52,7 @@ fn snapshots_are_taken_at_the_ends_of_blocks() {
     assert_eq!(slot_counts(&h), (8, 4, 0));
 }
 
-/// A turn of a conversation begins at the end of the last block of the one before.
+/// A turn of a conversation starts at the end of the last block of the previous one.
 #[test]
 fn the_next_turn_begins_with_the_last_state() {
     let mut h = Harness::with_states(32, slots(8, 2), SchedulerConfig { max_num_batched_tokens: 32, ..limits() });
@@ -64,7 +64,7 @@ fn the_next_turn_begins_with_the_last_state() {
     prompt.extend(0..5);
     h.add(NewSequence { prompt: prompt.clone().into(), ..sequence(2, 1) }).unwrap();
     let step = h.step();
-    // 21 tokens were computed, 20 of them are whole blocks.
+    // The previous turn computed 21 tokens, 20 of them in whole blocks.
     assert_eq!((shares(&step), h.scheduler.info(SeqId(2)).unwrap().num_cached_tokens), (vec![(2, 7)], 20));
     let (read, writes) = states(&step, 0);
     assert!(read != NO_STATE && writes.iter().all(|(_, slot)| *slot != read), "{step:?}");
@@ -72,7 +72,7 @@ fn the_next_turn_begins_with_the_last_state() {
     assert_eq!(slot_counts(&h).2, 0);
 }
 
-/// The third prompt with a beginning finds the state after it, wherever it ends.
+/// The third prompt with a common prefix finds the state after the prefix, wherever that ends.
 #[test]
 fn a_state_is_kept_where_prompts_part() {
     let wide = SchedulerConfig { max_num_batched_tokens: 64, ..limits() };
@@ -90,7 +90,7 @@ fn a_state_is_kept_where_prompts_part() {
     assert_eq!(ask(3), (20, PrefixMiss::New, vec![16, 20, 20]));
 }
 
-/// S9: a preempted sequence gives its slots back and begins again with the last state that was kept of it.
+/// S9: a preempted sequence releases its slots and restarts from its last saved state.
 #[test]
 fn a_preempted_sequence_resumes_from_a_snapshot() {
     let mut h = Harness::with_states(9, slots(12, 1), SchedulerConfig { max_num_seqs: 2, ..limits() });
@@ -104,14 +104,14 @@ fn a_preempted_sequence_resumes_from_a_snapshot() {
     assert!(h.finish(1));
     let step = h.step();
     let seq = h.scheduler.info(SeqId(2)).unwrap();
-    // It had generated some tokens; what is left to compute begins at the end of a block.
+    // It had generated some tokens. The remaining ones start at the end of a block.
     assert_eq!((step.seqs[0].start % 4, step.seqs[0].start + step.seqs[0].num_tokens), (0, seq.num_tokens - 1));
     assert!(step.seqs[0].start >= 12 && states(&step, 0).0 != NO_STATE, "{step:?}");
     assert!(h.finish(2));
     assert_eq!(slot_counts(&h).2, 0);
 }
 
-/// K22: each fork begins with the state of the parent's prompt, which no step writes while one is to read it.
+/// K22: each fork begins with the state of the parent's prompt, which no step writes before all have read it.
 #[test]
 fn forks_begin_with_the_state_of_the_prompt() {
     for slots_per_seq in [1, 2] {
@@ -120,7 +120,7 @@ fn forks_begin_with_the_state_of_the_prompt() {
         let begin = states(&h.step(), 0).1.last().unwrap().1;
         (2..4).for_each(|child| h.scheduler.fork(SeqId(1), SeqId(child), 70, h.now).unwrap());
         h.scheduler.check_integrity().unwrap();
-        // Its slots were the parent's, which now gets others as the children do.
+        // Its slots were the parent's, which now gets others like the children.
         let step = h.step();
         assert_eq!(step.seqs.len(), 3);
         for s in 0..3 {
@@ -133,7 +133,7 @@ fn forks_begin_with_the_state_of_the_prompt() {
     }
 }
 
-/// A sequence waits while there is no slot for it, and snapshots leave it the one that comes free.
+/// A sequence waits while there is no slot for it, and snapshots leave it the one that becomes free.
 #[test]
 fn sequences_wait_for_slots() {
     let mut h = Harness::with_states(64, slots(3, 1), limits());
@@ -141,7 +141,7 @@ fn sequences_wait_for_slots() {
     assert_eq!(shares(&h.step()), [(1, 3), (2, 3), (3, 3)]);
     assert_eq!((slot_counts(&h), h.scheduler.num_waiting()), ((0, 0, 3), 1));
     assert!(h.finish(2));
-    // One slot is free, and those that run reach the end of a block in the same step.
+    // One slot is free, and the running sequences reach the end of a block in the same step.
     let step = h.step();
     assert_eq!(step.seqs.last().unwrap().id, SeqId(4));
     assert_eq!(slot_counts(&h).2, 3);
@@ -149,8 +149,8 @@ fn sequences_wait_for_slots() {
     assert_eq!(slot_counts(&h).2, 0);
 }
 
-/// A10: a step that stopped half-way is repeated where its sequences have two slots. With one slot their states are
-/// lost, and they begin with the last that was kept.
+/// A10: an interrupted step is repeated if its sequences have two slots. With one slot their states are lost, and they
+/// start from the last saved one.
 #[test]
 fn a_step_that_stopped_comes_again() {
     for slots_per_seq in [1, 2] {
@@ -170,7 +170,7 @@ fn a_step_that_stopped_comes_again() {
             assert_eq!((again.seqs[0].start, again.seqs[0].num_tokens), (4, 4));
         }
         h.commit(&again);
-        // One that never ran has changed nothing.
+        // A step that never ran has changed nothing.
         let (running, ahead) = (h.schedule(), h.schedule());
         h.scheduler.withdraw(&ahead).unwrap();
         assert_eq!(h.scheduler.num_waiting(), 0);
@@ -180,7 +180,7 @@ fn a_step_that_stopped_comes_again() {
     }
 }
 
-/// An end in a step in flight leaves the slots that it writes alone until it is done.
+/// If a sequence ends during a step in flight, the slots that the step writes stay owned until it is done.
 #[test]
 fn slots_of_a_step_in_flight_stay() {
     let mut h = Harness::with_states(32, slots(12, 2), limits());
@@ -196,7 +196,7 @@ fn slots_of_a_step_in_flight_stay() {
     assert_eq!(slot_counts(&h), (12, 0, 0));
 }
 
-/// A harness with sequence 1, whose step computes a token and these drafts; with that step.
+/// Returns a harness with sequence 1, and its step, which computes a token and these drafts.
 fn drafted(states: StateConfig, drafts: &[u32]) -> (Harness, Step) {
     let mut h = Harness::with_states(32, states, limits());
     h.add(sequence(1, 6)).unwrap();
@@ -206,12 +206,13 @@ fn drafted(states: StateConfig, drafts: &[u32]) -> (Harness, Step) {
     (h, step)
 }
 
-/// The state before each draft is kept. That behind the right ones is the sequence's, and the others go back.
+/// The state before each draft is saved. The one after the accepted drafts becomes the sequence's own; the others are
+/// released.
 #[test]
 fn the_state_behind_the_last_right_draft_stays() {
     for (slots_per_seq, num_right) in [1, 2].into_iter().flat_map(|slots| (0..=4).map(move |right| (slots, right))) {
         let (mut h, step) = drafted(slots(16, slots_per_seq), &[7, 8, 9, 10]);
-        // Positions 6 to 10; the second draft fills a block, whose end is a snapshot.
+        // The step has positions 6 to 10. The second draft fills a block, whose end is a snapshot.
         let (read, writes) = states(&step, 0);
         assert_eq!((shares(&step), tokens(&writes)), (vec![(1, 5)], vec![1, 2, 2, 3, 4, 5]));
         assert_eq!(slot_counts(&h), (16 - slots_per_seq - 5 - 1, 1, slots_per_seq + 5));
@@ -225,7 +226,7 @@ fn the_state_behind_the_last_right_draft_stays() {
         let kept = writes.iter().filter(|(tokens, _)| *tokens as usize == 1 + num_right);
         assert!(kept.clone().any(|(_, slot)| *slot == begun_with), "{num_right}: {writes:?}, {begun_with}");
         let last = next_writes.last().unwrap().1;
-        // Two slots take turns, and one was never left where all drafts were right.
+        // Two slots alternate, and a single one is never left if all drafts were right.
         let has_stayed = slots_per_seq == 2 || num_right == 4;
         assert_eq!((last == begun_with, last == read), (slots_per_seq == 1, has_stayed));
         h.commit(&next);
@@ -234,15 +235,15 @@ fn the_state_behind_the_last_right_draft_stays() {
     }
 }
 
-/// Drafts take the slots that no sequence needs, and those of snapshots; nobody waits or is preempted for them.
+/// Drafts take slots that no sequence needs, and those of snapshots. No sequence waits or is preempted for them.
 #[test]
 fn drafts_take_the_slots_that_are_left() {
     let drafts = [7, 8, 9, 10];
     let (h, step) = drafted(slots(4, 1), &drafts);
-    // One slot was a snapshot's; of the next snapshot nothing is left.
+    // One slot was a snapshot's, and none is left for the next snapshot.
     assert_eq!((shares(&step), tokens(&states(&step, 0).1)), (vec![(1, 4)], vec![1, 2, 3, 4]));
     assert_eq!(slot_counts(&h), (0, 0, 4));
-    // A newcomer's slot comes first.
+    // A new sequence's slot takes precedence.
     let mut h = Harness::with_states(32, slots(5, 1), SchedulerConfig { max_num_batched_tokens: 24, ..limits() });
     [1, 2].into_iter().for_each(|id| h.add(sequence(id, 6)).unwrap());
     let step = h.schedule();
@@ -253,7 +254,7 @@ fn drafts_take_the_slots_that_are_left() {
     assert_eq!(h.scheduler.num_preemptions(), 0);
 }
 
-/// A10, K2: the slots of drafts go back with the step that is taken back or given up, and with the sequence that ends
+/// A10, K2: the slots of drafts are released when their step is withdrawn or discarded, and when the sequence ends
 /// meanwhile.
 #[test]
 fn slots_of_drafts_go_back() {
@@ -269,7 +270,7 @@ fn slots_of_drafts_go_back() {
                 assert_eq!((batches.0, &again.seqs), (batches.1, &step.seqs));
                 assert_eq!(tokens(&states(&again, 0).1), tokens(&states(&step, 0).1));
             }
-            // Its state was written over, so it begins anew and has lost its drafts.
+            // Its state was overwritten, so it starts over and has lost its drafts.
             _ => assert_eq!((again.seqs[0].start, again.seqs[0].num_tokens), (4, 3)),
         }
         assert!(h.finish(1));
@@ -281,7 +282,7 @@ fn slots_of_drafts_go_back() {
     }
 }
 
-/// K22: a fork's first step reads the state of the prompt and keeps those before its drafts in slots of its own.
+/// K22: a fork's first step reads the prompt's state, and saves the states before its drafts in its own slots.
 #[test]
 fn drafts_of_forks() {
     for slots_per_seq in [1, 2] {

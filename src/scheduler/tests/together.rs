@@ -1,4 +1,4 @@
-//! Equal prompts at the same time: computed once.
+//! Equal prompts that arrive together are computed once.
 
 use super::harness::{Harness, limits, sequence, shares};
 use super::sim::{Request, Sim, SimConfig};
@@ -8,7 +8,7 @@ fn roomy() -> Harness {
     Harness::new(200, SchedulerConfig { max_num_batched_tokens: 64, ..limits() })
 }
 
-/// The first tokens of one text, then some of its own.
+/// Returns the first tokens of a common text, followed by some of its own.
 fn of_text(id: u64, shared: usize, own: usize) -> NewSequence {
     let prompt = (0..shared as u32).chain((0..own as u32).map(|i| 1000 * id as u32 + i)).collect();
     NewSequence { prompt, ..sequence(id, 1) }
@@ -18,8 +18,8 @@ fn cached(h: &Harness, ids: &[u64]) -> Vec<usize> {
     ids.iter().map(|id| h.scheduler.info(SeqId(*id)).unwrap().num_cached_tokens).collect()
 }
 
-/// A22: equal prompts that come together are computed once; the others begin a step later with what the first computed.
-/// Sequences behind them do not wait.
+/// A22: equal prompts that arrive together are computed once. The others start a step later with what the first
+/// computed. Later sequences do not wait.
 #[test]
 fn equal_prompts_are_computed_once() {
     let mut h = roomy();
@@ -34,7 +34,7 @@ fn equal_prompts_are_computed_once() {
     assert_eq!((stats.prefix_cache_queries, stats.prefix_cache_hits), (95, 56));
 }
 
-/// A22: it waits where that spares half of what it would compute now, and not for less.
+/// A22: a sequence waits if that saves half of what it would compute now, and not for less.
 #[test]
 fn a_small_shared_beginning_is_not_waited_for() {
     for (own, cached_tokens) in [(13, 16), (16, 16), (17, 0), (40, 0)] {
@@ -47,8 +47,8 @@ fn a_small_shared_beginning_is_not_waited_for() {
     }
 }
 
-/// A22: whoever wants all logits of its prompt computes it; so does everybody without a prefix cache, or of another
-/// salt.
+/// A22: a request for all logits of its prompt computes them itself. So does every request without a prefix cache or
+/// with another salt.
 #[test]
 fn who_cannot_share_does_not_wait() {
     let mut h = roomy();
@@ -65,7 +65,7 @@ fn who_cannot_share_does_not_wait() {
     sim.drain();
 }
 
-/// A22: a prompt that is cached already is not waited for, also while somebody computes it once more for its logits.
+/// A22: a cached prompt is not waited for, even while another sequence computes it again for its logits.
 #[test]
 fn a_cached_prompt_is_not_waited_for() {
     let mut h = roomy();
@@ -73,10 +73,10 @@ fn a_cached_prompt_is_not_waited_for() {
     h.step();
     h.add(NewSequence { all_logits: true, ..of_text(2, 17, 0) }).unwrap();
     h.add(of_text(3, 17, 0)).unwrap();
-    assert_eq!(shares(&h.step()), [(1, 1), (2, 16), (3, 1)]);
+    assert_eq!(shares(&h.step()), [(1, 1), (2, 17), (3, 1)]);
 }
 
-/// A22: the wait ends with the other, however that ends: cancelled, failed, or taken back.
+/// A22: the wait ends with the other sequence, whether it is cancelled, fails or is withdrawn.
 #[test]
 fn the_wait_ends_with_the_other() {
     for end in ["finish while it runs", "failure", "withdrawal"] {
@@ -121,7 +121,7 @@ fn the_wait_ends_with_the_other() {
     }
 }
 
-/// A22: steps ahead count as well: who comes while a step with its prompt is in flight waits for that one.
+/// A22: steps ahead count, too: a sequence waits for a step in flight that contains its prompt.
 #[test]
 fn a_step_in_flight_is_waited_for() {
     let mut h = roomy();
@@ -135,7 +135,7 @@ fn a_step_in_flight_is_waited_for() {
     assert_eq!((next.seqs.last().unwrap().id, next.seqs.last().unwrap().start), (SeqId(2), 28));
 }
 
-/// A22, A17: a long prompt that another is half-way through is followed to its end, step by step.
+/// A22, A17: a long prompt that another sequence is computing is followed to its end, step by step.
 #[test]
 fn a_long_prompt_is_followed() {
     let limits = SchedulerConfig { max_num_batched_tokens: 16, max_model_len: 200, ..limits() };
@@ -146,7 +146,7 @@ fn a_long_prompt_is_followed() {
     while h.scheduler.info(SeqId(2)).unwrap().scheduled_at.is_none() {
         computed += h.step().batch.num_tokens();
     }
-    // The prompt once, its last block again for the second's first token, and what the first generates meanwhile.
+    // The prompt is computed once, its last block again for the second's first token, and some tokens of the first.
     assert!(computed <= 100 + 4 + 1, "{computed} tokens");
     assert_eq!(cached(&h, &[2]), [96]);
 }

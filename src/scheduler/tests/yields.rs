@@ -6,7 +6,7 @@ use crate::scheduler::{NewSequence, SchedulerConfig};
 /// A sequence with more than one token.
 const LONG: u64 = 90;
 
-/// A harness whose step is full of prompts of the client "many", which has used its credit.
+/// Returns a harness whose step is full of prompts of the client "many", which has used its credit.
 fn crowded(limits: SchedulerConfig) -> Harness {
     let mut h = Harness::new(256, SchedulerConfig { max_queue_size: 1000, ..limits });
     (0..40).for_each(|id| h.add(from("many", id, 16)).unwrap());
@@ -30,7 +30,7 @@ fn a_step_gives_way_to_newcomers_alone() {
     h.commit(&step);
 }
 
-/// Nobody is a newcomer where nobody has used its credit.
+/// There are no newcomers if no client has used its credit.
 #[test]
 fn a_first_step_gives_way_to_nobody() {
     let mut h = Harness::new(64, limits());
@@ -40,7 +40,7 @@ fn a_first_step_gives_way_to_nobody() {
     h.commit(&step);
 }
 
-/// A step that is taken back counts for nothing, and yet nobody comes to have credit by it.
+/// A withdrawn step is not charged, but no client gains credit by it.
 #[test]
 fn a_step_that_is_taken_back_leaves_no_credit() {
     let mut h = crowded(SchedulerConfig { max_num_batched_tokens: 48, ..limits() });
@@ -55,7 +55,7 @@ fn a_step_that_is_taken_back_leaves_no_credit() {
     }
 }
 
-/// Prompts of those without credit get few tokens of a step, as long as a newcomer may come back.
+/// Prompts of clients without credit get few tokens of a step, as long as a newcomer may return.
 #[test]
 fn prompts_are_short_while_newcomers_come() {
     let mut h = crowded(SchedulerConfig { max_prefill_beside_newcomers: 6, ..limits() });
@@ -67,7 +67,7 @@ fn prompts_are_short_while_newcomers_come() {
     assert_eq!(shares(&h.run()), [(LONG, 1), (100, 9)]);
     for _ in 0..5 {
         let shares = shares(&h.run());
-        // The last token of a prompt, left alone, goes on as decodes do.
+        // The last token of a prompt, if only that is left, runs like a decode.
         let of_prompts: usize = shares.iter().map(|(_, tokens)| tokens).filter(|tokens| **tokens > 1).sum();
         assert!(shares[0] == (LONG, 1) && (4..=6).contains(&of_prompts), "{shares:?}");
     }

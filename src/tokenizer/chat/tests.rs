@@ -1,4 +1,4 @@
-//! Control tokens come from templates alone: the ways in which clients have tried, and a property over random ones.
+//! Only templates write control tokens: tests of known attacks, and a property over random ones.
 
 mod content;
 mod injection;
@@ -11,7 +11,7 @@ use super::*;
 use crate::gguf::{Array, Metadata, Value as Entry};
 use crate::testdata;
 
-/// The real templates of the fixtures, with the texts of BOS and EOS that they stand beside.
+/// The real templates of the fixtures, with the texts of BOS and EOS of their models.
 const TEMPLATES: [(&str, &str, &str); 9] = [
     ("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "<|begin_of_text|>", "<|im_end|>"),
     ("Qwen-Qwen2.5-7B-Instruct", "", "<|im_end|>"),
@@ -24,7 +24,7 @@ const TEMPLATES: [(&str, &str, &str); 9] = [
     ("mistralai-Mistral-Nemo-Instruct-2407", "<s>", "</s>"),
 ];
 
-/// Every token that one of the templates writes, all of them control tokens here.
+/// Every token that one of the templates writes. All of them are control tokens here.
 const CONTROL: [&str; 47] = [
     "<|im_start|>",
     "<|im_end|>",
@@ -75,15 +75,15 @@ const CONTROL: [&str; 47] = [
     "<|",
 ];
 
-/// A vocabulary of the 256 bytes and `CONTROL`.
+/// Returns a vocabulary of the 256 bytes and `CONTROL`.
 fn tokenizer() -> Tokenizer {
-    // The byte-level alphabet of GPT-2: printable bytes stand for themselves, the others for U+0100 onwards.
+    // In GPT-2's byte-level alphabet printable bytes stand for themselves, and the others for U+0100 onwards.
     let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 0x100..;
     let letter = |byte: u32| char::from_u32(if printable(byte) { byte } else { others.next().unwrap() }).unwrap();
     let mut tokens: Vec<String> = (0..256).map(letter).map(String::from).collect();
     let mut types = vec![1; tokens.len()];
-    // The last is a piece of many others, and no token.
+    // The last is a piece of many others, and not a token.
     for token in &CONTROL[..CONTROL.len() - 1] {
         tokens.push((*token).to_owned());
         types.push(3);
@@ -91,7 +91,7 @@ fn tokenizer() -> Tokenizer {
     byte_level(tokens, types, &[])
 }
 
-/// A tokenizer of these tokens without merges, and with ends of generation that keys of the file name.
+/// Returns a tokenizer of these tokens without merges, and with the end tokens that the file's keys name.
 fn byte_level(tokens: Vec<String>, types: Vec<i32>, ends: &[(&'static str, u32)]) -> Tokenizer {
     let entries = [
         ("model", Entry::String("gpt2".into())),
@@ -124,7 +124,7 @@ fn own(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, "<s>", "</s>").unwrap()
 }
 
-/// The control tokens of the prompt, in order. Its tokens spell its text.
+/// Returns the control tokens of the prompt, in order, and checks that its tokens spell its text.
 fn controls(tokenizer: &Tokenizer, template: &ChatTemplate, conversation: &Conversation) -> Result<Vec<String>> {
     let prompt = render_chat(tokenizer, template, conversation)?;
     assert_eq!(tokenizer.decode(&prompt.token_ids, false).unwrap(), prompt.text);

@@ -1,7 +1,7 @@
 //! The classes of `tokenizer.ggml.pre`: their patterns and names.
 //!
-//! The patterns are those of the models' own `tokenizer.json` files, or, where those are not regular expressions
-//! (falcon, default), of the equivalents that llama.cpp publishes with its test vocabularies.
+//! The patterns are those of the models' own `tokenizer.json` files. Where those are not regular expressions (falcon,
+//! default), they are the equivalents that llama.cpp publishes with its test vocabularies.
 
 use super::Rule::{self, HalveSpaces, LeaveLast, Plain, Threes};
 use super::{Bos, Class, Spelling, WholeWords};
@@ -15,21 +15,21 @@ macro_rules! contractions {
     };
 }
 
-/// The llama 3 family: they differ in what counts as a letter and in how many digits stay together.
+/// The llama 3 family. Its members differ in what counts as a letter and in how many digits stay together.
 macro_rules! llama3_family {
     ($letters:literal, $digits:literal, $others:literal) => {
         concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?", $letters, "|", $digits, "| ?", $others, r"+[\r\n]*|\s*[\r\n]+")
     };
 }
 
-/// A contraction that belongs to the word before it.
+/// A contraction that belongs to the previous word.
 macro_rules! suffix {
     () => {
         concat!("(?:", contractions!(), ")?")
     };
 }
 
-/// The o200k family: words also end where lower case turns into upper case.
+/// The o200k family: words also end where lower case changes to upper case.
 macro_rules! o200k_family {
     ($suffix:expr, $digits:literal) => {
         concat!(
@@ -48,7 +48,7 @@ const fn class(passes: &'static [(&'static str, Rule)]) -> Class {
     Class { passes, spelling: Spelling::ByteLevel, whole_words: WholeWords::None, bos: Bos::OnRequest }
 }
 
-/// A class in which a word that is a token as a whole becomes that token.
+/// A class in which a word that is a token becomes that token.
 const fn whole(class: Class) -> Class {
     Class { whole_words: WholeWords::All, ..class }
 }
@@ -64,7 +64,7 @@ const GPT4O_PATTERN: &str = o200k_family!(suffix!(), r"\p{N}{1,3}");
 const GPT2_CLASS: Class = class(&[(GPT2, LeaveLast)]);
 const STARCODER: Class = class(&[(r"\p{N}", Plain), (GPT2, LeaveLast)]);
 const CHAMELEON: Class = bos(class(&[
-    // Place holders of images.
+    // Placeholders of images.
     (r"<sentinel:[0-9]+>", Plain),
     (r"IMGIMG[A-I]{1,4}Z", Plain),
     (r"[\t\n]|    |  ", Plain),
@@ -79,14 +79,14 @@ const MINICPM5: Class =
 const QWEN2: Class = class(&[(QWEN2_PATTERN, LeaveLast)]);
 const QWEN35: Class = class(&[(llama3_family!(r"[\p{L}\p{M}]+", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"), LeaveLast)]);
 const LAGUNA: Class = class(&[(r"\n+", Plain), (QWEN2_PATTERN, LeaveLast)]);
-/// A pattern without contractions: in Turkish, suffixes follow an apostrophe.
+/// A pattern without contractions, since Turkish suffixes follow an apostrophe.
 const UFAKZEKA: Class = class(&[(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+", LeaveLast)]);
-/// Line ends stay apart from the signs before them.
+/// Line ends are separate from the signs before them.
 const SEED_CODER: Class = class(&[(
     concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"),
     LeaveLast,
 )]);
-/// Several words with one space between them are one.
+/// Several words with single spaces between them form one word.
 const EXAONE_MOE: Class = class(&[(
     concat!(
         contractions!(),
@@ -108,7 +108,7 @@ const YOUTU: Class = whole(class(&[
     ),
     (o200k_family!(suffix!(), r"\p{N}"), LeaveLast),
 ]));
-/// The o200k family's pattern, with runs of Han characters apart.
+/// The pattern of the o200k family, with separate runs of Han characters.
 const KIMI_K2: Class = class(&[(
     concat!(
         r"\p{Han}+",
@@ -123,7 +123,7 @@ const KIMI_K2: Class = class(&[(
 const DEEPSEEK_LLM: Class = class(&[
     (r"[\r\n]", Plain),
     (
-        // Letters that have a case, in the scripts the model knows.
+        // Cased letters of the scripts that the model knows.
         concat!(
             r"\s?[",
             r"\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}",
@@ -157,7 +157,7 @@ const DEEPSEEK_CODER: Class = class(&[
 ]);
 const CJK: &str = r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+";
 
-/// The third pass of the deepseek 3 family: they differ in line ends.
+/// The third pass of the deepseek 3 family, whose members differ in line ends.
 macro_rules! deepseek3_words {
     ($ends:literal) => {
         concat!(
@@ -172,20 +172,32 @@ const DEEPSEEK_V3: Class =
     class(&[(r"\p{N}{1,3}", Plain), (CJK, Plain), (deepseek3_words!(r"[\r\n]*|\s*[\r\n]+"), LeaveLast)]);
 const SPARK: Class =
     class(&[(r"\p{N}{1,3}", Plain), (CJK, Plain), (deepseek3_words!(r"|[\r\n]"), LeaveLast), (r"\p{N}", Plain)]);
-/// The negated set names parentheses and a bar: that is how the models' own pattern reads.
+/// Digits in threes from their end, and runs of more scripts of Asia apart; the ranges are llama.cpp's.
+const AFMOE: Class = class(&[
+    (r"\p{N}+", Threes),
+    (
+        concat!(
+            r"[\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{8c48}-\x{faff}\x{3040}-\x{30ff}\x{ff65}-\x{ff9f}\x{2f00}-\x{2fdf}",
+            r"\x{e40}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}\x{ac00}-\x{d7af}",
+            r"\x{1100}-\x{11ff}]+"
+        ),
+        Plain,
+    ),
+    (deepseek3_words!(r"[\r\n]*|\s*[\r\n]+"), LeaveLast),
+]);
+/// The negated set contains parentheses and a bar, exactly as in the models' own pattern.
 const BLOOM_PATTERN: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const BLOOM: Class = class(&[(BLOOM_PATTERN, Plain)]);
 const VIKING: Class = class(&[(BLOOM_PATTERN, Plain), (r"\p{N}", Plain)]);
 const FALCON: Class = class(&[(r"[\p{P}$+<=>^~|`]+", Plain), (GPT2, LeaveLast), (r"[0-9][0-9][0-9]", Plain)]);
 const DEFAULT: Class =
     class(&[(r"[\p{P}$+<=>^~|]+", Plain), (GPT2, LeaveLast), (r"\p{N}+", Plain), (r"[0-9][0-9][0-9]", Plain)]);
-/// Merges in the text itself, with `▁` for spaces, and no words but lines.
+/// Merges apply to the text itself, with `▁` for spaces, and only lines are words.
 const SARVAM: Class = Class { spelling: Spelling::SentencePiece, ..class(&[(r"\n+", Plain)]) };
 pub(super) const GEMMA4: Class = Class { whole_words: WholeWords::Newlines, bos: Bos::Always, ..SARVAM };
 
-/// Every known value of `tokenizer.ggml.pre`, and `gemma4`, which is also one of `tokenizer.ggml.model`. Encoders that
-/// are not supported (jina, roberta, granite-embed) are left out: they put a separator at the end, which no decoder has
-/// a use for.
+/// Every known value of `tokenizer.ggml.pre`, and `gemma4`, which is also one of `tokenizer.ggml.model`. Unsupported
+/// encoders (jina, roberta, granite-embed) are left out. They add a separator at the end, which no decoder needs.
 pub(super) const CLASSES: &[(Class, &[&str])] = &[
     (DEFAULT, &["default"]),
     (GPT2_CLASS, &["gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4"]),
@@ -199,7 +211,7 @@ pub(super) const CLASSES: &[(Class, &[&str])] = &[
     (MINICPM5, &["minicpm5"]),
     (QWEN2, &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"]),
     (QWEN2, &["stablelm2", "hunyuan", "solar-open", "grok-2"]),
-    // Their pattern differs from qwen2's in form alone.
+    // Their pattern differs from qwen2's only in notation.
     (QWEN2, &["bailingmoe", "bailingmoe2", "llada-moe"]),
     (QWEN35, &["qwen35"]),
     (LAGUNA, &["laguna"]),
@@ -214,6 +226,7 @@ pub(super) const CLASSES: &[(Class, &[&str])] = &[
     (DEEPSEEK_LLM, &["deepseek-llm"]),
     (DEEPSEEK_CODER, &["deepseek-coder"]),
     (DEEPSEEK_V3, &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"]),
+    (AFMOE, &["afmoe"]),
     (SPARK, &["spark2_5"]),
     (BLOOM, &["bloom", "poro-chat", "gpt3-finnish"]),
     (VIKING, &["viking"]),

@@ -1,9 +1,9 @@
-//! Every class against another implementation of the models' own patterns.
+//! Compares every class with another implementation of the models' own patterns.
 
 use super::*;
 use crate::testdata;
 
-/// The words that `text` is split into, as their lengths in bytes.
+/// Returns the words of `text`, as their lengths in bytes.
 fn lengths(splitter: &PreTokenizer, text: &str) -> Vec<u64> {
     let mut lengths = Vec::new();
     let mut emit = |word: &str| {
@@ -14,7 +14,7 @@ fn lengths(splitter: &PreTokenizer, text: &str) -> Vec<u64> {
     lengths
 }
 
-/// The splits are Oniguruma's (by the `tokenizers` library), of the patterns in the models' `tokenizer.json`.
+/// The splits are Oniguruma's (from the `tokenizers` library), for the patterns of the models' `tokenizer.json`.
 #[test]
 fn every_class_splits_as_the_models_patterns_do() {
     let golden = testdata::json("tokenizers/splits.json");
@@ -47,7 +47,7 @@ fn no_name_stands_for_two_classes() {
 #[test]
 fn spaces_and_digits_are_cut_as_the_look_aheads_say() {
     let words = |name, text: &str| lengths(&Class::named(name).unwrap().compile().unwrap(), text);
-    // 7 spaces before a word: the last is the word's.
+    // If a word follows 7 spaces, it gets the last one.
     assert_eq!(words("jais-2", "       a"), [4, 2, 2]);
     assert_eq!(words("jais-2", &" ".repeat(1030)), [512, 512, 4, 2]);
     assert_eq!(words("tiny_aya", "1234567 12 1234a"), [1, 3, 3, 1, 2, 1, 3, 1, 1]);

@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use super::fault::{Fault, Res};
-use super::methods;
+use super::method_names;
+use super::text::Builder;
 use super::value::{Callable, Loop, Value};
 
-/// Most characters of a missing item's name that an error shows: a template can make names of many megabytes.
+/// The most characters of a missing item's name in an error, since a template can create names of many megabytes.
 const SHOWN: usize = 64;
 
 const DICT: &[&str] = &["copy", "get", "items", "keys", "values"];
@@ -14,7 +15,7 @@ const LIST: &[&str] = &["copy", "count", "index"];
 const TUPLE: &[&str] = &["count", "index"];
 const CYCLER: &[&str] = &["next", "reset"];
 
-/// `value.name`: what the type has comes before what the value holds, as in Jinja.
+/// `value.name`: attributes of the type take precedence over items of the value, as in Jinja.
 pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
     if let Some(name) = method(value, name) {
         return Ok(Value::Callable(Rc::new(Callable::Method { receiver: value.clone(), name })));
@@ -41,10 +42,10 @@ pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
     }
 }
 
-/// The name as the list of the type's methods has it.
+/// Returns the name as in the type's list of methods.
 fn method(value: &Value, name: &str) -> Option<&'static str> {
     let methods = match value {
-        Value::Str(_) => methods::STR,
+        Value::Str(_) => method_names::STR,
         Value::Dict(_) => DICT,
         Value::List(_) => LIST,
         Value::Tuple(_) => TUPLE,
@@ -55,7 +56,7 @@ fn method(value: &Value, name: &str) -> Option<&'static str> {
     methods.iter().find(|method| **method == name).copied()
 }
 
-/// `value[key]`: what the value holds comes before what its type has.
+/// `value[key]`: items of the value take precedence over attributes of its type.
 pub(super) fn item(value: &Value, key: &Value) -> Res<Value> {
     let held = match (value, key) {
         (Value::Dict(dict), key) => dict.get(key)?.cloned(),
@@ -78,7 +79,7 @@ pub(super) fn item(value: &Value, key: &Value) -> Res<Value> {
     }
 }
 
-/// The place in a sequence of `length` that a key means, negative ones from the end.
+/// Returns the index of a key in a sequence of `length` items; negative keys count from the end.
 fn place(key: &Value, length: usize) -> Option<usize> {
     let key = key.as_int()?;
     let at = if key < 0 { key.checked_add(length as i128)? } else { key };
@@ -102,15 +103,18 @@ pub(super) fn slice(value: &Value, bounds: [Option<i128>; 3]) -> Res<Value> {
         }
         Value::Str(text) => {
             let chars = Value::Str(text.clone()).iterate()?;
-            let none = super::text::Text::new("", super::text::Origin::Template)?;
-            methods::join(&none, &picked(chars.items(), bounds)?)
+            let mut out = Builder::new();
+            for c in picked(chars.items(), bounds)? {
+                c.write(&mut out)?;
+            }
+            out.finish().map(Value::Str)
         }
         Value::Undefined(what) => Err(Fault::new(format!("{what} is undefined"))),
         other => Err(Fault::new(format!("a {} cannot be sliced", other.kind()))),
     }
 }
 
-/// A bound within `least..=length`, negative ones from the end.
+/// Returns a bound within `least..=length`; negative bounds count from the end.
 fn clamped(bound: i128, length: i128, least: i128) -> i128 {
     let bound = if bound < 0 { bound.saturating_add(length) } else { bound };
     bound.clamp(least, length)

@@ -14,7 +14,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Arguments that the call writes out. They are not charged: they are few, because the source is short.
+    /// Arguments that are written in the call. They are not charged, since a short source has few of them.
     pub(super) fn written(positional: Vec<Value>) -> Self {
         Self { positional, ..Self::default() }
     }
@@ -37,13 +37,13 @@ impl Args {
         Ok(())
     }
 
-    /// A copy of the arguments for another call, charged as these are.
+    /// Returns a copy of the arguments for another call, charged like these.
     pub(super) fn copy(&self) -> Res<Self> {
         let charge = Charge::new(size_of_val(&*self.positional) + size_of_val(&*self.named))?;
         Ok(Self { positional: self.positional.clone(), named: self.named.clone(), charge })
     }
 
-    /// The arguments in the order of `names`; `None` for those that the call leaves out.
+    /// Returns the arguments in the order of `names`; `None` for those that the call omits.
     pub(super) fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Res<[Option<Value>; N]> {
         let given = self.positional.len();
         if given > N {
@@ -68,7 +68,7 @@ impl Args {
     }
 }
 
-/// The argument as an integer, or `default` when it is left out or `None`.
+/// Returns the argument as an integer, or `default` if it is omitted or `None`.
 pub(super) fn int_or(argument: Option<&Value>, what: &str, default: i128) -> Res<i128> {
     match argument {
         None | Some(Value::None) => Ok(default),
@@ -82,7 +82,7 @@ pub(super) fn bool_or(argument: Option<&Value>, default: bool) -> bool {
 
 pub(super) fn count_or(argument: Option<&Value>, what: &str, default: usize) -> Res<usize> {
     let value = int_or(argument, what, default as i128)?;
-    // A negative width or count is none at all, as in Python.
+    // A negative width or count is zero, as in Python.
     Ok(usize::try_from(value.max(0)).unwrap_or(usize::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! The syntax tree of a template. Its depth is bounded by the parser, so that walking it needs a bounded stack.
+//! The syntax tree of a template. The parser limits its depth, so that walking it needs a bounded stack.
 
 use std::sync::Arc;
 
@@ -61,10 +61,10 @@ pub(super) struct For {
 #[derive(Debug)]
 pub(super) struct Macro {
     pub name: Name,
-    /// Defaults stand at the end.
+    /// Defaults come last.
     pub parameters: Vec<(Name, Option<Expr>)>,
     pub body: Body,
-    /// Whether the body names `varargs`, `kwargs` or `caller`: only then may a call bring them.
+    /// True if the body uses `varargs`, `kwargs` or `caller`, without which a call may not pass them.
     pub takes_varargs: bool,
     pub takes_kwargs: bool,
 }
@@ -88,7 +88,7 @@ pub(super) enum Expr {
     List(Vec<Expr>),
     Tuple(Vec<Expr>),
     Dict(Vec<(Expr, Expr)>),
-    /// A primary with what follows it: flat, because real templates chain.
+    /// A primary expression with its postfixes, kept flat because real templates chain them.
     Postfix(Box<Expr>, Vec<Post>),
     Not(Box<Expr>),
     Negative(Box<Expr>),

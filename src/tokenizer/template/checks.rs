@@ -2,9 +2,9 @@
 
 use super::args::{Args, required};
 use super::ast::{Comparison, Operator};
+use super::casing;
 use super::fault::{Fault, Res};
 use super::filter_names;
-use super::methods;
 use super::operators::{arithmetic, compare};
 use super::value::Value;
 
@@ -44,6 +44,9 @@ const NAMES: &[&str] = &[
     "upper",
 ];
 
+/// Integers that are single objects in Python.
+const SMALL_INTS: std::ops::RangeInclusive<i128> = -5..=256;
+
 pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
     let comparison = match name {
         "eq" | "equalto" | "==" => Some(Comparison::Equal),
@@ -67,18 +70,23 @@ pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
     if name == "sameas" {
         let [other] = args.bind(name, ["other"])?;
         let other = required(other, name)?;
-        // Singletons; two equal values of other kinds are mostly not one object.
-        let single = matches!(value, Value::None | Value::Bool(_) | Value::Namespace(_));
+        // Python keeps one object of each of these. Two equal values of other kinds are usually different objects.
+        let single = match value {
+            Value::None | Value::Bool(_) | Value::Namespace(_) => true,
+            Value::Int(number) => SMALL_INTS.contains(number),
+            Value::Str(text) => text.is_of_template(),
+            _ => false,
+        };
         return Ok(single && value.kind() == other.kind() && value.equals(&other)?);
     }
     args.none(name)?;
     Ok(match name {
         "boolean" => matches!(value, Value::Bool(_)),
-        // Jinja counts an undefined value as callable; to call it is an error then.
+        // Jinja considers an undefined value callable, but calling it is an error.
         "callable" => matches!(value, Value::Callable(_) | Value::Loop(_) | Value::Undefined(_)),
         "defined" => !matches!(value, Value::Undefined(_)),
         "undefined" => matches!(value, Value::Undefined(_)),
-        "escaped" => false,
+        "escaped" => matches!(value, Value::Str(text) if text.is_markup()),
         "even" => remainder(&Value::Int(2))?.equals(&Value::Int(0))?,
         "odd" => remainder(&Value::Int(2))?.equals(&Value::Int(1))?,
         "true" => matches!(value, Value::Bool(true)),
@@ -92,8 +100,8 @@ pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
         }
         "mapping" => matches!(value, Value::Dict(_)),
         "string" => matches!(value, Value::Str(_)),
-        "lower" => matches!(value, Value::Str(text) if methods::is_lower(text.as_str())),
-        "upper" => matches!(value, Value::Str(text) if methods::is_upper(text.as_str())),
+        "lower" => matches!(value, Value::Str(text) if casing::is_lower(text.as_str())),
+        "upper" => matches!(value, Value::Str(text) if casing::is_upper(text.as_str())),
         "filter" => matches!(value, Value::Str(name) if filter_names::is_known(name.as_str())),
         "test" => matches!(value, Value::Str(name) if NAMES.contains(&name.as_str())),
         _ => return Err(Fault::new(format!("no test named '{name}'"))),

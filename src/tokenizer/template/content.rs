@@ -1,11 +1,11 @@
-//! Finds out whether a template goes through the parts of a message's `content`, or takes it as one string.
+//! Determines whether a template loops over the parts of a message's `content`, or takes it as one string.
 
 use std::collections::{HashMap, HashSet};
 
 use super::ast::{Arguments, Body, Expr, Macro, Post, Statement, Target};
 
-/// Whether a loop of the template goes through `message.content`, under that name, under a variable's, or under a
-/// macro's parameter.
+/// True if a loop of the template iterates over `message.content`, directly, through a variable or through a macro's
+/// parameter.
 pub(super) fn loops_over_content(body: &Body) -> bool {
     let mut search = Search::default();
     search.body(body);
@@ -13,7 +13,7 @@ pub(super) fn loops_over_content(body: &Body) -> bool {
     search.content_is_looped_over()
 }
 
-/// The origin of an expression's value, as far as this search needs it.
+/// The origin of an expression's value, as far as needed here.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     /// `x.content`, `x['content']`
@@ -22,14 +22,14 @@ enum Source<'a> {
     Other,
 }
 
-/// Goes through the template once, in time proportional to its length, and then from name to name.
+/// Visits the template once, in time proportional to its length, and then follows the names.
 #[derive(Default)]
 struct Search<'a> {
-    /// Names that are given a message's content.
+    /// Names that may hold a message's content.
     content: Vec<&'a str>,
-    /// For each name, the names that are given its value.
+    /// For each name, the names that get its value.
     gives: HashMap<&'a str, Vec<&'a str>>,
-    /// Names that loops go through.
+    /// Names that loops iterate over.
     looped: HashSet<&'a str>,
     loops_over_content: bool,
     macros: HashMap<&'a str, &'a Macro>,
@@ -108,7 +108,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks for calls that may give a macro a message's content.
+    /// Looks for calls that may pass a message's content to a macro.
     fn expr(&mut self, expr: &'a Expr) {
         match expr {
             Expr::Postfix(base, posts) => {
@@ -138,7 +138,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Notes the values that calls give to parameters. A macro may stand below its call, so all macros have to be
+    /// Notes the values that calls pass to parameters. A macro may be defined after its call, so all macros must be
     /// known.
     fn calls(&mut self) {
         for (name, arguments) in std::mem::take(&mut self.calls) {
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The origin of an expression's value. Filters and slices do not change it: `message.content | trim` is content.
+/// Returns the origin of an expression's value. Filters and slices keep it: `message.content | trim` is content.
 fn source(expr: &Expr) -> Source<'_> {
     let (base, posts) = match expr {
         Expr::Name(name) => return Source::Name(name),

@@ -1,4 +1,4 @@
-//! Values of expressions.
+//! Evaluates expressions.
 
 use super::access;
 use super::args::{Args, wrong};
@@ -41,7 +41,7 @@ impl Run {
             }
             Expr::Not(value) => Ok(Value::Bool(!self.eval(value)?.is_true())),
             Expr::Negative(value) => match self.eval(value)? {
-                // Zero has a sign, which a subtraction from zero would lose.
+                // Zero has a sign, which subtracting from zero would lose.
                 Value::Float(value) => Ok(Value::Float(-value)),
                 value => arithmetic(Operator::Subtract, &Value::Int(0), &value),
             },
@@ -86,7 +86,7 @@ impl Run {
         }
     }
 
-    /// The first value that settles the question, else the last.
+    /// Returns the first value that decides the result, else the last.
     fn first_that(&mut self, parts: &[Expr], settles: impl Fn(&Value) -> bool) -> Res<Value> {
         let mut value = Value::None;
         for part in parts {

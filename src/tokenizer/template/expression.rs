@@ -1,4 +1,4 @@
-//! Expressions: from tokens to the tree, in Jinja's order of precedence.
+//! Parses expressions, from tokens to the tree, with Jinja's operator precedence.
 
 use super::ast::{Arguments, Comparison, Expr, Operator, Post};
 use super::fault::Res;
@@ -10,7 +10,7 @@ impl Parser {
         self.nested(Self::conditional)
     }
 
-    /// Expressions with commas between them are a tuple.
+    /// Parses expressions separated by commas as a tuple.
     pub(super) fn tuple(&mut self, with_conditional: bool) -> Res<Expr> {
         let mut items = Vec::new();
         loop {
@@ -203,7 +203,7 @@ impl Parser {
         Ok(found)
     }
 
-    /// Reads items with commas between them, up to `close`.
+    /// Reads items separated by commas, up to `close`.
     fn items<T>(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
         let mut items = Vec::new();
         while !self.skip_symbol(close) {
@@ -218,7 +218,7 @@ impl Parser {
         Ok(items)
     }
 
-    /// Reads the attributes, items and calls behind a primary.
+    /// Reads the attributes, items and calls after a primary.
     fn subscripts(&mut self, posts: &mut Vec<Post>) -> Res<()> {
         loop {
             if self.skip_symbol(".") {

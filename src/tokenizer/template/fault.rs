@@ -1,13 +1,13 @@
-//! Why a template stopped.
+//! The errors that stop a template.
 
 pub(super) type Res<T> = std::result::Result<T, Fault>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
     message: String,
-    /// Line of the template's source, from 1; `None` until a statement adds its own.
+    /// The line of the template's source, from 1; `None` until a statement adds its own.
     line: Option<u32>,
-    /// The template called `raise_exception`: its message is shown as it is.
+    /// True if the template called `raise_exception`, whose message is shown as it is.
     raised: bool,
 }
 

@@ -19,18 +19,19 @@ pub(super) const STRINGS: &[&str] = &[
     "wordcount",
 ];
 
-/// Filters of lists, and of other values that a loop can go through.
+/// Filters of lists, and of other iterable values.
 pub(super) const SEQUENCES: &[&str] = &[
     "batch", "count", "dictsort", "first", "groupby", "join", "last", "length", "list", "max", "min", "reverse",
     "slice", "sort", "sum", "unique",
 ];
 
-/// Filters of all other values, and of values of any kind.
+/// Filters of all other values, or of any values.
 const OTHERS: &[&str] = &[
     "abs",
     "attr",
     "d",
     "default",
+    "filesizeformat",
     "float",
     "int",
     "items",

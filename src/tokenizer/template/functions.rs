@@ -1,4 +1,4 @@
-//! Global functions, and methods of lists, mappings and the other values that are no strings.
+//! Global functions, and methods of lists, mappings and the other values that are not strings.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use super::methods;
 use super::text::{Origin, Text};
 use super::value::{Callable, List, Names, Value};
 
-/// Longest `range`, as in Jinja's sandbox.
+/// The longest `range`, as in Jinja's sandbox.
 const MAX_RANGE: i128 = 100_000;
 
 pub(super) const NAMES: &[&str] =
@@ -55,7 +55,7 @@ pub(super) fn call(name: &str, args: Args) -> Res<Value> {
     }
 }
 
-/// Entries of Python's `dict(mapping, **named)`.
+/// Returns the entries of Python's `dict(mapping, **named)`.
 fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
     let Args { positional, named, .. } = args;
     let mut entries = match positional.as_slice() {
@@ -64,12 +64,21 @@ fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
             drop(Charge::new(size_of_val(dict.entries()))?);
             dict.entries().to_vec()
         }
-        [other, ..] => return Err(super::args::wrong(what, other, "a mapping, or named arguments")),
+        [Value::List(pairs) | Value::Tuple(pairs)] => pairs.items().iter().map(entry).collect::<Res<_>>()?,
+        [other, ..] => return Err(super::args::wrong(what, other, "a mapping, a list of pairs, or named arguments")),
     };
     for (name, value) in named {
         entries.push((Value::made(&name)?, value));
     }
     Ok(entries)
+}
+
+/// Returns one pair of `dict`'s argument.
+fn entry(pair: &Value) -> Res<(Value, Value)> {
+    match pair.iterate()?.items() {
+        [key, value] => Ok((key.clone(), value.clone())),
+        items => Err(Fault::new(format!("dict: got {} items, expected a key and a value", items.len()))),
+    }
 }
 
 fn range(args: Args) -> Res<Value> {
@@ -94,9 +103,29 @@ fn range(args: Args) -> Res<Value> {
 fn strftime_now(format: &str) -> Res<Value> {
     let mut text = String::new();
     // `to_string` would panic on a directive that chrono does not know.
-    write!(text, "{}", chrono::Local::now().format(format))
+    write!(text, "{}", chrono::Local::now().format(&as_chrono(format)))
         .map_err(|_| Fault::new(format!("strftime_now: bad format {format:?}")))?;
     Value::made(&text)
+}
+
+/// Converts Python's directives for a time without a zone where chrono's differ.
+fn as_chrono(format: &str) -> String {
+    let mut out = String::with_capacity(format.len());
+    let mut rest = format.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('f') => out.push_str("%6f"),
+            // A time without a zone has neither its name nor its offset.
+            Some('z' | 'Z') => {}
+            Some(other) => out.extend(['%', other]),
+            None => out.push_str("%%"),
+        }
+    }
+    out
 }
 
 /// Calls a method that `access` has found.

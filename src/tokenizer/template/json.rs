@@ -1,5 +1,5 @@
-//! The `tojson` filter as chat templates mean it: Python's `json.dumps(value, ensure_ascii=False)`, not the variant
-//! for HTML that template engines have.
+//! The `tojson` filter as chat templates mean it: Python's `json.dumps(value, ensure_ascii=False)`, not the HTML
+//! variant of template engines.
 
 use super::args::{Args, bool_or, text};
 use super::fault::{Fault, Res};
@@ -75,7 +75,7 @@ impl Writer {
             }
             Value::Undefined(name) => Err(Fault::new(format!("tojson: {name} is undefined"))),
             Value::Namespace(_) | Value::Loop(_) | Value::Callable(_) => {
-                Err(Fault::new(format!("tojson: a {} has no form in JSON", value.kind())))
+                Err(Fault::new(format!("tojson: a {} cannot be written as JSON", value.kind())))
             }
         }
     }

@@ -1,17 +1,17 @@
-//! Tokens of a template's source, with Jinja's rules for white space as transformers sets them: `trim_blocks`,
-//! `lstrip_blocks`, and one newline at the end of the source dropped.
+//! Splits a template's source into tokens, with Jinja's white-space rules as transformers sets them: `trim_blocks`,
+//! `lstrip_blocks`, and one newline dropped at the end of the source.
 
 use super::fault::{Fault, Res};
 use super::literals;
 use super::token::Token;
 
-/// Longer ones first, so that the first that fits is right.
+/// Longer symbols come first, so that the first match is correct.
 const SYMBOLS: &[&str] = &[
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".",
     ":", "|", ",", ";",
 ];
 
-/// The tokens of `source`, each with its line.
+/// Returns the tokens of `source`, each with its line.
 pub(super) fn tokens(source: &str) -> Res<Vec<(Token, u32)>> {
     let mut normal = source.replace("\r\n", "\n").replace('\r', "\n");
     if normal.ends_with('\n') {
@@ -28,7 +28,7 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: u32,
-    /// Whether the last thing read ended a line, so that `lstrip_blocks` may take the white space before a tag.
+    /// True if the last thing read ended a line, so that `lstrip_blocks` may remove the white space before a tag.
     line_starting: bool,
     out: Vec<(Token, u32)>,
 }
@@ -83,7 +83,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `text` stands before a tag with `sign`; a `block` is one that `lstrip_blocks` is for.
+    /// Adds `text`, which precedes a tag with `sign`. `block`: true if `lstrip_blocks` applies to the tag.
     fn text(&mut self, text: &str, sign: Sign, block: bool) {
         let kept = match sign {
             Sign::Minus => text.trim_end_matches(is_space),
@@ -112,7 +112,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Bytes of `raw %}` where this tag is `{% raw %}`.
+    /// Returns the bytes of `raw %}` if this tag is `{% raw %}`.
     fn raw_begin(&self) -> Option<usize> {
         let rest = self.rest();
         let after = rest.trim_start_matches(is_space).strip_prefix("raw")?.trim_start_matches(is_space);
@@ -141,7 +141,7 @@ impl<'a> Lexer<'a> {
         Err(Fault::new("a raw block is not closed with '{% endraw %}'"))
     }
 
-    /// White space that a tag's end takes with it.
+    /// Skips white space that the end of a tag removes.
     fn after_tag(&mut self, sign: Sign, block: bool) {
         let rest = self.rest();
         match sign {
@@ -214,7 +214,7 @@ fn sign_of(text: &str) -> Sign {
     }
 }
 
-/// White space as Python sees it.
+/// True for white space as Python defines it.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }

@@ -1,9 +1,10 @@
-//! Numbers and strings as they are written in a template.
+//! Numbers and strings in a template's source.
 
 use super::fault::{Fault, Res};
 use super::token::Token;
 
-/// The number at the start of `source`, with its length in bytes. After a dot it is an index, without a fraction.
+/// Returns the number at the start of `source`, and its length in bytes. After a dot it is an index, without a
+/// fraction.
 pub(super) fn number(source: &str, after_dot: bool) -> Res<(Token, usize)> {
     let bytes = source.as_bytes();
     let radix = match (bytes.first(), bytes.get(1).map(u8::to_ascii_lowercase)) {
@@ -36,7 +37,7 @@ pub(super) fn number(source: &str, after_dot: bool) -> Res<(Token, usize)> {
     Ok((Token::Float(value), end))
 }
 
-/// Bytes of digits, with single underscores between them.
+/// Returns the bytes of digits, with single underscores between them.
 fn digits(bytes: &[u8], radix: u32) -> usize {
     let digit = |at: usize| bytes.get(at).is_some_and(|&b| char::from(b).is_digit(radix));
     let mut end = 0;
@@ -51,10 +52,10 @@ fn integer(text: &str, radix: u32) -> Res<i128> {
 }
 
 fn bad_number(text: &str) -> Fault {
-    Fault::new(format!("'{text}' is no number of at most 127 bits"))
+    Fault::new(format!("'{text}' is not a number of at most 127 bits"))
 }
 
-/// The string literal at the start of `source`, with its length in bytes.
+/// Returns the string literal at the start of `source`, and its length in bytes.
 pub(super) fn string(source: &str) -> Res<(Box<str>, usize)> {
     let quote = source.as_bytes()[0];
     let mut escaped = false;
@@ -95,6 +96,7 @@ fn unescape(text: &str) -> Res<String> {
             'x' => out.push(hexadecimal(&mut rest, 2)?),
             'u' => out.push(hexadecimal(&mut rest, 4)?),
             'U' => out.push(hexadecimal(&mut rest, 8)?),
+            'N' => return Err(Fault::new("the escape \\N{name} of a character's name is not supported, write \\u")),
             other => out.extend(['\\', other]),
         }
     }
@@ -104,10 +106,10 @@ fn unescape(text: &str) -> Res<String> {
 
 fn hexadecimal(rest: &mut &str, digits: usize) -> Res<char> {
     let code = |text: &str| text.get(..digits).and_then(|hex| u32::from_str_radix(hex, 16).ok());
-    let bad = || Fault::new(format!("an escape in a string has no {digits} hexadecimal digits of a character"));
+    let bad = || Fault::new(format!("an escape in a string needs {digits} hexadecimal digits of a character"));
     let first = code(rest).ok_or_else(bad)?;
     *rest = &rest[digits..];
-    // A character beyond U+FFFF may be written as its two surrogates.
+    // A character beyond U+FFFF may be written as two surrogates.
     let second = rest.strip_prefix("\\u").filter(|_| (0xD800..0xDC00).contains(&first)).and_then(code);
     if let Some(low) = second.filter(|low| (0xDC00..0xE000).contains(low)) {
         *rest = &rest[2 + digits..];

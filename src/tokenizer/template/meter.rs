@@ -1,22 +1,22 @@
-//! The budget of one rendering: steps, and bytes that are alive at once.
+//! The budget of one rendering: steps, and live bytes.
 //!
-//! The counts are per thread, because each rendering runs on a thread of its own. Every string, list and mapping that a
-//! template makes is charged here BEFORE its memory is asked for, so a template that doubles a string ends in an error
-//! and not in a process without memory.
+//! The counts are per thread, because each rendering has its own thread. Every string, list and mapping that a template
+//! creates is charged here BEFORE its memory is allocated. So a template that keeps doubling a string fails with an
+//! error and does not exhaust memory.
 
 use std::cell::Cell;
 
 use super::fault::{Fault, Res};
 
-/// A step is a node of the template that is evaluated, or `BYTES_PER_STEP` bytes that are copied or searched. A long
-/// chat takes a hundred for each message.
+/// A step is one evaluated node of the template, or `BYTES_PER_STEP` bytes that are copied or searched. A long chat
+/// takes a hundred per message.
 const STEPS: u64 = 2_000_000;
 const BYTES_PER_STEP: u64 = 1024;
-/// Bytes; several times the longest output, because a template joins a message in several goes.
+/// The most live bytes: several times the longest output, because a template joins a message in several steps.
 const LIVE_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// Work that is left, in bytes, so that many small copies count as much as a large one.
+    /// The remaining work in bytes, so that many small copies count as much as a large one.
     static WORK_LEFT: Cell<u64> = const { Cell::new(0) };
     static BYTES_LEFT: Cell<usize> = const { Cell::new(0) };
 }

@@ -1,75 +1,39 @@
-//! Methods of strings. Every result is made of slices of the string and of the arguments, so that origins are kept.
+//! Methods of strings. Every result is built from slices of the string and of the arguments, so that origins are kept.
 
 use std::ops::Range;
 
 use hashbrown::HashSet;
 
 use super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
+use super::braces;
+use super::casing;
 use super::fault::{Fault, Res};
 use super::lexer::is_space;
 use super::meter;
-use super::percent;
 use super::text::{Builder, Origin, Text};
 use super::value::Value;
 
-pub(super) const STR: &[&str] = &[
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "endswith",
-    "find",
-    "format",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "islower",
-    "isnumeric",
-    "isspace",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "upper",
-    "zfill",
-];
-
-/// Cost of comparing the end of a string, beside its bytes, in bytes that could be compared instead.
+/// The cost of comparing the end of a string besides its bytes, in bytes that could be compared instead.
 const AFFIX_WORK: usize = 16;
-/// Cost of each byte of a set of characters, in bytes that could be copied instead.
+/// The cost of each byte of a character set, in bytes that could be copied instead.
 const SET_WORK: usize = 16;
 
-/// Calls one of `STR`.
+/// Calls one of `method_names::STR`.
 pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
     let s = text.as_str();
     meter::work(s.len())?;
     let all = |test: fn(char) -> bool| Ok(Value::Bool(!s.is_empty() && s.chars().all(test)));
     match name {
-        "capitalize" => args.none(name).and_then(|()| capitalize(text)),
-        "casefold" | "lower" => args.none(name).and_then(|()| lower(text)),
-        "upper" => args.none(name).and_then(|()| upper(text)),
-        "swapcase" => args.none(name).and_then(|()| swapcase(text)),
-        "title" => args.none(name).and_then(|()| title(text, |c| c.is_alphabetic())),
+        "capitalize" => args.none(name).and_then(|()| casing::capitalize(text)),
+        "casefold" => args.none(name).and_then(|()| casing::casefold(text)),
+        "lower" => args.none(name).and_then(|()| casing::lower(text)),
+        "upper" => args.none(name).and_then(|()| casing::upper(text)),
+        "swapcase" => args.none(name).and_then(|()| casing::swapcase(text)),
+        "title" => args.none(name).and_then(|()| casing::title(text)),
+        "expandtabs" => {
+            let [size] = args.bind(name, ["tabsize"])?;
+            expand_tabs(text, count_or(size.as_ref(), name, 8)?)
+        }
         "center" | "ljust" | "rjust" => justify(text, name, args),
         "zfill" => {
             let [width] = args.bind(name, ["width"])?;
@@ -80,14 +44,15 @@ pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
         "rfind" | "rindex" => search(text, name, args, |s, part| s.rfind(part).map(|at| s[..at].chars().count())),
         "startswith" => affix(text, name, args, |s, part| s.starts_with(part)),
         "endswith" => affix(text, name, args, |s, part| s.ends_with(part)),
-        "format" => percent::braces(text, &args),
+        "format" => braces::format(text, &args),
         "isalnum" => all(char::is_alphanumeric),
         "isalpha" => all(char::is_alphabetic),
         "isascii" => Ok(Value::Bool(s.is_ascii())),
         "isdecimal" | "isdigit" | "isnumeric" => all(char::is_numeric),
         "isspace" => all(is_space),
-        "islower" => Ok(Value::Bool(is_lower(s))),
-        "isupper" => Ok(Value::Bool(is_upper(s))),
+        "islower" => Ok(Value::Bool(casing::is_lower(s))),
+        "isupper" => Ok(Value::Bool(casing::is_upper(s))),
+        "istitle" => Ok(Value::Bool(casing::is_title(s))),
         "join" => {
             let [items] = args.bind(name, ["iterable"])?;
             join(text, required(items, name)?.iterate()?.items())
@@ -123,47 +88,6 @@ pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
     }
 }
 
-pub(super) fn is_lower(text: &str) -> bool {
-    text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)
-}
-
-pub(super) fn is_upper(text: &str) -> bool {
-    text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase)
-}
-
-pub(super) fn lower(text: &Text) -> Res<Value> {
-    text.map(char::to_lowercase).map(Value::Str)
-}
-
-pub(super) fn upper(text: &Text) -> Res<Value> {
-    text.map(char::to_uppercase).map(Value::Str)
-}
-
-fn swapcase(text: &Text) -> Res<Value> {
-    let swap =
-        |c: char| if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect::<Vec<_>>() };
-    text.map(|c| swap(c).into_iter()).map(Value::Str)
-}
-
-pub(super) fn capitalize(text: &Text) -> Res<Value> {
-    let mut first = true;
-    let cased = |c: char| {
-        let upper = std::mem::take(&mut first);
-        if upper { c.to_uppercase().collect() } else { c.to_lowercase().collect::<Vec<_>>() }.into_iter()
-    };
-    text.map(cased).map(Value::Str)
-}
-
-/// Upper case for each character that follows none that is `inside` a word.
-pub(super) fn title(text: &Text, inside: impl Fn(char) -> bool) -> Res<Value> {
-    let mut in_word = false;
-    let cased = |c: char| {
-        let lower = std::mem::replace(&mut in_word, inside(c));
-        if lower { c.to_lowercase().collect() } else { c.to_uppercase().collect::<Vec<_>>() }.into_iter()
-    };
-    text.map(cased).map(Value::Str)
-}
-
 fn justify(text: &Text, name: &str, args: Args) -> Res<Value> {
     let [width, fill] = args.bind(name, ["width", "fillchar"])?;
     let width = count_or(Some(&required(width, name)?), name, 0)?;
@@ -174,19 +98,39 @@ fn justify(text: &Text, name: &str, args: Args) -> Res<Value> {
     padded(text, width, &fill, name)
 }
 
-/// `name` is the method, which says on which side the padding goes.
+/// Pads a text. The method's `name` determines the side of the padding.
 pub(super) fn padded(text: &Text, width: usize, fill: &Text, name: &str) -> Res<Value> {
     let missing = width.saturating_sub(text.as_str().chars().count());
     let left = match name {
         "ljust" => 0,
         "rjust" => missing,
-        // Python puts the odd one to the left where the width is odd.
+        // Python puts the odd character to the left if the width is odd.
         _ => missing / 2 + (missing & width & 1),
     };
     let mut out = Builder::new();
     out.push_repeated(fill, left)?;
     out.push_text(text)?;
     out.push_repeated(fill, missing - left)?;
+    out.finish().map(Value::Str)
+}
+
+fn expand_tabs(text: &Text, size: usize) -> Res<Value> {
+    let space = Text::new(" ", Origin::Client)?;
+    let mut out = Builder::new();
+    let mut column = 0;
+    for (c, origin) in text.chars() {
+        match c {
+            '\t' => {
+                let width = if size == 0 { 0 } else { size - column % size };
+                out.push_repeated(&space, width)?;
+                column += width;
+            }
+            c => {
+                out.push_char(c, origin)?;
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+            }
+        }
+    }
     out.finish().map(Value::Str)
 }
 
@@ -199,7 +143,7 @@ fn zfill(text: &Text, width: usize) -> Res<Value> {
     out.finish().map(Value::Str)
 }
 
-/// Bytes of the characters from `start` to `end`, negative ones from the end of the text.
+/// Returns the bytes of the characters from `start` to `end`; negative numbers count from the end of the text.
 fn window(text: &Text, start: Option<&Value>, end: Option<&Value>, what: &str) -> Res<Range<usize>> {
     let s = text.as_str();
     let length = s.chars().count() as i128;
@@ -258,7 +202,7 @@ pub(super) fn join(separator: &Text, items: &[Value]) -> Res<Value> {
 }
 
 pub(super) fn strip(text: &Text, chars: Option<&Text>, left: bool, right: bool) -> Res<Value> {
-    // A set, because both strings may be long; it has no more characters than Unicode.
+    // A set is used because both strings may be long. It has no more characters than Unicode.
     let chars: Option<HashSet<char>> = match chars.map(Text::as_str) {
         None => None,
         Some(chars) => {
@@ -292,7 +236,7 @@ fn partition(text: &Text, name: &str, args: Args) -> Res<Value> {
     Value::tuple(vec![part(0..start)?, part(start..end)?, part(end..s.len())?])
 }
 
-/// The first `count` occurrences; all when it is negative.
+/// Replaces the first `count` occurrences, or all if `count` is negative.
 pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<Value> {
     let limit = usize::try_from(count).unwrap_or(usize::MAX);
     let mut out = Builder::new();
@@ -307,7 +251,7 @@ pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<V
     out.finish().map(Value::Str)
 }
 
-/// A list of slices of `text`.
+/// Returns a list of slices of `text`.
 pub(super) fn parts<'a>(text: &'a Text, parts: impl Iterator<Item = &'a str>) -> Res<Value> {
     Value::list(parts.map(|part| text.part(part).map(Value::Str)).collect::<Res<Vec<_>>>()?)
 }
@@ -355,7 +299,7 @@ fn split_at_spaces(text: &Text, limit: usize, backwards: bool) -> Res<Value> {
     parts(text, found.into_iter())
 }
 
-/// One unit of an indent, which may be given as a string or as a number of spaces.
+/// Returns one unit of an indent, given as a string or as a number of spaces.
 pub(super) fn indent_unit(given: Option<&Value>, what: &str, default: usize) -> Res<Text> {
     if let Some(Value::Str(unit)) = given {
         return Ok(unit.clone());
@@ -365,12 +309,12 @@ pub(super) fn indent_unit(given: Option<&Value>, what: &str, default: usize) -> 
     unit.finish()
 }
 
-/// Whether Python's `splitlines` ends a line at the character.
+/// True if Python's `splitlines` ends a line at the character.
 pub(super) fn is_line_end(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Lines as Python's `splitlines` ends them.
+/// Returns lines as Python's `splitlines` does.
 pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,14 +1,16 @@
-//! Chat templates: Jinja as Hugging Face transformers runs it, by an interpreter of our own.
+//! Chat templates: Jinja as Hugging Face transformers runs it, in an interpreter of our own.
 //!
-//! It is our own because a prompt has to be split into the template's text, which may become control tokens, and
-//! clients' text, which must not, whatever the template does with it in between. That needs strings that carry their
-//! origin (see `text`) through every operation of the language, and a budget that is looked at before each of them
-//! allocates (see `meter`). Engines for general templates have neither. The language is a small one: `lexer`, `parser`,
-//! `run` and `eval` are it, the rest are Python's strings, lists and numbers.
+//! A prompt has to be split into the template's text, which may become control tokens, and clients' text, which must
+//! not. That requires strings that carry their origin (see `text`) through every operation of the language. It also
+//! requires a budget that is checked before each allocation (see `meter`). General template engines have neither. The
+//! language is small: `lexer`, `parser`, `run` and `eval` implement it, and the rest are Python's strings, lists and
+//! numbers.
 
 mod access;
 mod args;
 mod ast;
+mod braces;
+mod casing;
 mod checks;
 mod content;
 mod eval;
@@ -16,11 +18,13 @@ mod expression;
 mod fault;
 mod filter_names;
 mod filters;
+mod floats;
 mod functions;
 mod json;
 mod lexer;
 mod literals;
 mod meter;
+mod method_names;
 mod methods;
 mod operators;
 mod parser;
@@ -42,36 +46,39 @@ use crate::gguf::Metadata;
 use crate::{Error, Result};
 
 const TEMPLATE: &str = "tokenizer.chat_template";
+/// The file's template for conversations with tools, besides its default one.
+const TOOL_USE_TEMPLATE: &str = "tokenizer.chat_template.tool_use";
 
-/// The longest template known has 30 kB.
+/// The longest known template has 30 kB.
 const MAX_SOURCE: usize = 128 << 10;
 const MAX_OUTPUT: usize = 64 << 20;
-/// Bytes of address space (only what is used is paid for): holds the deepest recursion that `run` allows.
+/// Bytes of address space for the deepest recursion that `run` allows. Only used pages take memory.
 const STACK: usize = 256 << 20;
 
 /// A chat template, compiled once.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    /// A file's template that does not compile is an error of who chats, not of who loads the model.
+    /// If a file's template does not compile, chatting fails, but loading the model does not.
     body: Result<ast::Body>,
     source: String,
     loops_over_content: bool,
     bos_token: String,
     eos_token: String,
+    tool_use: Option<Box<Self>>,
 }
 
-/// A conversation as a template writes it.
+/// A conversation as rendered by a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     pub text: String,
-    /// The stretches (bytes) that the template wrote: all the rest came from the conversation, the tools or the
-    /// variables, or was made up on the way (numbers, punctuation of JSON). In order, not touching each other.
+    /// The ranges (bytes) that the template wrote, in order and not adjacent. The rest came from the conversation, the
+    /// tools or the variables, or was generated on the way (numbers, punctuation of JSON).
     pub template: Vec<Range<usize>>,
 }
 
 impl ChatTemplate {
-    /// The file's template; `None` when it has none (a default is not invented). One that does not compile is
-    /// returned: `check` and `render` give its error.
+    /// Returns the file's template; `None` if it has none, since there is no default. A template that does not compile
+    /// is returned, and `check` and `render` give its error.
     ///
     /// # Errors
     /// `ModelFile` for keys of wrong types and ids outside the vocabulary.
@@ -83,22 +90,32 @@ impl ChatTemplate {
             Ok(id.map_or("", |id| &tokens[id as usize]))
         };
         let (bos, eos) = (text("tokenizer.ggml.bos_token_id")?, text("tokenizer.ggml.eos_token_id")?);
-        let of_file = |problem| metadata.error(TEMPLATE, format!("{problem}; pass another as chat_template"));
-        Ok(Some(Self::of(compile(source).map_err(of_file), source, bos, eos)))
+        let read = |key: &'static str, source: &str| {
+            let of_file = |problem| metadata.error(key, format!("{problem}; pass another as chat_template"));
+            Self::of(compile(source).map_err(of_file), source, bos, eos)
+        };
+        let tool_use = metadata.opt_str(TOOL_USE_TEMPLATE)?.map(|source| Box::new(read(TOOL_USE_TEMPLATE, source)));
+        Ok(Some(Self { tool_use, ..read(TEMPLATE, source) }))
     }
 
-    /// `bos_token`/`eos_token` are the texts that templates may refer to.
+    /// Returns the template for a conversation with these tools (null for none). That is the file's `tool_use` template
+    /// if it has one, as in transformers.
+    pub fn for_tools(&self, tools: &serde_json::Value) -> &Self {
+        self.tool_use.as_deref().filter(|_| !tools.is_null()).unwrap_or(self)
+    }
+
+    /// Compiles a template. `bos_token` and `eos_token` are texts that templates may refer to.
     ///
     /// # Errors
-    /// `ChatTemplate` where the source is too long or is not understood.
+    /// `ChatTemplate` if the source is too long or invalid.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
         Ok(Self::of(Ok(compile(source).map_err(failed)?), source, bos_token, eos_token))
     }
 
-    /// A template in place of a file's, with the BOS and EOS tokens that the file's would get.
+    /// Compiles a template that replaces a file's, with the BOS and EOS tokens that the file's would get.
     ///
     /// # Errors
-    /// Errors of `new`.
+    /// The errors of `new`.
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
         let spelled = |id: Option<u32>| id.map_or(Ok(""), |id| tokenizer.token_text(id));
         Self::new(source, spelled(tokenizer.bos_token_id())?, spelled(tokenizer.eos_token_id())?)
@@ -107,31 +124,32 @@ impl ChatTemplate {
     fn of(body: Result<ast::Body>, source: &str, bos_token: &str, eos_token: &str) -> Self {
         let loops_over_content = body.as_ref().is_ok_and(content::loops_over_content);
         let [source, bos_token, eos_token] = [source, bos_token, eos_token].map(str::to_owned);
-        Self { body, source, loops_over_content, bos_token, eos_token }
+        Self { body, source, loops_over_content, bos_token, eos_token, tool_use: None }
     }
 
-    /// The template's own text, also of one that is not understood.
+    /// Returns the template's source, even if it is invalid.
     pub fn source(&self) -> &str {
         &self.source
     }
 
     /// # Errors
-    /// `ModelFile` where the file's template is too long or is not understood.
+    /// `ModelFile` if one of the file's templates is too long or invalid.
     pub fn check(&self) -> Result<()> {
-        self.body.as_ref().map(|_| ()).map_err(Clone::clone)
+        self.body.as_ref().map_err(Clone::clone)?;
+        self.tool_use.as_ref().map_or(Ok(()), |template| template.check())
     }
 
-    /// Whether the template goes through the parts of a message's content, rather than take it as one string.
+    /// True if the template loops over the parts of a message's content, rather than taking it as one string.
     pub fn loops_over_content(&self) -> bool {
         self.loops_over_content
     }
 
-    /// `messages`: a JSON list of `{role, content, …}`; `tools`: a JSON list or null; `vars`: a JSON object of further
-    /// variables. Bounded in steps, memory and output.
+    /// Renders a conversation. `messages`: a JSON list of `{role, content, …}`. `tools`: a JSON list or null. `vars`: a
+    /// JSON object of further variables. Steps, memory and output are limited.
     ///
     /// # Errors
-    /// `ChatTemplate` with the template's own message where it calls `raise_exception`, else with what went wrong; the
-    /// errors of `check`.
+    /// `ChatTemplate` with the template's own message if it calls `raise_exception`, else with the problem; the errors
+    /// of `check`.
     pub fn render(
         &self,
         messages: &serde_json::Value,
@@ -163,7 +181,7 @@ impl ChatTemplate {
     }
 }
 
-/// The syntax tree, or what is wrong with the source.
+/// Returns the syntax tree, or the problem with the source.
 fn compile(source: &str) -> std::result::Result<ast::Body, String> {
     if source.len() > MAX_SOURCE {
         return Err(format!("the template has {} bytes, expected at most {MAX_SOURCE}", source.len()));
@@ -171,7 +189,7 @@ fn compile(source: &str) -> std::result::Result<ast::Body, String> {
     on_deep_stack(|| parser::parse(source))
 }
 
-/// Runs `work` on a thread with room for the deepest recursion that a template can cause.
+/// Runs `work` on a thread with a stack for the deepest recursion that a template can cause.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Res<T> + Send) -> std::result::Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK);

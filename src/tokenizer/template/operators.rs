@@ -18,12 +18,7 @@ pub(super) fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Res
         Fault::new(format!("unsupported operand types for {}: {left} and {right}", symbol(operator)))
     };
     match (operator, left, right) {
-        (Operator::Add, Value::Str(a), Value::Str(b)) => {
-            let mut sum = Builder::new();
-            sum.push_text(a)?;
-            sum.push_text(b)?;
-            return sum.finish().map(Value::Str);
-        }
+        (Operator::Add, Value::Str(a), Value::Str(b)) => return a.joined(b).map(Value::Str),
         (Operator::Add, Value::List(a), Value::List(b)) => return Value::list(joined(a.items(), b.items())?),
         (Operator::Add, Value::Tuple(a), Value::Tuple(b)) => return Value::tuple(joined(a.items(), b.items())?),
         (Operator::Multiply, value, count) | (Operator::Multiply, count, value)
@@ -86,7 +81,7 @@ fn integers(operator: Operator, a: i128, b: i128) -> Res<Value> {
         Operator::Divide if b == 0 => return Err(by_zero()),
         Operator::Divide => return Ok(Value::Float(a as f64 / b as f64)),
         Operator::FloorDivide | Operator::Modulo if b == 0 => return Err(by_zero()),
-        // Towards minus infinity, with a remainder of the divisor's sign.
+        // Rounds towards minus infinity; the remainder has the divisor's sign.
         Operator::FloorDivide => {
             let quotient = a.checked_div(b);
             quotient.map(|quotient| quotient - i128::from(a % b != 0 && (a < 0) != (b < 0)))
@@ -129,7 +124,7 @@ pub(super) fn compare(comparison: Comparison, left: &Value, right: &Value) -> Re
     })
 }
 
-/// `None` for NaN, which has no order.
+/// Returns `None` for NaN, which has no order.
 pub(super) fn order(left: &Value, right: &Value) -> Res<Option<Ordering>> {
     meter::spend(1)?;
     match (left, right) {

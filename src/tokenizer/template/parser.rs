@@ -1,4 +1,4 @@
-//! Statements: from tokens to the tree. Expressions are in `expression.rs`.
+//! Parses statements, from tokens to the tree. Expressions are in `expression.rs`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::fault::{Fault, Res};
 use super::lexer;
 use super::token::Token;
 
-/// Blocks and parentheses in each other; real templates have some tens.
+/// The deepest nesting of blocks and parentheses; real templates have some tens.
 const MAX_DEPTH: usize = 200;
 
 pub(super) struct Parser {
@@ -17,7 +17,7 @@ pub(super) struct Parser {
     loops: usize,
 }
 
-/// The tree of a template's source.
+/// Returns the tree of a template's source.
 pub(super) fn parse(source: &str) -> Res<Body> {
     let mut parser = Parser { tokens: lexer::tokens(source)?, at: 0, depth: 0, loops: 0 };
     parser.body(&[]).map_err(|fault| fault.at(parser.line()))
@@ -101,7 +101,8 @@ impl Parser {
         result
     }
 
-    /// Statements up to a tag that is named in `ends`, whose name is next then; without `ends`, up to the end.
+    /// Parses statements up to a tag that is named in `ends`, whose name is then next. Without `ends`, parses to the
+    /// end.
     fn body(&mut self, ends: &[&str]) -> Res<Body> {
         let mut body = Vec::new();
         loop {
@@ -130,13 +131,13 @@ impl Parser {
         }
     }
 
-    /// The rest of a tag, then statements up to one of `ends`.
+    /// Parses the rest of a tag, then statements up to one of `ends`.
     fn block(&mut self, ends: &[&str]) -> Res<Body> {
         self.tag_end()?;
         self.body(ends)
     }
 
-    /// Reads a block with one end, and that end's tag as well.
+    /// Reads a block with one end tag, including that tag.
     fn closed_block(&mut self, end: &str) -> Res<Body> {
         let body = self.block(&[end])?;
         self.at += 1;
@@ -172,8 +173,12 @@ impl Parser {
                 Ok(Statement::FilterBlock { filters, body: self.closed_block("endfilter")? })
             }
             "with" => self.with_statement(),
-            // Marks what the assistant said, for training; to render it is to render its body.
+            // Marks the assistant's text, for training. Rendering it renders its body.
             "generation" => Ok(Statement::Scope(self.closed_block("endgeneration")?)),
+            // Chats are rendered without escaping, so only turning it off has no effect.
+            "autoescape" if self.skip_name("false") || self.skip_name("False") => {
+                Ok(Statement::Scope(self.closed_block("endautoescape")?))
+            }
             "block" => self.block_statement(),
             "break" | "continue" if self.loops > 0 => {
                 self.tag_end()?;
@@ -270,7 +275,7 @@ impl Parser {
 
     fn macro_body(&mut self, name: Name, parameters: Vec<(Name, Option<Expr>)>, end: &str) -> Res<Macro> {
         let start = self.at;
-        // A loop around the macro is not one of its own.
+        // A loop around the macro does not count within it.
         let loops = std::mem::take(&mut self.loops);
         let body = self.closed_block(end)?;
         self.loops = loops;
@@ -280,7 +285,7 @@ impl Parser {
         Ok(Macro { name, parameters, body, takes_varargs: names("varargs"), takes_kwargs: names("kwargs") })
     }
 
-    /// The parameters of a macro, up to the closing parenthesis.
+    /// Parses the parameters of a macro, including the closing parenthesis.
     fn parameters(&mut self) -> Res<Vec<(Name, Option<Expr>)>> {
         let mut parameters: Vec<(Name, Option<Expr>)> = Vec::new();
         while !self.skip_symbol(")") {
@@ -297,7 +302,7 @@ impl Parser {
         Ok(parameters)
     }
 
-    /// The target of an assignment: a name, names with commas, or (`attributes`) an attribute of a namespace.
+    /// Parses the target of an assignment: a name, names with commas, or (`attributes`) a namespace's attribute.
     fn target(&mut self, attributes: bool) -> Res<Target> {
         let mut targets = Vec::new();
         let mut is_tuple = false;

@@ -1,7 +1,7 @@
-//! `'%s' % value` and `'{}'.format(value)`.
+//! `'%s' % value`.
 
-use super::args::Args;
 use super::fault::{Fault, Res};
+use super::floats;
 use super::text::{Builder, Origin, Text};
 use super::value::Value;
 
@@ -10,7 +10,7 @@ use super::value::Value;
 struct Conversion {
     left: bool,
     zeros: bool,
-    /// Sign that stands before a number that is not negative: `+`, a space or nothing.
+    /// The sign before a number that is not negative: `+`, a space or nothing.
     positive: &'static str,
     width: usize,
     precision: Option<usize>,
@@ -97,12 +97,12 @@ impl Conversion {
                 self.cut(repr.finish()?)?
             }
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' => Text::new(&self.integer(value)?, Origin::Client)?,
-            'f' | 'F' => Text::new(&self.float(value)?, Origin::Client)?,
+            'e' | 'E' | 'f' | 'F' | 'g' | 'G' => Text::new(&self.float(value)?, Origin::Client)?,
             'c' => match value {
                 Value::Str(text) if text.as_str().chars().count() == 1 => text.clone(),
                 Value::Int(code) => {
                     let c = u32::try_from(*code).ok().and_then(char::from_u32);
-                    let c = c.ok_or_else(|| Fault::new(format!("format: %c got {code}, which is no character")))?;
+                    let c = c.ok_or_else(|| Fault::new(format!("format: %c got {code}, which is not a character")))?;
                     Text::new(c.encode_utf8(&mut [0; 4]), Origin::Client)?
                 }
                 _ => return Err(Fault::new("format: %c needs one character")),
@@ -151,9 +151,8 @@ impl Conversion {
         let number = value
             .as_float()
             .ok_or_else(|| Fault::new(format!("format: %{} needs a number, got a {}", self.kind, value.kind())))?;
-        // No float has more digits than that.
-        let precision = self.precision.unwrap_or(6).min(1100);
-        Ok(self.signed(number.is_sign_negative(), &format!("{:.precision$}", number.abs())))
+        let digits = floats::written(number.abs(), self.kind, self.precision.unwrap_or(6), false);
+        Ok(self.signed(number.is_sign_negative(), &digits))
     }
 
     fn signed(&self, negative: bool, digits: &str) -> String {
@@ -169,37 +168,4 @@ fn number(rest: &mut &str) -> Res<Option<usize>> {
         return Ok(None);
     }
     digits.parse().map(Some).map_err(|_| Fault::new(format!("format: {digits} is too wide")))
-}
-
-/// `str.format` with fields by place or by name, without format specifications.
-pub(super) fn braces(format: &Text, arguments: &Args) -> Res<Value> {
-    let source = format.as_str();
-    let mut out = Builder::new();
-    let mut at = 0;
-    let mut next = 0;
-    while let Some(brace) = source[at..].find(['{', '}']).map(|found| at + found) {
-        out.push_slice(format, at..brace)?;
-        let rest = &source[brace..];
-        if rest.starts_with("{{") || rest.starts_with("}}") {
-            out.push_slice(format, brace..brace + 1)?;
-            at = brace + 2;
-            continue;
-        }
-        let field = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(field, _)| field);
-        let field = field.ok_or_else(|| Fault::new("format: single brace in the format string"))?;
-        let value = if field.is_empty() {
-            next += 1;
-            arguments.positional.get(next - 1)
-        } else if let Ok(place) = field.parse::<usize>() {
-            arguments.positional.get(place)
-        } else {
-            arguments.named.iter().find(|(name, _)| **name == *field).map(|(_, value)| value)
-        };
-        let missing =
-            || Fault::new(format!("format: no argument for '{{{field}}}' (names and places alone are known)"));
-        value.ok_or_else(missing)?.write(&mut out)?;
-        at = brace + field.len() + 2;
-    }
-    out.push_slice(format, at..source.len())?;
-    out.finish().map(Value::Str)
 }

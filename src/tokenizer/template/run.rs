@@ -10,16 +10,16 @@ use super::meter::{self, Charge};
 use super::text::{Builder, Origin, Text};
 use super::value::{Callable, List, Loop, Names, Scope, Value};
 
-/// Trees and macros in each other. With the stack that a rendering gets it holds the deepest.
+/// The deepest nesting of trees and macros. The stack of a rendering is large enough for it.
 const MAX_DEPTH: usize = 5_000;
 
 pub(super) struct Run {
-    /// The scopes, from the outermost in.
+    /// The scopes, outermost first.
     scopes: Vec<Scope>,
     out: Builder,
     depth: usize,
-    /// Only these, and the scopes that macros share, can come to hold themselves; they are emptied at the end, so that
-    /// nothing stays behind.
+    /// Only these, and the scopes that macros share, can contain themselves. They are emptied at the end, so that
+    /// nothing leaks.
     namespaces: Vec<Rc<Names>>,
     shared: Vec<Scope>,
 }
@@ -37,7 +37,7 @@ impl Run {
         Self { scopes, out: Builder::new(), depth: 0, namespaces: Vec::new(), shared: Vec::new() }
     }
 
-    /// The output, and the stretches of it (bytes) that are the template's.
+    /// Returns the output, and the ranges of it (bytes) that the template wrote.
     pub(super) fn render(mut self, body: &Body, max_output: usize) -> Res<(String, Vec<std::ops::Range<usize>>)> {
         self.body(body)?;
         let out = std::mem::take(&mut self.out);
@@ -75,7 +75,7 @@ impl Run {
         result
     }
 
-    /// Runs `run` and returns the text that it would have written, and how it ended.
+    /// Runs `run`. Returns the text that it would have written, and how it ended.
     fn captured(&mut self, run: impl FnOnce(&mut Self) -> Res<Flow>) -> Res<(Text, Flow)> {
         let outer = std::mem::take(&mut self.out);
         let result = run(self);
@@ -140,8 +140,8 @@ impl Run {
         Ok(Flow::On)
     }
 
-    /// Runs a loop. `depth` counts recursive loops, from 0. A `break` or `continue` in the body is this loop's; one in
-    /// the `else` is an outer loop's.
+    /// Runs a loop. `depth` counts recursive loops, from 0. A `break` or `continue` in the body belongs to this loop,
+    /// and one in the `else` to an outer loop.
     fn run_loop(&mut self, definition: &Arc<For>, items: List, depth: usize) -> Res<Flow> {
         let items = match &definition.condition {
             None => items,
@@ -177,7 +177,7 @@ impl Run {
         Ok(Flow::On)
     }
 
-    /// `loop(items)` in a recursive loop.
+    /// Runs `loop(items)` in a recursive loop.
     pub(super) fn recurse(&mut self, state: &Loop, args: Args) -> Res<Value> {
         if !state.definition.recursive {
             return Err(Fault::new("loop: the loop is not marked as recursive"));
@@ -225,7 +225,7 @@ impl Run {
             Target::Name(name) => self.set(name, value),
             Target::Attribute(name, attribute) => match self.lookup(name)? {
                 Some(Value::Namespace(namespace)) => namespace.set(attribute, value),
-                _ => Err(Fault::new(format!("'{name}' is no namespace: its attributes cannot be set"))),
+                _ => Err(Fault::new(format!("'{name}' is not a namespace: its attributes cannot be set"))),
             },
             Target::Tuple(targets) => {
                 let items = value.iterate()?;
@@ -243,7 +243,7 @@ impl Run {
         self.namespaces.push(Rc::clone(namespace));
     }
 
-    /// A macro that sees the scopes of this place.
+    /// Returns a macro that sees the scopes of this place.
     fn macro_here(&mut self, definition: &Arc<Macro>) -> Res<Value> {
         let charge = Charge::new(size_of_val(&*self.scopes))?;
         self.shared.extend(self.scopes.iter().filter(|scope| scope.share()).cloned());
@@ -251,7 +251,7 @@ impl Run {
         Ok(Value::Callable(Rc::new(Callable::Macro { definition, scopes: self.scopes.clone(), _charge: charge })))
     }
 
-    /// Runs a macro over the scopes of its definition.
+    /// Runs a macro with the scopes of its definition.
     pub(super) fn call_macro(&mut self, definition: &Macro, scopes: &[Scope], args: Args) -> Res<Value> {
         let _charge = Charge::new(size_of_val(scopes))?;
         let hidden = std::mem::replace(&mut self.scopes, scopes.to_vec());
@@ -263,7 +263,7 @@ impl Run {
     fn macro_body(&mut self, definition: &Macro, args: Args) -> Res<Value> {
         self.scoped(|run| {
             run.bind_parameters(definition, args)?;
-            // The parser lets a `break` reach the loops of its own macro alone.
+            // The parser only lets a `break` reach the loops of its own macro.
             let (text, _) = run.captured(|run| run.body(&definition.body))?;
             Ok(Value::Str(text))
         })

@@ -1,4 +1,4 @@
-//! Values as text: Python's `str` and `repr`.
+//! Converts values to text, as Python's `str` and `repr` do.
 
 use std::fmt::Write;
 
@@ -98,7 +98,7 @@ fn write_quoted(text: &Text, out: &mut Builder) -> Res<()> {
     out.push_made(quote.encode_utf8(&mut [0; 4]))
 }
 
-/// Whether Python's `repr` shows the character itself: not controls, formats, separators and private characters.
+/// True if Python's `repr` shows the character itself: not controls, formats, separators and private characters.
 fn is_printable(c: char) -> bool {
     let hidden = matches!(c, '\u{a0}' | '\u{ad}' | '\u{1680}' | '\u{2000}'..='\u{200f}' | '\u{2028}'..='\u{202f}'
         | '\u{205f}'..='\u{206f}' | '\u{3000}' | '\u{e000}'..='\u{f8ff}' | '\u{fdd0}'..='\u{fdef}' | '\u{feff}'
@@ -106,7 +106,7 @@ fn is_printable(c: char) -> bool {
     !(c.is_control() || hidden)
 }
 
-/// Python's `repr` of a float: Rust's digits, and `1e+16` and `1e-05` for `1e16` and `1e-5`.
+/// Formats a float as Python's `repr`: Rust's digits, with `1e+16` and `1e-05` for `1e16` and `1e-5`.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();

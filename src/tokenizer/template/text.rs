@@ -1,9 +1,9 @@
-//! Strings that know which of their bytes are the template's and which a client's.
+//! Strings that know which of their bytes come from the template and which from a client.
 //!
 //! Every operation of the language builds its results from pieces of its operands, and each piece keeps its origin.
-//! What an operation makes up itself (digits, quotes and brackets of JSON, padding) counts as the client's, because how
-//! much of it there is depends on the client's data; no control token is spelled with it. So a byte that is marked as
-//! the template's was written in the template's source, or in the texts of BOS and EOS.
+//! Text that an operation generates itself (digits, quotes and brackets of JSON, padding) counts as the client's. Its
+//! amount depends on the client's data, and no control token is spelled with it. So a byte that is marked as the
+//! template's comes from the template's source, or from the texts of BOS and EOS.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,9 +11,9 @@ use std::rc::Rc;
 use super::fault::{Fault, Res};
 use super::meter::{self, Charge};
 
-/// Bytes of a string beside its text: counters, pointers and what the allocator adds.
+/// The bytes of a string besides its text: counters, pointers and the allocator's overhead.
 const OVERHEAD: usize = 96;
-/// Cost of adding a piece, beside its bytes, in bytes that could be copied instead.
+/// The cost of adding a piece besides its bytes, in bytes that could be copied instead.
 const PIECE_WORK: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub(super) enum Origin {
     Client,
 }
 
-/// A stretch of one origin, up to `end` (bytes).
+/// A range of one origin, up to `end` (bytes).
 #[derive(Debug, Clone, Copy)]
 struct Run {
     end: usize,
     origin: Origin,
 }
 
-/// Cheap to clone. Comparisons are made on the text alone: what a template decides does not depend on origins.
+/// Cheap to clone. Comparisons use only the text, so a template's decisions do not depend on origins.
 #[derive(Debug, Clone)]
 pub(super) struct Text(Rc<Inner>);
 
@@ -37,6 +37,8 @@ pub(super) struct Text(Rc<Inner>);
 struct Inner {
     text: Box<str>,
     runs: Runs,
+    /// True if it needs no HTML escaping, as the results of `safe` and `escape`.
+    markup: bool,
     _charge: Charge,
 }
 
@@ -53,11 +55,60 @@ impl Text {
         builder.finish()
     }
 
+    /// Returns the text, marked as needing no escaping.
+    pub(super) fn into_markup(self) -> Res<Self> {
+        if self.0.markup {
+            return Ok(self);
+        }
+        let mut builder = Builder::new();
+        builder.push_text(&self)?;
+        builder.finish_as(true)
+    }
+
+    pub(super) fn is_markup(&self) -> bool {
+        self.0.markup
+    }
+
+    /// True if no byte of it came from a client.
+    pub(super) fn is_of_template(&self) -> bool {
+        self.pieces(0..self.0.text.len()).all(|(_, origin)| origin == Origin::Template)
+    }
+
+    /// Returns the text with HTML's reserved characters escaped, as in Jinja; markup stays as it is.
+    pub(super) fn escaped(&self) -> Res<Self> {
+        if self.0.markup { Ok(self.clone()) } else { self.force_escaped() }
+    }
+
+    pub(super) fn force_escaped(&self) -> Res<Self> {
+        let mut out = Builder::new();
+        for (c, origin) in self.chars() {
+            match c {
+                '&' => out.push("&amp;", origin)?,
+                '<' => out.push("&lt;", origin)?,
+                '>' => out.push("&gt;", origin)?,
+                '\'' => out.push("&#39;", origin)?,
+                '"' => out.push("&#34;", origin)?,
+                c => out.push_char(c, origin)?,
+            }
+        }
+        out.finish_as(true)
+    }
+
+    /// Returns two texts as one. If one of them is markup, the other is escaped and the result is markup.
+    pub(super) fn joined(&self, other: &Self) -> Res<Self> {
+        let markup = self.0.markup || other.0.markup;
+        let mut sum = Builder::new();
+        for part in [self, other] {
+            if markup { sum.push_text(&part.escaped()?)? } else { sum.push_text(part)? }
+        }
+        sum.finish_as(markup)
+    }
+
     pub(super) fn as_str(&self) -> &str {
         &self.0.text
     }
 
-    /// The part in `range` (bytes, between characters).
+    /// Returns the part in `range` (bytes, at character boundaries).
     pub(super) fn slice(&self, range: Range<usize>) -> Res<Self> {
         if range == (0..self.0.text.len()) {
             return Ok(self.clone());
@@ -67,13 +118,13 @@ impl Text {
         builder.finish()
     }
 
-    /// The part of this text that `part`, a slice of its `as_str`, covers.
+    /// Returns the part of this text that `part`, a slice of its `as_str`, covers.
     pub(super) fn part(&self, part: &str) -> Res<Self> {
         let start = (part.as_ptr() as usize).saturating_sub(self.as_str().as_ptr() as usize);
         self.slice(start..start + part.len())
     }
 
-    /// The stretches of one origin in `range`.
+    /// Returns the pieces of one origin in `range`.
     pub(super) fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (&str, Origin)> {
         let runs = match &self.0.runs {
             Runs::One(run) => std::slice::from_ref(run),
@@ -88,12 +139,12 @@ impl Text {
         })
     }
 
-    /// Each character with its origin.
+    /// Returns each character with its origin.
     pub(super) fn chars(&self) -> impl Iterator<Item = (char, Origin)> {
         self.pieces(0..self.0.text.len()).flat_map(|(text, origin)| text.chars().map(move |c| (c, origin)))
     }
 
-    /// The text with each character replaced by the characters that `map` gives for it, which get its origin.
+    /// Returns the text with each character replaced by the characters of `map`, which get its origin.
     pub(super) fn map<I: Iterator<Item = char>>(&self, mut map: impl FnMut(char) -> I) -> Res<Self> {
         let mut builder = Builder::new();
         for (c, origin) in self.chars() {
@@ -111,7 +162,7 @@ impl std::fmt::Display for Text {
     }
 }
 
-/// A string being made; what does not fit the budget is refused before it is allocated.
+/// A string under construction. Text beyond the budget is rejected before it is allocated.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     text: String,
@@ -150,7 +201,7 @@ impl Builder {
         self.push(c.encode_utf8(&mut [0; 4]), origin)
     }
 
-    /// Adds text that the language makes up itself (digits, padding), rather than the template's author.
+    /// Adds text that the language generates itself (digits, padding), rather than the template's author.
     pub(super) fn push_made(&mut self, text: &str) -> Res<()> {
         self.push(text, Origin::Client)
     }
@@ -163,29 +214,33 @@ impl Builder {
         text.pieces(range).try_for_each(|(piece, origin)| self.push(piece, origin))
     }
 
-    /// `text` `count` times.
+    /// Adds `text` `count` times.
     pub(super) fn push_repeated(&mut self, text: &Text, count: usize) -> Res<()> {
         if text.as_str().is_empty() {
             return Ok(());
         }
-        // Refuses at once what would be refused after much copying.
+        // Fails at once instead of after much copying.
         let bytes =
             text.as_str().len().checked_mul(count).ok_or_else(|| Fault::new("a repeated string is too long"))?;
         drop(Charge::new(bytes)?);
         (0..count).try_for_each(|_| self.push_text(text))
     }
 
-    pub(super) fn finish(mut self) -> Res<Text> {
+    pub(super) fn finish(self) -> Res<Text> {
+        self.finish_as(false)
+    }
+
+    fn finish_as(mut self, markup: bool) -> Res<Text> {
         self.charge.add(OVERHEAD)?;
         let runs = match self.runs.as_slice() {
             [] => Runs::One(Run { end: 0, origin: Origin::Template }),
             [run] => Runs::One(*run),
             _ => Runs::Many(self.runs.into_boxed_slice()),
         };
-        Ok(Text(Rc::new(Inner { text: self.text.into_boxed_str(), runs, _charge: self.charge })))
+        Ok(Text(Rc::new(Inner { text: self.text.into_boxed_str(), runs, markup, _charge: self.charge })))
     }
 
-    /// The text, and the stretches of it (bytes) that are the template's.
+    /// Returns the text, and the ranges of it (bytes) that are the template's.
     pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
         let mut start = 0;
         let mut template = Vec::new();

@@ -1,11 +1,11 @@
-//! Malformed and contradictory files: a typed error that names the key, or a harmless load.
+//! Malformed and contradictory files give a typed error that names the key, or load without harm.
 
 use serde_json::json;
 
 use super::*;
 use crate::gguf::Value as V;
 
-/// The location of the `ModelFile` error that `result` must be.
+/// Returns the location of the `ModelFile` error that `result` must be.
 fn location<T: std::fmt::Debug>(result: Result<T>, what: &str) -> String {
     match result {
         Err(Error::ModelFile { location, problem, .. }) if !problem.is_empty() => location,
@@ -41,7 +41,6 @@ fn files_of_the_collection_are_refused_by_the_key_that_is_wrong() {
         ("tokens_u32", "tokens"),
         ("tokens_duplicate", "tokens"),
         ("bos_out_of_range", "bos_token_id"),
-        ("eos_minus_1", "eos_token_id"),
         ("bpe_no_merges", "merges"),
         ("bpe_merge_numbers", "merges"),
         ("bpe_merge_unknown_token", "merges"),
@@ -51,7 +50,7 @@ fn files_of_the_collection_are_refused_by_the_key_that_is_wrong() {
     for (name, data) in testdata::tar("bad_gguf.tar") {
         let stem = name.strip_suffix(".gguf").unwrap_or(&name);
         let file = testdata::temp_file(&name, &data);
-        // Files that the format's own checks refuse are not for the tokenizer to judge.
+        // Files that the format's own checks reject never reach the tokenizer.
         let Ok(gguf) = GgufFile::open(&file.0) else { continue };
         let tokenizer = Tokenizer::from_metadata(gguf.metadata());
         if let Some((_, key)) = refused.iter().find(|(name, _)| *name == stem) {
@@ -77,7 +76,7 @@ fn files_of_the_collection_are_refused_by_the_key_that_is_wrong() {
     assert_eq!(seen, refused.len() + 6);
 }
 
-/// L12: no tokenizer in the file is an error, never a made-up one.
+/// L12: a missing tokenizer is an error, and none is made up.
 #[test]
 fn a_missing_tokenizer_is_an_error() {
     assert_eq!(location(build(vec![]), "empty"), "tokenizer.ggml.model");
@@ -95,7 +94,7 @@ fn a_missing_tokenizer_is_an_error() {
     assert_eq!(location(build(no_scores), "scores"), "tokenizer.ggml.scores");
 }
 
-/// M8: lists that do not have one entry for each token are errors.
+/// M8: lists that do not have one entry per token are errors.
 #[test]
 fn contradictions_are_errors_that_name_the_key() {
     let cases: Vec<(&str, Value, &str)> = vec![
@@ -167,10 +166,27 @@ fn ids_outside_the_vocabulary_are_invalid_requests() {
     assert_eq!(decoder.finish(), "\u{fffd}");
 }
 
-/// Padding is stored as empty tokens by some converters: they have no text and no effect.
+/// Some converters store padding as empty tokens, which have no text and no effect.
 #[test]
 fn empty_and_unused_tokens_have_no_text() {
     let tokenizer = build(byte_level_entries(&[("", 1), ("", 1), ("ab", 5)], &[], "gpt-2")).unwrap();
     assert_eq!(tokenizer.encode("ab", false, true).unwrap(), [97, 98]);
     assert_eq!(tokenizer.decode(&[97, 256, 257, 258, 98], false).unwrap(), "ab");
+}
+
+/// F5: converters write 4294967295 for a token that a vocabulary lacks. No prompt gets such a token, unless the file
+/// asks for it.
+#[test]
+fn ids_of_no_token_are_none() {
+    let mut entries = good_spm();
+    set(&mut entries, "bos_token_id", V::U32(u32::MAX));
+    set(&mut entries, "eos_token_id", V::U32(u32::MAX));
+    let tokenizer = build(entries.clone()).unwrap();
+    assert_eq!((tokenizer.bos_token_id(), tokenizer.eos_token_id()), (None, None));
+    assert_eq!(tokenizer.encode("a", true, false).unwrap(), [5]);
+    set(&mut entries, "add_bos_token", V::Bool(true));
+    assert_eq!(location(build(entries), "asked for"), "tokenizer.ggml.bos_token_id");
+    let mut entries = good_spm();
+    set(&mut entries, "bos_token_id", V::U32(u32::MAX - 1));
+    assert_eq!(location(build(entries), "beyond the vocabulary"), "tokenizer.ggml.bos_token_id");
 }

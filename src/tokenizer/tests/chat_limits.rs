@@ -1,4 +1,4 @@
-//! Limits of a chat template: memory and time are counted whatever operation takes them.
+//! Limits of chat templates: every operation counts its memory and time.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::ChatTemplate;
 use crate::Error;
 
-/// Each of the templates here takes milliseconds to some seconds; uncounted, the work of one takes minutes to days.
+/// Each of these templates takes milliseconds to some seconds. Without counting, it would take minutes to days.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn render(source: &str, vars: Value) -> Result<String, String> {
@@ -23,10 +23,10 @@ fn render(source: &str, vars: Value) -> Result<String, String> {
     }
 }
 
-/// A string of 20 million bytes is `big`.
+/// The variable `big` is a string of 20 million bytes.
 const BIG: &str = "{% set s = 'a' * 1000 %}{% set big = s * 20000 %}";
 
-/// Everything that a template keeps counts as memory, wherever it is kept: 30 times 20 or more megabytes are refused.
+/// Every value that a template keeps counts as memory, wherever it is kept: 30 times 20 or more megabytes are rejected.
 #[test]
 fn everything_that_is_kept_counts_as_memory() {
     for (start, kept) in [
@@ -34,7 +34,7 @@ fn everything_that_is_kept_counts_as_memory() {
         ("{% set many = [0] * 2000000 %}", "{% set ns.l = ns.l + [loop] %}{% set same = loop.changed(*many) %}"),
         ("{% set many = [0] * 2000000 %}", "{% set ns.l = ns.l + [cycler(*many)] %}"),
     ] {
-        // A loop of its own each time, so that each keeps what it was given.
+        // Each iteration has its own loop, so that each keeps its values.
         let source = format!(
             "{BIG}{start}{{% set ns = namespace(l=[]) %}}\
              {{% for i in range(30) %}}{{% for j in [1] %}}{kept}{{% endfor %}}{{% endfor %}}"
@@ -44,7 +44,7 @@ fn everything_that_is_kept_counts_as_memory() {
     }
 }
 
-/// A missing item keeps the beginning of its name alone, for the error of who uses it.
+/// A missing item keeps only the start of its name, for the error of its use.
 #[test]
 fn a_missing_item_keeps_the_beginning_of_its_name() {
     let source = format!(
@@ -58,7 +58,7 @@ fn a_missing_item_keeps_the_beginning_of_its_name() {
     }
 }
 
-/// Work is counted by the bytes that it looks at: templates that look at too many end in an error.
+/// Work is counted by the bytes that it reads. Templates that read too many end in an error.
 #[test]
 fn work_is_counted_by_what_it_looks_at() {
     let many: Map<String, Value> = (0..50_000).map(|i| (format!("k{i}"), json!(0))).collect();
@@ -75,7 +75,7 @@ fn work_is_counted_by_what_it_looks_at() {
     }
 }
 
-/// Stripping takes as long as both strings, not as long as their product.
+/// The time of stripping is the sum of both strings' lengths, not their product.
 #[test]
 fn long_sets_of_characters_are_stripped_at_once() {
     let both = "{% set a = 'a' * 4000000 %}{% set set = 'b' * 4000000 ~ 'a' %}";
@@ -85,8 +85,8 @@ fn long_sets_of_characters_are_stripped_at_once() {
     }
 }
 
-/// The question at every load, whether loops go through content, is answered in one pass: a file's template
-/// cannot make its model's load a matter of minutes.
+/// Each load checks whether loops iterate over content. That takes one pass, so that a file's template cannot make its
+/// load take minutes.
 #[test]
 fn content_is_followed_through_thousands_of_names_at_once() {
     let names = 5_500;

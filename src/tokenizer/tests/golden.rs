@@ -1,4 +1,4 @@
-//! Exact agreement with llama.cpp and Hugging Face on real vocabularies.
+//! Tests exact agreement with llama.cpp and Hugging Face on real vocabularies.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ fn each(check: impl Fn(&str, &Arc<Tokenizer>, &Value)) {
     }
 }
 
-/// llama.cpp "cleans up" spaces before punctuation in the decoded text of the classes gpt-2 and llama-bpe. We never
-/// alter text: there the bytes must be the ones that were encoded.
+/// True if llama.cpp "cleans up" spaces before punctuation in the decoded text, in the classes gpt-2 and llama-bpe.
+/// This crate never alters text, so there the bytes must equal the encoded ones.
 fn cleans_up(name: &str) -> bool {
     matches!(name, "gpt-2" | "llama-bpe")
 }
@@ -66,7 +66,7 @@ fn nasty_strings_encode_exactly() {
     });
 }
 
-/// S21: text comes from bytes, not from the vocabulary's spelling of tokens.
+/// S21: text comes from bytes, and not from the vocabulary's spelling of tokens.
 #[test]
 fn nasty_strings_decode_exactly() {
     each(|name, tokenizer, golden| {
@@ -99,7 +99,7 @@ fn random_sequences_decode_exactly() {
     });
 }
 
-/// S21: a character that is split over tokens comes out whole, with its last token.
+/// S21: a character that is split over tokens arrives whole, with its last token.
 #[test]
 fn split_characters_stream_whole() {
     each(|name, tokenizer, golden| {
@@ -133,7 +133,7 @@ fn pieces_are_exact() {
     });
 }
 
-/// M8: the vocabulary's size is the file's, and so are BOS, EOS and every token that ends a generation.
+/// M8: the vocabulary size, BOS, EOS and all end tokens are those of the file.
 #[test]
 fn sizes_and_special_ids_are_those_of_the_file() {
     each(|name, tokenizer, golden| {
@@ -149,9 +149,9 @@ fn sizes_and_special_ids_are_those_of_the_file() {
     });
 }
 
-/// A vocabulary of each family, without the weights, with llama.cpp's ids. Left out are texts of which llama.cpp's
-/// patterns make other words than the models' own (`splits.json` has them), and gpt-oss's control tokens, which
-/// llama.cpp makes text.
+/// Compares a vocabulary of each family, without weights, with llama.cpp's ids. Texts are left out if llama.cpp's
+/// patterns split them differently from the models' own (`splits.json` has them). So are gpt-oss's control tokens,
+/// which llama.cpp treats as text.
 #[test]
 fn vocabularies_of_every_family_encode_exactly() {
     let members = testdata::tar("tokenizers/arch.tar");
@@ -184,7 +184,7 @@ fn vocabularies_of_every_family_encode_exactly() {
     assert_eq!(kinds.len(), 18, "{kinds:?}");
 }
 
-/// The tiny models of every architecture carry small vocabularies of their own.
+/// The tiny models of every architecture have their own small vocabularies.
 #[test]
 fn tiny_models_encode_their_text() {
     let more = ["qwen35", "qwen3next", "gemma4_dense", "gemma4_e", "gemma4_moe"];

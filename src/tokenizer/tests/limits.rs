@@ -1,4 +1,4 @@
-//! Long and repetitive text: quadratic work here would take hours, not seconds.
+//! Long and repetitive text. Quadratic work would take hours instead of seconds.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn every_class_splits_long_text_in_one_pass() {
     }
 }
 
-/// Without a word boundary, a whole line is one word: merges of it are found by a heap, not by looking again.
+/// Without a word boundary, a whole line is one word, whose merges are found by a heap and not by repeated search.
 #[test]
 fn a_line_without_words_is_merged_in_one_pass() {
     let bytes = byte_tokens();

@@ -1,4 +1,4 @@
-//! Tests of the tokenizer: golden data of llama.cpp and Hugging Face, properties, malformed files.
+//! Tests of the tokenizer: golden data of llama.cpp and Hugging Face, properties, and malformed files.
 
 mod bad_files;
 mod chat;
@@ -17,14 +17,13 @@ use super::*;
 use crate::gguf::{Array, GgufFile, Value};
 use crate::testdata;
 
-/// The tokenizer of `tests/data/<name>.gguf`.
+/// Returns the tokenizer of `tests/data/<name>.gguf`.
 fn tokenizer(name: &str) -> Arc<Tokenizer> {
     let file = testdata::file(&format!("{name}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
     Arc::new(Tokenizer::from_metadata(gguf.metadata()).unwrap())
 }
 
-/// Streams `ids` one by one.
 fn streamed(tokenizer: &Arc<Tokenizer>, ids: &[u32], skip_special: bool) -> String {
     let mut decoder = StreamDecoder::new(tokenizer.clone(), skip_special);
     let mut text: String = ids.iter().map(|&id| decoder.push(id).unwrap()).collect();
@@ -36,7 +35,7 @@ fn strings(texts: &[&str]) -> Value {
     Value::Array(Array::String(texts.iter().map(|text| text.to_string()).collect()))
 }
 
-/// A byte-level vocabulary: the 256 bytes, then `more` with their types; `merges` as in a file.
+/// Returns a byte-level vocabulary: the 256 bytes, then `more` with their types. `merges` is as in a file.
 fn byte_level_entries(more: &[(&str, i32)], merges: &[&str], pre: &str) -> Vec<(String, Value)> {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_level::char_of(byte).to_string()).collect();
     let mut types = vec![1; 256];
@@ -51,12 +50,12 @@ fn byte_level_entries(more: &[(&str, i32)], merges: &[&str], pre: &str) -> Vec<(
     ])
 }
 
-/// The 256 byte tokens of a SentencePiece vocabulary.
+/// Returns the 256 byte tokens of a SentencePiece vocabulary.
 fn byte_tokens() -> Vec<String> {
     (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect()
 }
 
-/// A vocabulary without merges that spells all bytes as the class of `pre` does, and `<s>`, token 256.
+/// Returns a vocabulary without merges that spells all bytes as the class of `pre` does, and `<s>`, token 256.
 fn spelled_entries(pre: &str) -> Vec<(String, Value)> {
     let mut entries = byte_level_entries(&[("<s>", 3)], &[], pre);
     if pretokenizer::Class::named(pre).unwrap().spelling == Spelling::SentencePiece {
@@ -69,7 +68,7 @@ fn spelled_entries(pre: &str) -> Vec<(String, Value)> {
     entries
 }
 
-/// A SentencePiece vocabulary of `(text, score, type)`.
+/// Returns a SentencePiece vocabulary of `(text, score, type)`.
 fn spm_entries(tokens: &[(&str, f32, i32)]) -> Vec<(String, Value)> {
     let texts: Vec<&str> = tokens.iter().map(|token| token.0).collect();
     entries(&[

@@ -10,8 +10,13 @@ static GPT2: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| tokenizer("tokenizers/g
 static LLAMA: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| tokenizer("tokenizers/llama-spm"));
 static PHI3: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| tokenizer("tokenizers/phi-3"));
 static QWEN2: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| tokenizer("tokenizers/qwen2"));
+/// One pre-tokenizer of each class with its name. Compiling them takes longer than splitting a text.
+static SPLITTERS: LazyLock<Vec<(&str, pretokenizer::PreTokenizer)>> = LazyLock::new(|| {
+    let names = pre_tokenizers().filter_map(<[_]>::first);
+    names.map(|name| (*name, pretokenizer::Class::named(name).unwrap().compile().unwrap())).collect()
+});
 
-/// Random characters mixed with what pre-tokenizers and SentencePiece treat specially.
+/// Random characters mixed with those that pre-tokenizers and SentencePiece treat specially.
 fn text() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         any::<String>(),
@@ -39,7 +44,7 @@ fn merges(letters: &'static str) -> impl Strategy<Value = Vec<(String, String)>>
     })
 }
 
-/// Joins neighbours of lowest cost first, the leftmost of equals, by looking at all of them every time.
+/// Joins the neighbours of lowest cost first, leftmost first, by checking all of them every time.
 fn join_naively(word: &str, cost: impl Fn(&str, &str) -> Option<i64>) -> Vec<String> {
     let mut parts: Vec<String> = word.chars().map(String::from).collect();
     loop {
@@ -65,15 +70,14 @@ proptest! {
 
     #[test]
     fn sentencepiece_text_survives_encoding(text in text()) {
-        // The marker itself reads as a space: the one thing the format cannot tell apart.
+        // The marker itself decodes to a space, which is the only ambiguity of the format.
         let ids = LLAMA.encode(&text, false, false).unwrap();
         prop_assert_eq!(LLAMA.decode(&ids, false).unwrap(), text.replace('▁', " "));
     }
 
     #[test]
     fn pre_tokenizers_lose_nothing(text in text()) {
-        for name in pre_tokenizers().filter_map(<[_]>::first) {
-            let splitter = pretokenizer::Class::named(name).unwrap().compile().unwrap();
+        for (name, splitter) in &*SPLITTERS {
             let mut joined = String::new();
             splitter.split(&text, &mut |word| {
                 assert!(!word.is_empty(), "{name}");
@@ -84,11 +88,11 @@ proptest! {
         }
     }
 
-    /// S21: streaming gives what decoding the whole gives, whatever the ids (often invalid UTF-8).
+    /// S21: streaming equals decoding the whole, for any ids (often invalid UTF-8).
     #[test]
     fn streaming_equals_decoding_the_whole(raw in prop::collection::vec(any::<u32>(), 0..40), skip: bool) {
         for tokenizer in [&GPT2, &LLAMA, &PHI3] {
-            // Half of the ids are bytes, to meet every kind of broken character.
+            // Half of the ids are bytes, so that every kind of broken character occurs.
             let bytes = if Arc::ptr_eq(tokenizer, &GPT2) { 0 } else { 3 };
             let size = tokenizer.vocab_size() as u32;
             let ids: Vec<u32> = raw.iter().map(|&r| if r % 2 == 0 { bytes + r / 2 % 256 } else { r / 2 % size }).collect();
@@ -106,7 +110,7 @@ proptest! {
         prop_assert_eq!(pieces, format!(" {text}"));
     }
 
-    /// Text of a user never becomes a control token, whatever it spells; asked for, it does.
+    /// User text never becomes a control token, whatever it spells, unless requested.
     #[test]
     fn control_tokens_are_not_injected(parts in prop::collection::vec((text(), any::<prop::sample::Index>()), 1..5)) {
         for tokenizer in [&GPT2, &QWEN2, &LLAMA, &PHI3] {
@@ -137,7 +141,7 @@ proptest! {
         }
     }
 
-    /// With `words`, no token reaches from one word into the next, as in the real vocabularies.
+    /// With `words`, no token reaches from one word into the next, as in real vocabularies.
     #[test]
     fn pieces_are_joined_by_score(
         merges in merges("▁abc"),
@@ -163,7 +167,7 @@ proptest! {
     }
 }
 
-/// A merge or a whole word that is typed as a control token stays text.
+/// A merge or a whole word with the type of a control token stays text.
 #[test]
 fn merges_do_not_build_control_tokens() {
     let plain = build(byte_level_entries(&[("ab", 3)], &["a b"], "gpt-2")).unwrap();
@@ -176,7 +180,7 @@ fn merges_do_not_build_control_tokens() {
     assert_eq!(whole_words.encode("ab", false, true).unwrap(), [256]);
 }
 
-/// Tokens added as ordinary text are found first, and of two that begin together the longer.
+/// Tokens added as ordinary text are found first, and the longer of two with the same start.
 #[test]
 fn user_defined_tokens_are_always_found() {
     let tokenizer = build(byte_level_entries(&[("<a>", 4), ("<a><b>", 4), ("<c>", 3)], &[], "gpt-2")).unwrap();

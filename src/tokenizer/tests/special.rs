@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// The first of `tokens` that are not bytes.
+/// The first of `tokens` that is not a byte.
 const FIRST: u32 = 256;
 
-/// `tokens` of type `kind`, and keys `tokenizer.ggml.<name>_token_id` that say which is which.
+/// Returns a vocabulary of `tokens` of type `kind`, with keys `tokenizer.ggml.<name>_token_id` for some of them.
 fn vocabulary(tokens: &[&str], kind: i32, keys: &[(&str, u32)]) -> Tokenizer {
     let tokens: Vec<(&str, i32)> = tokens.iter().map(|text| (*text, kind)).collect();
     let mut entries = byte_level_entries(&tokens, &[], "gpt-2");
@@ -19,7 +19,7 @@ fn vocabulary(tokens: &[&str], kind: i32, keys: &[(&str, u32)]) -> Tokenizer {
 fn each_family_ends_where_its_tokens_say() {
     type Family<'a> = (&'a [&'a str], &'a [(&'a str, u32)], &'a [u32]);
     let families: &[Family] = &[
-        // gpt-oss: `<|end|>` closes a message, not the turn, even where the file calls it an end of turn.
+        // In gpt-oss `<|end|>` ends a message and not the turn, even if the file calls it an end of turn.
         (
             &["<|start|>", "<|end|>", "<|message|>", "<|return|>", "<|call|>", "<|endoftext|>"],
             &[("eos", 3)],
@@ -43,7 +43,7 @@ fn each_family_ends_where_its_tokens_say() {
         (&["[e~[", "]~b]", "]~!b[", "<fim_pad>", "<reponame>"], &[("eos", 0)], &[0, 3, 4]),
         // llama 3
         (&["<|begin_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"], &[("eos", 3)], &[1, 2, 3]),
-        // hyperclova, exaone: by the file's key
+        // In hyperclova and exaone the file's key decides.
         (&["<|endofturn|>", "<|stop|>", "<|im_end|>", "<|endoftext|>"], &[("eos", 0)], &[0, 2, 3]),
         (&["[|endofturn|]", "[|user|]"], &[("eos", 0)], &[0]),
         // kimi
@@ -60,7 +60,7 @@ fn each_family_ends_where_its_tokens_say() {
     ];
     for (tokens, keys, expected) in families {
         let expected: Vec<u32> = expected.iter().map(|index| FIRST + index).collect();
-        // Files type such tokens as control tokens, as user-defined ones or as text.
+        // Files type such tokens as control, user-defined or text tokens.
         for kind in [3, 4, 1] {
             let tokenizer = vocabulary(tokens, kind, keys);
             assert_eq!(tokenizer.eos_token_ids(), expected, "{tokens:?} of type {kind}");
@@ -83,7 +83,7 @@ fn a_tag_of_html_is_text_where_another_token_ends_the_turn() {
 
 #[test]
 fn the_pre_tokenizer_says_whether_a_prompt_begins_with_bos() {
-    // BOS by default, where the file says yes, and where it says no.
+    // BOS by default, if the file says yes, and if it says no.
     for (pre, expected) in [
         ("gpt-2", [false, true, false]),
         ("qwen2", [false, true, false]),
@@ -116,7 +116,7 @@ fn white_space_behind_control_tokens_of_phi_3_is_dropped() {
         entries.push(("general.architecture".into(), Value::String(architecture.into())));
         let tokenizer = build(entries.clone()).unwrap();
         assert_eq!(tokenizer.encode("<|user|>\n a", false, true).unwrap(), expected, "{architecture}");
-        // Neither behind these two, nor behind text that only spells a token.
+        // White space stays after these two, and after text that only spells a token.
         assert_eq!(tokenizer.encode("<s> a<|endoftext|> a", false, true).unwrap(), [256, 260, 259, 258, 260, 259]);
         assert_eq!(tokenizer.encode("<s> a", false, false).unwrap().last_chunk(), Some(&[260, 259]));
     }

@@ -1,4 +1,4 @@
-//! Unigram against SentencePiece, and pairs of texts against the tokenizers of transformers.
+//! Compares Unigram with SentencePiece, and pairs of texts with the tokenizers of transformers.
 
 use proptest::prelude::{prop, *};
 
@@ -7,7 +7,7 @@ use super::*;
 
 const MODEL_OF: &str = "tokenizers/unigram.json";
 
-/// The vocabulary of a small model as llama.cpp's converter writes it for XLM-RoBERTa.
+/// Returns the vocabulary of a small model as llama.cpp's converter writes it for XLM-RoBERTa.
 fn unigram_entries() -> Vec<(String, Value)> {
     let golden = testdata::json(MODEL_OF);
     let list = |key: &str| golden[key].as_array().unwrap().clone();
@@ -32,8 +32,8 @@ fn without(key: &str) -> Vec<(String, Value)> {
     unigram_entries().into_iter().filter(|(name, _)| !name.ends_with(key)).collect()
 }
 
-/// Spaces of all kinds, sequences that the character map replaces or drops, unknown characters, long words, what spells
-/// control tokens.
+/// The texts have spaces of all kinds, sequences that the character map replaces or drops, unknown characters, long
+/// words, and text that spells control tokens.
 #[test]
 fn texts_have_the_ids_of_sentencepiece() {
     let (tokenizer, golden) = (Arc::new(build(unigram_entries()).unwrap()), testdata::json(MODEL_OF));
@@ -50,7 +50,7 @@ fn texts_have_the_ids_of_sentencepiece() {
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "What is a river?");
 }
 
-/// Words are cut one by one; as one text they have the same tokens.
+/// Words are split one by one. As one text they have the same tokens.
 #[test]
 fn a_token_across_words_changes_no_other_text() {
     let mut entries = unigram_entries();
@@ -74,7 +74,7 @@ fn a_token_across_words_changes_no_other_text() {
     assert_eq!(tokenizer.encode("qqq  qqq", false, false).unwrap(), [unused as u32]);
 }
 
-/// Without the keys of spaces, and without a map, text stays as it is.
+/// Without the keys for spaces, and without a map, text stays unchanged.
 #[test]
 fn keys_of_the_normalizer() {
     let plain = build(without("precompiled_charsmap")).unwrap();
@@ -90,7 +90,7 @@ fn keys_of_the_normalizer() {
     assert_eq!(build(without("unknown_token_id")).unwrap().encode("☃", false, false).unwrap(), [4, 3]);
 }
 
-/// L1, L11: what is missing or malformed is named.
+/// L1, L11: an error names the missing or malformed key.
 #[test]
 fn bad_vocabularies_are_refused() {
     let map = |bytes: Vec<u8>| {
@@ -122,7 +122,7 @@ fn bad_vocabularies_are_refused() {
     assert!(build(map(Vec::new())).is_ok());
 }
 
-/// A1, M13: pairs of WordPiece, unigram and byte-level BPE; none of their texts becomes a control token.
+/// A1, M13: pairs with WordPiece, unigram and byte-level BPE; none of their texts becomes a control token.
 #[test]
 fn pairs_have_the_ids_of_transformers() {
     let golden = testdata::json("embedding/rankers.json");
@@ -143,14 +143,14 @@ fn pairs_have_the_ids_of_transformers() {
     assert!(error.contains("knows no pairs"), "{error}");
 }
 
-/// The highest sum of scores of all ways to cut a text, by trying them all.
+/// Returns the highest sum of scores of all ways to split a text, by trying them all.
 fn best_sum(scores: &[(&str, f32)], text: &str) -> f64 {
     let begins = scores.iter().filter(|(token, _)| text.starts_with(token));
     let sums = begins.map(|(token, score)| f64::from(*score) + best_sum(scores, &text[token.len()..]));
     if text.is_empty() { 0.0 } else { sums.fold(f64::NEG_INFINITY, f64::max) }
 }
 
-/// A vocabulary in which all letters are tokens, and some sequences of them.
+/// Returns a vocabulary in which all letters, and some sequences of them, are tokens.
 fn small_vocabulary(scores: &[(&str, f32)]) -> Vec<(String, Value)> {
     let mut texts = vec!["<s>", "</s>", "<unk>"];
     texts.extend(scores.iter().map(|(text, _)| *text));
@@ -167,7 +167,7 @@ fn small_vocabulary(scores: &[(&str, f32)]) -> Vec<(String, Value)> {
 }
 
 proptest! {
-    /// No other cut of a text has a higher sum.
+    /// No other split of a text has a higher sum.
     #[test]
     fn the_best_cut_is_found(
         scores in prop::collection::vec(-12.0f32..0.0, 10),
@@ -182,15 +182,15 @@ proptest! {
         let spelled = format!("▁{}", words.join("▁"));
         prop_assert_eq!(tokens.concat(), spelled);
         let sum: f64 = ids.iter().map(|&id| f64::from(scores[id as usize - 3].1)).sum();
-        // The sums of words add up: none of these tokens reaches across two.
+        // The sums of words add up, since none of these tokens reaches across two words.
         let best: f64 = words.iter().map(|word| best_sum(&scores, &format!("▁{word}"))).sum();
         prop_assert!((sum - best).abs() < 1e-9, "{:?}: {} of {}", tokens, sum, best);
     }
 
-    /// A map of any numbers is refused or used, within its bounds.
+    /// A map of any numbers is rejected or used, within its limits.
     #[test]
     fn any_character_map_is_safe(units in prop::collection::vec(any::<u32>(), 0..600), text in any::<String>()) {
-        // Small offsets, so that some of the leaves are replacements.
+        // Offsets are small, so that some of the leaves are replacements.
         let units = units.into_iter().map(|unit| if unit >> 31 == 1 { unit & ((1 << 31) | 3) } else { unit });
         let units: Vec<u8> = units.flat_map(u32::to_le_bytes).collect();
         let map = [&(units.len() as u32).to_le_bytes()[..], &units, b"x\0yz\0"].concat();

@@ -1,11 +1,11 @@
-//! WordPiece against Hugging Face's `tokenizers`, and on the files of the golden models.
+//! Compares WordPiece with Hugging Face's `tokenizers`, and on the files of the golden models.
 
 use super::golden::ids;
 use super::*;
 
 type Entries = Vec<(String, Value)>;
 
-/// A vocabulary as a converter writes it: words begin with the mark of a space, parts behind their first have no `##`.
+/// Returns a vocabulary as a converter writes it: words begin with the mark of a space, and later parts have no `##`.
 fn wordpiece_entries(tokens: &[&str], lowercase: Option<bool>) -> Entries {
     let is_control = |token: &str| matches!(token, "[PAD]" | "[UNK]" | "[CLS]" | "[SEP]" | "[MASK]");
     let spelled = |token: &&str| match token.strip_prefix("##") {
@@ -32,9 +32,9 @@ fn wordpiece_entries(tokens: &[&str], lowercase: Option<bool>) -> Entries {
 
 const SMALL: [&str; 9] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##want", "##ed", "running", "##a"];
 
-/// Cases, punctuation, accents, Han characters, control characters, long words, random characters: each text has the
-/// ids that `BertNormalizer`, `BertPreTokenizer` and `WordPiece` of `tokenizers` give it. No text has a `▁`, for which
-/// files have no spelling of its own.
+/// Each text has the ids that `BertNormalizer`, `BertPreTokenizer` and `WordPiece` of `tokenizers` give it. The texts
+/// have upper and lower case, punctuation, accents, Han, control and random characters, and long words. No text has a
+/// `▁`, which files cannot spell.
 #[test]
 fn texts_have_the_ids_of_hugging_face() {
     let golden = testdata::json("tokenizers/wordpiece.json");
@@ -48,7 +48,7 @@ fn texts_have_the_ids_of_hugging_face() {
     }
 }
 
-/// The texts of the golden models, with the tokens around them.
+/// Encodes the texts of the golden models, with the tokens around them.
 #[test]
 fn golden_models_encode_their_texts() {
     for name in testdata::ENCODERS.map(|name| format!("embedding/{name}")) {
@@ -71,11 +71,11 @@ fn ids_decode_to_words() {
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "unwanted running");
     assert_eq!(streamed(&tokenizer, &ids, true), "unwanted running");
     assert_eq!(tokenizer.decode(&ids, false).unwrap(), "[CLS] unwanted running[UNK][SEP]");
-    // A word is unknown as a whole, whatever its beginning.
+    // A word is unknown as a whole, whatever its start.
     assert_eq!(tokenizer.encode("unwantedx x a una", false, false).unwrap(), [1, 1, 1, 4, 8]);
 }
 
-/// A1: control tokens come of trusted text alone.
+/// A1: control tokens come only from trusted text.
 #[test]
 fn texts_never_become_control_tokens() {
     let tokenizer = build(wordpiece_entries(&SMALL, None)).unwrap();
@@ -83,7 +83,7 @@ fn texts_never_become_control_tokens() {
     assert_eq!(tokenizer.encode("un [SEP]", false, true).unwrap(), [4, 3]);
 }
 
-/// Older files name [CLS] by another key, end a prompt by their end token, and leave out [UNK].
+/// Older files name [CLS] by another key, end a prompt with their end token, and lack [UNK].
 #[test]
 fn older_names_of_keys() {
     let mut entries = wordpiece_entries(&SMALL, None);

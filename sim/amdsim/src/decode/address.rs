@@ -1,4 +1,4 @@
-//! The operands of an instruction from which the lanes' addresses come, in memory and in LDS.
+//! The operands that give the lanes' addresses, in memory and in LDS.
 
 use super::cross_lane::all_lanes;
 use super::transfer::{Addresses, Segment, lane_addresses};
@@ -7,7 +7,7 @@ use crate::operand::Source;
 use crate::syntax::{Register, integer};
 use crate::wave::{GROUP, MAX_LANES, Wave};
 
-/// The operands that make the lanes' 64-bit addresses.
+/// The operands that form the lanes' 64-bit addresses.
 pub(super) struct FlatAddress {
     base: Base,
     offset: i64,
@@ -16,14 +16,14 @@ pub(super) struct FlatAddress {
 enum Base {
     /// A pair of VGPRs.
     Lanes(Source),
-    /// A pair of SGPRs, and 32 bits of each lane.
+    /// A pair of SGPRs, plus 32 bits of each lane.
     Shared { base: Source, lane: Source },
-    /// 32 bits of each lane, and of an SGPR; either may be absent.
+    /// 32 bits of each lane plus an SGPR; either may be missing.
     Scratch { lane: Option<Source>, shared: Option<Source> },
 }
 
 impl FlatAddress {
-    /// `v[1:2], off`, `v1, s[2:3]`; for scratch `v1, s2` with `off` for what is absent. Flat addresses have one
+    /// Parses `v[1:2], off`, `v1, s[2:3]`; for scratch `v1, s2`, with `off` for a missing part. Flat addresses have one
     /// operand.
     pub(super) fn decode(d: &Decoder<'_>, segment: Segment, vector: usize, scalar: usize) -> Decoded<Self> {
         let offset = d.text.modifier("offset").map_or(Some(0), integer).ok_or("offset")?;
@@ -75,7 +75,7 @@ impl FlatAddress {
     }
 }
 
-/// An address in LDS: bytes in each lane, and a constant.
+/// An address in LDS: a byte offset in each lane, and a constant.
 pub(super) struct LdsAddress {
     lane: Source,
     offset: u64,

@@ -1,4 +1,4 @@
-//! Atomic operations on global memory, LDS and scratch: lane by lane, in the order of lanes.
+//! Atomic operations on global memory, LDS and scratch: lane by lane, in lane order.
 
 use super::address::{FlatAddress, LdsAddress};
 use super::transfer::{Addresses, Segment};
@@ -10,18 +10,18 @@ use crate::lane::Half;
 use crate::syntax::Register;
 use crate::wave::Wave;
 
-/// The new value from the old one, the data, and for a comparison what is expected.
+/// Returns the new value from the old one, the data, and, for a comparison, the expected value.
 type Function = fn(old: u64, data: u64, expected: u64) -> u64;
 
 struct Operation {
     f: Function,
     bytes: usize,
-    /// Two values are given: the new one and the expected one.
+    /// It takes two values: the new one and the expected one.
     compares: bool,
 }
 
 impl Operation {
-    /// `add_u32`, `umax_x2`, `cmpswap_b64`, `add_f32`; on GFX9 and GFX10 a missing type is 32 bits.
+    /// Parses `add_u32`, `umax_x2`, `cmpswap_b64`, `add_f32`; on GFX9 and GFX10 a missing type means 32 bits.
     fn parse(name: &str) -> Option<Self> {
         let name = name.replace("_num_", "_");
         let (name, wide) = name.strip_suffix("_x2").map_or((name.as_str(), false), |name| (name, true));
@@ -91,7 +91,7 @@ fn function64(verb: &str) -> Option<Function> {
     })
 }
 
-/// Functions that do the same to 32 and to 64 bits.
+/// Returns functions that are the same for 32 and 64 bits.
 fn common(verb: &str) -> Option<Function> {
     Some(match verb {
         "umax" => |old, data, _| old.max(data),
@@ -105,7 +105,7 @@ fn common(verb: &str) -> Option<Function> {
     })
 }
 
-/// Two 16-bit floats at once.
+/// Returns functions of two 16-bit floats at once.
 fn packed(name: &str) -> Option<Function> {
     fn halves(old: u64, data: u64, f: fn(u16, u16) -> u16) -> u64 {
         let half = |shift: u32| u64::from(f((old >> shift) as u16, (data >> shift) as u16));
@@ -123,7 +123,7 @@ fn packed(name: &str) -> Option<Function> {
     })
 }
 
-/// Registers of an atomic's operands.
+/// The registers of an atomic's operands.
 struct Registers {
     returned: Option<u16>,
     data: u16,
@@ -166,10 +166,11 @@ fn value(wave: &Wave, register: u16, lane: usize, bytes: usize) -> u64 {
     u64::from(wave.lane(register, lane)) | u64::from(high) << 32
 }
 
-/// `global_atomic_`, `flat_atomic_`: `[returned,] address, data[, base]`, the expected value after the new one.
+/// Decodes `global_atomic_`, `flat_atomic_`: `[returned,] address, data[, base]`; the expected value follows the new
+/// one.
 pub(super) fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
     let operation = Operation::parse(name).ok_or("unknown atomic")?;
-    // sc1 and scope say who sees it; sc0, glc and th that the old value comes back.
+    // sc1 and scope give the visibility; sc0, glc and th say that the old value is returned.
     let returns = d.text.has("glc") || d.text.has("sc0") || d.text.modifier("th") == Some("TH_ATOMIC_RETURN");
     let vector = usize::from(returns);
     let data = d.vgpr(vector + 1)?;
@@ -187,12 +188,13 @@ pub(super) fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Ste
     Ok(Box::new(move |wave, context| {
         let addresses = address.lanes(wave);
         execute(segment, &operation, &registers, (wave, context), &addresses)?;
-        // Other workgroups may come between an atomic and what follows it.
+        // Other workgroups may run between an atomic and the next instruction.
         Ok(if context.caches.is_some() { Flow::Yield } else { Flow::Next })
     }))
 }
 
-/// `ds_add_rtn_u32 v1, v2, v3`; of a comparison GFX11 names the new value first, earlier ones the expected one.
+/// Decodes `ds_add_rtn_u32 v1, v2, v3`. For a comparison, GFX11 has the new value first, earlier generations the
+/// expected one.
 pub(super) fn lds(d: &Decoder<'_>, name: &str) -> Decoded<Step> {
     let returns = name.contains("_rtn");
     let operation = Operation::parse(&name.replace("_rtn", "")).ok_or("unknown instruction")?;

@@ -1,8 +1,8 @@
 //! `buffer_` instructions: memory through a descriptor in four SGPRs.
 //!
-//! Raw buffers (stride 0) are checked against the descriptor's size: loads beyond it give 0, stores are dropped. The
-//! descriptor of the scratch memory, which GFX9 and GFX10 use where they have no `scratch_` instructions, is recognised
-//! by its address.
+//! Raw buffers (stride 0) are checked against the descriptor's size: loads beyond it give 0, stores are dropped. GFX9
+//! and GFX10 use the descriptor of the scratch memory if they have no `scratch_` instructions. It is recognised by its
+//! address.
 
 use super::transfer::{Form, Segment, lane_addresses, load, store};
 use super::{Decoded, Decoder, Flow, Step};
@@ -19,7 +19,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
         let descriptor = address.descriptor(wave);
         let offsets = address.offsets(wave);
         if descriptor.is_scratch() {
-            // The scalar offset counts bytes of the whole wave, the others bytes of a lane.
+            // The scalar offset counts bytes of the whole wave, the other offsets bytes of a lane.
             let shared = u64::from(address.scalar.scalar::<u32>(wave)) / wave.lanes as u64;
             let addresses = lane_addresses(wave, |lane| offsets[lane].wrapping_add(shared));
             let active = wave.exec;
@@ -60,7 +60,7 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    /// The launch puts this address there.
+    /// True if the descriptor has the address that the launch sets for scratch memory.
     fn is_scratch(&self) -> bool {
         self.base == PRIVATE_APERTURE
     }

@@ -1,4 +1,4 @@
-//! Caches, and waiting for stores: what `coherence` needs to know of an instruction.
+//! Cache instructions and waits for stores: the effects of an instruction on `coherence`.
 
 use super::{Decoded, Decoder, Flow, Step};
 use crate::coherence::{Cache, Caches};
@@ -6,11 +6,11 @@ use crate::syntax::integer;
 use crate::wave::Wave;
 use crate::{Memory, context::Context};
 
-/// Whether a load or store goes past the caches of its workgroup to what all of them share.
+/// True if a load or store bypasses the caches of its workgroup and reaches the level that all workgroups share.
 pub(super) fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
     match d.target.generation {
         9 if d.target.has_scopes() => d.text.has("sc1"),
-        // The caches before L2 keep no store, and there is one L2.
+        // The caches before L2 hold no stores, and there is only one L2.
         _ if !is_load => true,
         9 | 11 => d.text.has("glc"),
         10 => d.text.has("glc") && d.text.has("dlc"),
@@ -18,10 +18,10 @@ pub(super) fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
     }
 }
 
-/// Instructions that move data between a workgroup and what all share; `None` for every other one.
+/// Decodes instructions that move data between a workgroup and the shared level; `None` for all others.
 pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let (name, text) = (d.text.mnemonic.as_str(), d.line.text.as_str());
-    // Instructions without operands have their scope in the place of one.
+    // Instructions without operands have their scope in an operand's place.
     let agent = match d.target.generation {
         9 => d.target.has_scopes() && text.contains("sc1"),
         _ => text.contains("SCOPE_DEV") || text.contains("SCOPE_SYS"),
@@ -39,7 +39,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
             caches.write_back(memory, wave);
             caches.invalidate(wave, Cache::Both);
         }),
-        // Within a workgroup, or between the device and others: nothing that workgroups of one launch could see.
+        // Scopes within a workgroup, or between the device and others, have no effect between workgroups of one launch.
         "buffer_inv" | "buffer_wbl2" | "buffer_invl2" | "global_inv" | "global_wb" | "global_wbinv" => {
             super::step(|_| {})
         }
@@ -47,7 +47,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     }))
 }
 
-/// The count that a wait names last.
+/// True if the last count of a wait is zero.
 fn is_zero(d: &Decoder<'_>) -> Decoded<bool> {
     let count = d.text.operands.last().and_then(|text| integer(text)).ok_or("a wait without a count")?;
     Ok(count == 0)

@@ -1,5 +1,5 @@
-//! Comparisons, whose result is a lane mask, and selections by one.
-// With a NaN, "not less" is true and "less or greater" false: the instructions are defined so.
+//! Comparisons, which give a lane mask, and selections by a mask.
+// With a NaN, "not less" is true and "less or greater" is false, as the instructions are defined.
 #![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 
 use super::{Decoded, Decoder, Step, step};
@@ -42,7 +42,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// The place to which the mask goes, and the operand at which the sources begin.
+/// The destination of the mask, and the index of the first source operand.
 #[derive(Clone, Copy)]
 struct Outputs {
     mask: Option<u16>,
@@ -51,7 +51,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// `v_cmpx` writes EXEC; up to GFX9 a register as well.
+    /// `v_cmpx` writes EXEC; up to GFX9 it also writes a register.
     fn decode(d: &Decoder<'_>, exec: bool) -> Decoded<Self> {
         if exec && d.target.generation >= 10 {
             // The e64 form may print the destination, which is EXEC.
@@ -95,7 +95,7 @@ fn relate<T: Lane, V: PartialOrd + Copy + 'static>(
         ("ge", _) => compare(d, outputs, move |a: T, b: T| value(a) >= value(b)),
         ("eq", _) => compare(d, outputs, move |a: T, b: T| value(a) == value(b)),
         ("ne", false) | ("neq", true) => compare(d, outputs, move |a: T, b: T| value(a) != value(b)),
-        // Ordered and unequal: false when either is a NaN.
+        // Ordered and unequal: false if either is a NaN.
         ("lg", true) => compare(d, outputs, move |a: T, b: T| value(a) < value(b) || value(a) > value(b)),
         ("nlg", true) => compare(d, outputs, move |a: T, b: T| !(value(a) < value(b) || value(a) > value(b))),
         ("nlt", true) => compare(d, outputs, move |a: T, b: T| !(value(a) < value(b))),
@@ -132,8 +132,8 @@ pub(super) fn pack(bits: &[u32; GROUP]) -> u64 {
     bits.iter().enumerate().fold(0, |mask, (lane, bit)| mask | u64::from(*bit) << lane)
 }
 
-/// `v_cmp_class`: the bits of the second source name the classes that count. `parts` gives the value, the smallest
-/// normal number and whether a NaN is quiet.
+/// Decodes `v_cmp_class`: the bits of the second source select classes. `parts` gives the value, the smallest normal
+/// number, and true for a quiet NaN.
 fn class<T: Lane>(d: &Decoder<'_>, outputs: Outputs, parts: fn(T) -> (f64, f64, bool)) -> Decoded<Step> {
     let (value, classes) = (source::<T>(d, outputs, 0)?, source::<u32>(d, outputs, 1)?);
     Ok(step(move |wave| {
@@ -161,7 +161,7 @@ fn class<T: Lane>(d: &Decoder<'_>, outputs: Outputs, parts: fn(T) -> (f64, f64, 
     }))
 }
 
-/// Modifiers of a selected value are a float's.
+/// Modifiers of a selected value are those of a float.
 fn select(d: &Decoder<'_>) -> Decoded<Step> {
     let has_modifier = |index: usize| {
         d.operand(index).is_ok_and(|text| {

@@ -5,7 +5,7 @@ use crate::float::{Fp8, bf16_to_f32, f32_to_bf16, f32_to_f16_toward_zero};
 use crate::lane::Half;
 
 pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
-    // Rust's conversions from floats are the hardware's: towards zero, saturating, NaN to 0.
+    // Rust's conversions from floats match the hardware's: towards zero, saturating, NaN to 0.
     let step = match d.name.as_str() {
         "cvt_f32_u32" => d.unary(|a: u32| a as f32),
         "cvt_f32_i32" => d.unary(|a: i32| a as f32),
@@ -65,7 +65,7 @@ fn saturate_signed(value: i32) -> u16 {
     value.clamp(-0x8000, 0x7fff) as u16
 }
 
-/// Decodes a conversion of one 8-bit float, the lowest byte; other bytes are chosen by SDWA or by `byte_sel`.
+/// Decodes a conversion of one 8-bit float, the lowest byte. SDWA or `byte_sel` selects other bytes.
 fn eight_bits(d: &Decoder<'_>, mantissa_bits: u32) -> Decoded<Step> {
     let format = Fp8 { mantissa_bits, fnuz: d.target.has_fnuz() };
     let shift = match d.text.modifier("byte_sel") {

@@ -1,4 +1,4 @@
-//! Instructions in which lanes see each other, or scalar registers meet vector ones.
+//! Instructions in which lanes read each other, or that combine scalar and vector registers.
 
 use super::{Decoded, Decoder, Step, step};
 use crate::operand::Source;
@@ -21,7 +21,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// Counts the bits of a mask that stand for lower lanes. `base` is the lane of its bit 0.
+/// Counts the mask bits of lower lanes. `base` is the lane of the mask's bit 0.
 fn count_below(d: &Decoder<'_>, base: usize) -> Decoded<Step> {
     d.expect_sources(2)?;
     let (dest, mask, addend) = (d.dest::<u32>(0)?, d.source::<u32>(1)?, d.source::<u32>(2)?);
@@ -39,7 +39,7 @@ fn count_below(d: &Decoder<'_>, base: usize) -> Decoded<Step> {
     }))
 }
 
-/// A register's content in all lanes.
+/// Returns a register's content in all lanes.
 pub(super) fn all_lanes(source: &Source, wave: &Wave) -> [u32; MAX_LANES] {
     let mut values = [0; MAX_LANES];
     for group in 0..wave.groups() {
@@ -61,7 +61,7 @@ fn read_first_lane(d: &Decoder<'_>) -> Decoded<Step> {
     d.expect_sources(1)?;
     let (dest, source) = (d.sgpr(0)?, d.source::<u32>(1)?);
     Ok(step(move |wave| {
-        // Lane 0 when none is active.
+        // Lane 0 if none is active.
         let first = wave.active().next().unwrap_or(0);
         let value = all_lanes(&source, wave)[first];
         wave.set_sgpr(dest, value);
@@ -88,12 +88,12 @@ fn write_lane(d: &Decoder<'_>) -> Decoded<Step> {
     }))
 }
 
-/// Each lane reads a lane of its row of 16, or of the row beside it; four bits of two scalars choose it.
+/// Each lane reads a lane of its row of 16, or of the adjacent row; four bits of two scalars select it.
 fn permute_rows(d: &Decoder<'_>, other_row: usize) -> Decoded<Step> {
     d.expect_sources(3)?;
     let (dest, source) = (d.vgpr(0)?, d.source::<u32>(1)?);
     let (low, high) = (d.source::<u32>(2)?, d.source::<u32>(3)?);
-    // op_sel:[fetch-inactive, bound-control]. All lanes that are read must be active, or it must be set.
+    // op_sel:[fetch-inactive, bound-control]. Either all lanes that are read are active, or it must be set.
     let select = d.text.bits("op_sel").unwrap_or_default();
     let fetches_inactive = select.first() == Some(&true);
     let bounded = select.get(1) == Some(&true);
@@ -126,7 +126,7 @@ fn exchange_halves(d: &Decoder<'_>) -> Decoded<Step> {
     }))
 }
 
-/// Swaps the odd rows of the first register with the even rows of the second, rows being `size` lanes.
+/// Swaps the odd rows of the first register with the even rows of the second; a row is `size` lanes.
 fn swap_rows(d: &Decoder<'_>, size: usize) -> Decoded<Step> {
     let (first, second) = (d.vgpr(0)?, d.vgpr(1)?);
     Ok(step(move |wave| {

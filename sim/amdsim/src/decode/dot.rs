@@ -29,7 +29,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// Tells which operands are signed: on the `iu` forms `neg_lo` says so.
+/// Returns which operands are signed; for the `iu` forms `neg_lo` gives this.
 pub(super) fn signs(d: &Decoder<'_>) -> [bool; 2] {
     let signed = d.text.bits("neg_lo").unwrap_or_default();
     [0, 1].map(|index| signed.get(index).copied().unwrap_or(false))
@@ -47,7 +47,7 @@ fn float(
     convert: impl Fn(u16) -> f32 + Copy + Send + Sync + 'static,
 ) -> Decoded<Step> {
     check_selection(d)?;
-    // Rounded once, as the exact sum would be: the hardware's order of roundings is not documented.
+    // Rounded once, like the exact sum: the hardware's order of roundings is not documented.
     let f = move |a: u32, b: u32, c: f32| {
         let product = |shift: u32| {
             let half = |word: u32| f64::from(convert((word >> shift) as u16));
@@ -68,7 +68,7 @@ fn integer(d: &Decoder<'_>, accumulates: bool, bits: u32, signed: [bool; 2]) -> 
         let product = |index| element(a, index, signed[0]).wrapping_mul(element(b, index, signed[1]));
         (0..32 / bits).fold(c, |sum, index| sum.wrapping_add(product(index)))
     };
-    // The usual case, in a form that the compiler vectorises.
+    // The usual case, in a form that the compiler can vectorise.
     let bytes = |a: u32, b: u32, c: i32| {
         let byte = |word: u32, shift: u32| i32::from((word >> shift) as i8);
         let product = |shift| byte(a, shift) * byte(b, shift);

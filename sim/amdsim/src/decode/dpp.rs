@@ -1,7 +1,7 @@
 //! DPP: the first source is read from other lanes.
 //!
-//! The instruction itself is decoded as if it read a temporary register; around it stands a shell that fills this
-//! register, and switches off the lanes that are not to be written.
+//! The instruction is decoded as if it read a temporary register. A shell around it fills this register, and disables
+//! the lanes that must not be written.
 
 use super::{Decoded, Decoder, Step};
 use crate::syntax::Register;
@@ -9,16 +9,16 @@ use crate::wave::{GROUP, MAX_LANES, vgpr};
 
 const TEMP: u16 = vgpr::TEMP;
 
-/// Turns an instruction into itself with what must happen before and after it.
+/// Wraps an instruction with the work before and after it.
 pub(super) type Shell = Box<dyn FnOnce(Step) -> Step>;
 
 pub(super) struct Dpp {
     source: u16,
     /// The lane that each lane reads.
     lanes: [usize; MAX_LANES],
-    /// Whether that lane exists.
+    /// The lanes whose source lane exists.
     valid: u64,
-    /// The lanes that `row_mask` and `bank_mask` leave on.
+    /// The lanes that `row_mask` and `bank_mask` enable.
     enabled: u64,
     /// Lanes without a valid source read 0; otherwise they are not written.
     bounded: bool,
@@ -45,7 +45,7 @@ const CONTROLS: [&str; 16] = [
 ];
 
 impl Dpp {
-    /// Takes the DPP part out of an instruction that has one.
+    /// Removes the DPP part from an instruction and returns it, if there is one.
     pub(super) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
         let Some((control, value)) = CONTROLS.iter().find_map(|c| Some((*c, d.text.modifier(c)?.to_owned()))) else {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Dpp {
         if d.name.starts_with("cmpx") {
             return Err("DPP on a comparison that writes EXEC".to_owned());
         }
-        // The first source follows one destination, or two where there is a carry.
+        // The first source follows one destination, or two if there is a carry.
         let operand = if d.name.contains("_co_") || d.name.starts_with("div_scale") { 2 } else { 1 };
         let text = d.operand(operand)?;
         let register = text.trim_start_matches(['-', '|']).trim_end_matches('|');
@@ -108,7 +108,7 @@ impl Dpp {
     }
 }
 
-/// The lane that `lane` reads, or none when it would be outside.
+/// Returns the lane that `lane` reads, or none if it would be outside.
 fn source_lane(control: &str, value: &str, lane: i64, lanes: i64) -> Decoded<Option<usize>> {
     let (row, column) = (lane & !15, lane & 15);
     let bad = || format!("{control}:{value}");

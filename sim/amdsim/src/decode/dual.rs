@@ -1,11 +1,11 @@
-//! VOPD: two instructions in one, which both read before either writes.
+//! VOPD: two instructions in one; both read before either writes.
 
 use super::{Decoded, Decoder, Step};
 use crate::disassembly::Line;
 use crate::syntax::{Register, Text};
 use crate::target::Target;
 
-/// `v_dual_mov_b32 v4, 0 :: v_dual_and_b32 v5, 31, v0`
+/// Decodes `v_dual_mov_b32 v4, 0 :: v_dual_and_b32 v5, 31, v0`.
 pub(super) fn decode(target: &Target, line: &Line) -> Decoded<Step> {
     let (first, second) = line.text.split_once("::").ok_or("no second half")?;
     let half = |text: &str| Text::parse(&text.trim().replace("v_dual_", "v_"));

@@ -1,7 +1,7 @@
 //! Vector arithmetic on 32- and 64-bit floats.
 //!
-//! The approximations (`exp`, `log`, `rcp`, `rsq`, `sin`, `cos`) are rounded correctly here; the hardware's are within
-//! an ulp or so of that. Subnormals are kept.
+//! The approximations (`exp`, `log`, `rcp`, `rsq`, `sin`, `cos`) are correctly rounded here; the hardware's are within
+//! about an ulp of that. Subnormals are kept.
 
 use super::{Decoded, Decoder, Step, step};
 use crate::operand::Source;
@@ -32,7 +32,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "log_f32" => d.unary(log2),
         "rcp_f32" | "rcp_iflag_f32" => d.unary(f32::recip),
         "rsq_f32" => d.unary(rsqrt),
-        // GFX12: the same on scalar registers.
+        // GFX12 has these on scalar registers too.
         "s_exp_f32" => scalar(d, exp2),
         "s_log_f32" => scalar(d, log2),
         "s_rcp_f32" => scalar(d, f32::recip),
@@ -49,7 +49,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "ldexp_f32" => d.binary(|a: f32, b: i32| ldexp(f64::from(a), b.clamp(-400, 400)) as f32),
         "frexp_exp_i32_f32" => d.unary(|a: f32| frexp(f64::from(a)).1),
         "frexp_mant_f32" => d.unary(|a: f32| frexp(f64::from(a)).0 as f32),
-        // The exact quotient, which the sequence around it converges to.
+        // The exact quotient, to which the surrounding sequence converges.
         "div_fixup_f32" => d.ternary(|_: f32, denominator: f32, numerator: f32| numerator / denominator),
         "div_scale_f32" => div_scale::<f32>(d),
         "add_f64" => d.binary(|a: f64, b: f64| a + b),
@@ -108,26 +108,26 @@ fn minimum(a: f32, b: f32) -> f32 {
     -maximum(-a, -b)
 }
 
-/// `value` times 2^`exponent`, rounded once unless the result is subnormal.
+/// Returns `value` times 2^`exponent`, rounded once unless the result is subnormal.
 fn ldexp(value: f64, exponent: i32) -> f64 {
     let exponent = exponent.clamp(-2200, 2200);
     let step = exponent / 3;
     value * 2f64.powi(step) * 2f64.powi(step) * 2f64.powi(exponent - 2 * step)
 }
 
-/// Mantissa in [0.5, 1) and exponent; (x, 0) for zero, infinity and NaN.
+/// Returns the mantissa in [0.5, 1) and the exponent; (x, 0) for zero, infinity and NaN.
 fn frexp(value: f64) -> (f64, i32) {
     if value == 0.0 || !value.is_finite() {
         return (value, 0);
     }
-    // Subnormals are made normal first.
+    // Subnormals are normalised first.
     let (value, offset) = if value.abs() < f64::MIN_POSITIVE { (value * 2f64.powi(64), -64) } else { (value, 0) };
     let exponent = (value.to_bits() >> 52 & 0x7ff) as i32 - 1022;
     let mantissa = f64::from_bits(value.to_bits() & !(0x7ff << 52) | 1022 << 52);
     (mantissa, exponent + offset)
 }
 
-/// Scaling is needed only where the quotient's steps would overflow; `div_fixup` gives the exact quotient anyway.
+/// Scaling matters only if the quotient's steps would overflow, and `div_fixup` gives the exact quotient anyway.
 fn div_scale<T: crate::lane::Lane>(d: &Decoder<'_>) -> Decoded<Step> {
     d.expect_sources(4)?;
     let (dest, flags) = (d.dest::<T>(0)?, d.sgpr(1)?);

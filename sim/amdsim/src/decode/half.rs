@@ -69,13 +69,12 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// A fused product and sum, rounded once: 53 bits hold the product, and every sum near a point where a half's rounding
-/// changes.
+/// A fused product and sum, rounded once. 53 bits hold the product, and every sum near a rounding boundary of a half.
 pub(super) fn fma(a: Half, b: Half, c: Half) -> Half {
     Half(f64_to_f16(a.f64() * b.f64() + c.f64()))
 }
 
-/// A float FMA whose sources are floats or, where `op_sel_hi` says so, halves.
+/// A float FMA whose sources are floats, or halves if `op_sel_hi` says so.
 fn mix<R: Lane>(
     d: &Decoder<'_>,
     half: HalfWrite,
@@ -96,7 +95,7 @@ fn mix<R: Lane>(
     let sources = [source(0)?, source(1)?, source(2)?];
     let mut dest = d.dest::<R>(0)?;
     dest.half = half;
-    // The common case of floats in all places is a plain FMA.
+    // The common case with only floats is a plain FMA.
     if R::BITS == 32 && sources.iter().all(|source| !source.half) {
         let [a, b, c] = sources.map(|mixed| mixed.source);
         return Ok(ternary(dest, (a, b, c), f32::mul_add));

@@ -11,7 +11,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "mov_b64" => d.unary(|a: u64| a),
         "not_b32" => d.unary(|a: u32| !a),
         "bfrev_b32" => d.unary(u32::reverse_bits),
-        // Integers saturate if there is a `clamp`.
+        // With `clamp`, integers saturate.
         "add_u32" if d.operand_count() == 3 && d.text.has("clamp") => d.binary(u32::saturating_add),
         "sub_u32" if d.operand_count() == 3 && d.text.has("clamp") => d.binary(u32::saturating_sub),
         "subrev_u32" if d.operand_count() == 3 && d.text.has("clamp") => d.binary(|a: u32, b: u32| b.saturating_sub(a)),
@@ -113,11 +113,11 @@ fn bit_field_signed(value: i32, offset: u32, width: u32) -> i32 {
         return 0;
     }
     let field = value >> offset;
-    // A field that reaches beyond bit 31 is filled with the sign already.
+    // A field that extends past bit 31 already has its sign bits.
     if offset + width >= 32 { field } else { field << (32 - width) >> (32 - width) }
 }
 
-/// Leading bits equal to the sign, or -1 when all are.
+/// Returns the number of leading bits equal to the sign, or -1 if all are.
 fn leading_sign_bits(value: i32) -> i32 {
     let differing = value ^ (value >> 31);
     if differing == 0 { -1 } else { differing.leading_zeros() as i32 }
@@ -128,7 +128,7 @@ fn permute_bytes(high: u32, low: u32, selectors: u32) -> u32 {
     let bytes = joined(high, low);
     let byte = |selector: u32| match selector {
         0..=7 => (bytes >> (8 * selector)) as u32 & 255,
-        // The sign of the second, fourth, sixth, eighth byte, in every bit.
+        // The sign of the second, fourth, sixth or eighth byte, in every bit.
         8..=11 => 255 * ((bytes >> (16 * (selector - 8) + 15)) as u32 & 1),
         12 => 0,
         _ => 255,

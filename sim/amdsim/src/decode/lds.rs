@@ -1,4 +1,4 @@
-//! `ds_` instructions: LDS, and exchanges between lanes that use its crossbar.
+//! `ds_` instructions: LDS, and exchanges between lanes through its crossbar.
 
 use super::address::LdsAddress;
 use super::cross_lane::{all_lanes, put_lanes};
@@ -36,7 +36,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
 /// Loads and stores at two addresses: `read2st64_b32`, `store_2addr_b64`.
 struct Two {
     form: Form,
-    /// Bytes that the offsets count.
+    /// Bytes per unit of the offsets.
     unit: u64,
 }
 
@@ -82,7 +82,7 @@ impl Two {
     }
 }
 
-/// Each lane reads the lane that it names, in bytes; 0 from a lane that is switched off.
+/// Each lane reads the lane that its byte offset names; 0 from a disabled lane.
 fn backward_permute(d: &Decoder<'_>) -> Decoded<Step> {
     let (dest, address, data) = (d.vgpr(0)?, LdsAddress::decode(d, 1)?, Source::parse::<u32>(d.operand(2)?)?);
     Ok(step(move |wave| {
@@ -96,7 +96,7 @@ fn backward_permute(d: &Decoder<'_>) -> Decoded<Step> {
     }))
 }
 
-/// Each lane writes to the lane that it names, in bytes; the last one wins, and 0 stays where none does.
+/// Each lane writes to the lane that its byte offset names. The last write wins; lanes without a write get 0.
 fn permute(d: &Decoder<'_>) -> Decoded<Step> {
     let (dest, address, data) = (d.vgpr(0)?, LdsAddress::decode(d, 1)?, Source::parse::<u32>(d.operand(2)?)?);
     Ok(step(move |wave| {
@@ -109,7 +109,7 @@ fn permute(d: &Decoder<'_>) -> Decoded<Step> {
     }))
 }
 
-/// Each lane reads a lane that a constant pattern names.
+/// Each lane reads the lane that a constant pattern gives.
 fn swizzle(d: &Decoder<'_>) -> Decoded<Step> {
     let (dest, data) = (d.vgpr(0)?, Source::parse::<u32>(d.operand(1)?)?);
     let pattern = d.text.modifier("offset").unwrap_or("0").to_owned();
@@ -128,7 +128,7 @@ fn swizzle(d: &Decoder<'_>) -> Decoded<Step> {
     }))
 }
 
-/// `swizzle(SWAP,1)`, `swizzle(BITMASK_PERM,"00p11")`, or the bits themselves.
+/// Parses `swizzle(SWAP,1)`, `swizzle(BITMASK_PERM,"00p11")`, or the bits themselves.
 fn swizzle_source(pattern: &str, lane: usize) -> Option<usize> {
     if let Some(bits) = integer(pattern) {
         let bits = bits as usize;
@@ -145,7 +145,7 @@ fn swizzle_source(pattern: &str, lane: usize) -> Option<usize> {
         ("REVERSE", [size]) => Some(lane ^ (size - 1)),
         ("BROADCAST", [size, index]) => Some(lane & !(size - 1) | index),
         ("QUAD_PERM", [_, _, _, _]) => Some(lane & !3 | numbers[lane & 3]),
-        // The letters stand for bits, from the highest: 0, 1, keep (p) or invert (i).
+        // The letters mean bits, from the highest: 0, 1, keep (p) or invert (i).
         ("BITMASK_PERM", _) => {
             let letters = arguments.trim().trim_matches('"').bytes();
             let bit = |result: usize, (at, letter): (usize, u8)| {

@@ -1,4 +1,4 @@
-//! Instructions that do the same in every lane: results of a closure over one, two or three sources.
+//! Instructions that apply a closure to one, two or three sources, the same in every lane.
 #![allow(unsafe_code)]
 
 use super::{Decoded, Decoder, Step, step};
@@ -6,8 +6,8 @@ use crate::lane::Lane;
 use crate::operand::{Dest, Source};
 use crate::wave::GROUP;
 
-/// Declares a loop over the lanes of a group. On x86-64 it is compiled for AVX2 and FMA, whatever the crate is compiled
-/// for: `CodeObject::load` has refused processors without them.
+/// Declares a loop over the lanes of a group. On x86-64 it is always compiled for AVX2 and FMA: `CodeObject::load` has
+/// refused processors without them.
 macro_rules! lanes {
     ($name:ident, $inner:ident, <$($type:ident),*>, ($($value:ident),*)) => {
         #[allow(clippy::too_many_arguments)]
@@ -70,7 +70,7 @@ impl Decoder<'_> {
         Ok(ternary(self.dest::<R>(0)?, (self.source::<A>(1)?, self.source::<B>(2)?, self.source::<C>(3)?), f))
     }
 
-    /// Two sources, and the destination as the third: `fmac`.
+    /// Two sources, with the destination as the third: `fmac`.
     pub(crate) fn accumulate<A: Lane, B: Lane, R: Lane>(
         &self,
         f: impl Fn(A, B, R) -> R + Copy + Function,

@@ -2,7 +2,7 @@
 //!
 //! D = A * B + C, with the elements of a matrix spread over the lanes. The layouts are those of AMD's matrix
 //! instruction calculator. Sums are exact in f64 and rounded once; the hardware's order of roundings is not documented.
-//! EXEC is ignored, as by the hardware.
+//! EXEC is ignored, as on the hardware.
 #![allow(unsafe_code)]
 
 use super::dot::signs;
@@ -12,9 +12,9 @@ use crate::operand::Source;
 use crate::syntax::Register;
 use crate::wave::{GROUP, MAX_LANES, Vgpr, Wave};
 
-/// Products along K that one instruction sums at most.
+/// The most products along K that one instruction sums.
 const MAX_DEPTH: usize = 64;
-/// Registers of C, and of D, at most.
+/// The most registers of C, and of D.
 const MAX_RESULTS: usize = 16;
 
 pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
@@ -32,7 +32,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         _ if shape.float => Accumulator::Constant(Source::parse::<f32>(d.operand(3)?)?),
         _ => Accumulator::Constant(Source::parse::<u32>(d.operand(3)?)?),
     };
-    // Most shapes sum 16 products or fewer: less is to be cleared and read.
+    // Most shapes sum 16 products or fewer, so there is less to clear and read.
     Ok(Some(match (shape.side, shape.depth) {
         (16, ..=16) => step(move |wave| execute::<16, 16>(wave, &shape, [&a, &b], &c, dest)),
         (16, _) => step(move |wave| execute::<16, MAX_DEPTH>(wave, &shape, [&a, &b], &c, dest)),
@@ -72,7 +72,7 @@ fn execute_inner<const SIDE: usize, const DEPTH: usize>(
     a.read(wave, shape, &mut left);
     b.read(wave, shape, &mut right);
     let product = multiply(&left, &right, shape.depth);
-    // C is read whole first: D may begin within it, as long as both have four registers.
+    // C is read completely first: D may overlap it, if both have four registers.
     let mut results = [Vgpr::default(); MAX_RESULTS];
     let results = &mut results[..shape.results()];
     for (index, result) in results.iter_mut().enumerate() {
@@ -80,7 +80,7 @@ fn execute_inner<const SIDE: usize, const DEPTH: usize>(
             Accumulator::Registers(first) => *wave.vgpr(first + index as u16),
             Accumulator::Constant(source) => [[source.scalar(wave); GROUP]; MAX_LANES / GROUP],
         };
-        // Lanes that follow each other hold a row of the result.
+        // Consecutive lanes hold a row of the result.
         let lanes = &mut result.as_flattened_mut()[..wave.lanes];
         for (part, values) in lanes.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
             let row = &product[shape.result_row(part * SIDE, index) % SIDE];
@@ -113,7 +113,7 @@ fn multiply<const SIDE: usize, const DEPTH: usize>(
     depth: usize,
 ) -> [[f64; SIDE]; SIDE] {
     let mut product = [[0.0; SIDE]; SIDE];
-    // Two rows at a time, in pieces of 16: their sums stay in registers.
+    // Two rows at a time, 16 columns each: their sums stay in registers.
     for (pair, rows) in product.chunks_exact_mut(2).enumerate() {
         let [first, second] = rows else { continue };
         let columns = first.as_chunks_mut::<16>().0.iter_mut().zip(second.as_chunks_mut::<16>().0);
@@ -138,7 +138,7 @@ enum Accumulator {
     Constant(Source),
 }
 
-/// The ways in which the elements of A and B are spread over the lanes.
+/// The distribution of the elements of A and B over the lanes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// A lane holds a whole row; lanes 16 to 31 hold copies.
@@ -169,7 +169,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// `wmma_f32_16x16x16_f16`, `mfma_f32_32x32x8f16`, `mfma_f32_16x16x32_fp8_bf8`
+    /// Parses `wmma_f32_16x16x16_f16`, `mfma_f32_32x32x8f16`, `mfma_f32_16x16x32_fp8_bf8`.
     fn parse(d: &Decoder<'_>) -> Decoded<Option<Self>> {
         let (layout, rest) = match (d.name.strip_prefix("wmma_"), d.name.strip_prefix("mfma_")) {
             (Some(rest), _) if d.target.generation == 11 => (Layout::Wmma11, rest),
@@ -213,7 +213,7 @@ impl Shape {
         Ok(Some(Self { layout, side, depth, float, element, bits, signed }))
     }
 
-    /// Elements of A, and of B, in a lane.
+    /// Returns the elements of A, and of B, in a lane.
     fn elements(&self) -> usize {
         match self.layout {
             Layout::Wmma11 => self.depth,
@@ -222,12 +222,12 @@ impl Shape {
         }
     }
 
-    /// Registers of C, and of D.
+    /// Returns the registers of C, and of D.
     fn results(&self) -> usize {
         self.side * self.side / if self.layout == Layout::Mfma { 64 } else { 32 }
     }
 
-    /// Lanes that hold different rows of A, or columns of B, times the parts of a row.
+    /// Returns the number of parts into which lanes divide a row of A, or a column of B.
     fn parts(&self) -> usize {
         match self.layout {
             Layout::Wmma11 => 1,
@@ -236,7 +236,7 @@ impl Shape {
         }
     }
 
-    /// Place along K of an element in the lanes of a part.
+    /// Returns the position along K of an element in the lanes of a part.
     fn place(&self, part: usize, element: usize) -> usize {
         match self.layout {
             Layout::Wmma12 if self.bits == 16 => element & 3 | (element & 4) << 1 | part << 2,
@@ -244,7 +244,7 @@ impl Shape {
         }
     }
 
-    /// The row of D that a lane holds a number of; the column is the lane's place in its part.
+    /// Returns the row of D for a register of a lane; the column is the lane's position in its part.
     fn result_row(&self, lane: usize, index: usize) -> usize {
         match (self.layout, self.side) {
             (Layout::Wmma11, _) => 2 * index + lane / 16,
@@ -269,7 +269,7 @@ impl Operand {
         let Some(Register::Vgpr { first, count }) = Register::parse(text) else {
             return Err(format!("matrix operand {text}"));
         };
-        // Forms with several blocks have the same names on older assemblers, but other sizes.
+        // Older assemblers use the same names for forms with several blocks, whose sizes differ.
         if usize::from(count) * 32 != shape.elements() * shape.bits {
             return Err(format!("{count} registers for {} elements of {} bits", shape.elements(), shape.bits));
         }
@@ -300,7 +300,7 @@ impl Operand {
         }
     }
 
-    /// `value` gets each element in the low bits of a word.
+    /// Converts all elements; `value` gets each element in the low bits of a word.
     #[inline(always)]
     fn convert<const SIDE: usize, const DEPTH: usize>(
         &self,

@@ -1,7 +1,7 @@
 //! Translates an instruction's text to the closure that executes it.
 //!
-//! Each submodule knows one class of instructions. All work on text is done here, once; what is executed holds register
-//! numbers and constants only.
+//! Each submodule handles one class of instructions. All work on text happens here, once; the closures contain only
+//! register numbers and constants.
 
 mod address;
 mod atomic;
@@ -36,11 +36,11 @@ use crate::syntax::{Register, Text};
 use crate::target::Target;
 use crate::wave::Wave;
 
-/// The step to take after an instruction.
+/// The control flow after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Next,
-    /// Go on with the instruction at this address of the code object.
+    /// Continue at this address of the code object.
     Jump(u64),
     Barrier,
     /// Let the other waves of the workgroup run.
@@ -51,10 +51,10 @@ pub(crate) enum Flow {
 /// A decoded instruction.
 pub(crate) type Step = Box<dyn Fn(&mut Wave, &mut Context<'_>) -> Result<Flow, Box<Fault>> + Send + Sync>;
 
-/// The result of decoding; its error says why an instruction cannot be decoded.
+/// The result of decoding, or the reason why an instruction cannot be decoded.
 pub(crate) type Decoded<T> = Result<T, String>;
 
-/// Wraps what changes nothing but the wave.
+/// Wraps a closure that changes only the wave.
 pub(crate) fn step(execute: impl Fn(&mut Wave) + Send + Sync + 'static) -> Step {
     Box::new(move |wave, _| {
         execute(wave);
@@ -70,12 +70,12 @@ pub(crate) fn instruction(target: &Target, line: &Line) -> Decoded<Step> {
     Decoder::new(target, line, Text::parse(&line.text)).decode()
 }
 
-/// An instruction on its way.
+/// An instruction that is being decoded.
 pub(crate) struct Decoder<'a> {
     pub target: &'a Target,
     pub line: &'a Line,
     pub text: Text,
-    /// The mnemonic in the spelling that all generations share: no `v_`, no `_e32`, no `_nc`.
+    /// The mnemonic in the spelling common to all generations: no `v_`, no `_e32`, no `_nc`.
     pub name: String,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Decoder<'a> {
         self.finish(step)
     }
 
-    /// A vector instruction, with its DPP or SDWA part if it has one.
+    /// Decodes a vector instruction, with its DPP or SDWA part if there is one.
     pub(crate) fn vector(mut self) -> Decoded<Step> {
         let shell = match (dpp::Dpp::take(&mut self)?, sdwa::Sdwa::take(&mut self)?) {
             (Some(dpp), None) => Some(dpp.shell()),
@@ -144,9 +144,9 @@ impl<'a> Decoder<'a> {
         Err("unknown instruction".to_owned())
     }
 
-    /// Checks that no part of the text is left that no decoder has looked at.
+    /// Checks that every part of the text was read by some decoder.
     fn finish(&self, step: Step) -> Decoded<Step> {
-        // Hints about caches, of which `cache` takes those that another workgroup could see.
+        // Cache hints. `cache` reads those that affect other workgroups.
         for hint in ["glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope"] {
             self.text.has(hint);
         }
@@ -164,7 +164,7 @@ impl<'a> Decoder<'a> {
         self.text.operands.len()
     }
 
-    /// A source operand of type `T`; operand 0 is the destination.
+    /// Returns a source operand of type `T`; operand 0 is the destination.
     pub(crate) fn source<T: Lane>(&self, index: usize) -> Decoded<Source> {
         let mut source = Source::parse::<T>(self.operand(index)?)?;
         if T::BITS == 16
@@ -175,7 +175,7 @@ impl<'a> Decoder<'a> {
         Ok(source)
     }
 
-    /// The VGPR, or the first of several, that an operand names.
+    /// Returns the VGPR of an operand, or the first of several.
     pub(crate) fn vgpr(&self, index: usize) -> Decoded<u16> {
         match Register::parse(self.operand(index)?) {
             Some(Register::Vgpr { first, .. }) => Ok(first),
@@ -183,7 +183,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The SGPR, or the first of several, that an operand names.
+    /// Returns the SGPR of an operand, or the first of several.
     pub(crate) fn sgpr(&self, index: usize) -> Decoded<u16> {
         match Register::parse(self.operand(index)?) {
             Some(Register::Sgpr { first, .. }) => Ok(first),
@@ -191,7 +191,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The destination of a result of type `T`.
+    /// Returns the destination of a result of type `T`.
     pub(crate) fn dest<T: Lane>(&self, index: usize) -> Decoded<Dest> {
         let (text, half) = split_half(self.operand(index)?);
         let Some(Register::Vgpr { first, .. }) = Register::parse(text) else {
@@ -221,7 +221,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The 16-bit instructions that keep the upper half of their register on GFX9 already.
+/// True for the 16-bit instructions that keep the upper half of their register even on GFX9.
 fn keeps_upper_half(name: &str) -> bool {
     matches!(name, "bitop3_b16" | "fma_f16" | "mad_f16" | "mad_u16" | "mad_i16" | "div_fixup_f16")
 }

@@ -35,7 +35,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// The four modifiers that say which half each source gives to each half of the result, and with which sign.
+/// The four modifiers: which half of each source goes to each half of the result, and with which sign.
 struct Selection {
     low: Vec<bool>,
     high: Vec<bool>,
@@ -67,11 +67,11 @@ fn half_pair<T: Lane>(d: &Decoder<'_>, selection: &Selection, index: usize) -> D
     let mut source = Source::parse::<T>(text)?;
     let (low, high) = (at(&selection.low, index), at(&selection.high, index));
     match Constant::parse(text) {
-        // Such a constant is in the low half of the operand only.
+        // Such a constant occupies only the low half of the operand.
         Some(Constant::Float(value)) if value != 0.0 && (low || high) => {
             return Err(format!("the upper half of the packed constant {text}"));
         }
-        // Sign-extended to 32 bits; a literal has them all.
+        // Sign-extended to 32 bits; a literal already has 32 bits.
         Some(Constant::Integer(value)) => source.place = Place::Bits(u64::from(value as u32)),
         _ => {}
     }
@@ -89,7 +89,7 @@ fn half_pair<T: Lane>(d: &Decoder<'_>, selection: &Selection, index: usize) -> D
     ))
 }
 
-/// The operation of a third source that an instruction does not have.
+/// Replaces the third source of an instruction that has only two.
 fn absent() -> Pair {
     (Source::new(Place::Bits(0)), Source::new(Place::Bits(0)))
 }
@@ -133,7 +133,7 @@ fn fmac(d: &Decoder<'_>) -> Decoded<Step> {
     packed_halves(d, sources, |[a, b, c]| super::half::fma(a, b, c))
 }
 
-/// One word of a 64-bit operand. A constant is the same in both words.
+/// Returns one word of a 64-bit operand. A constant is the same in both words.
 fn word(d: &Decoder<'_>, index: usize, high: bool, negate: bool) -> Decoded<Source> {
     let text = d.operand(index + 1)?;
     let place = match Register::parse(text) {
@@ -165,7 +165,7 @@ fn floats(d: &Decoder<'_>, f: impl Fn([f32; 3]) -> f32 + Copy + Send + Sync + 's
     };
     Ok(step(move |wave: &mut Wave| {
         for group in 0..wave.groups() {
-            // Read both before either is written: they may share registers.
+            // Both are read before either is written: they may share registers.
             let (low, high) = (low.map(|s| s.group::<f32>(wave, group)), high.map(|s| s.group::<f32>(wave, group)));
             dest.put(wave, group, apply(&low));
             second.put(wave, group, apply(&high));

@@ -1,4 +1,4 @@
-//! Scalar instructions that are no arithmetic: control flow, loads, waiting, the state of the wave.
+//! Scalar instructions other than arithmetic: control flow, loads, waits, the state of the wave.
 
 use super::{Decoded, Decoder, Flow, Step, scalar_alu, step};
 use crate::Fault;
@@ -7,7 +7,7 @@ use crate::operand::{Place, Source};
 use crate::syntax::integer;
 use crate::wave::{Wave, sgpr};
 
-/// Beginnings of instructions that only time or caches could show.
+/// Prefixes of instructions that affect only timing or caches.
 const NOTHING: [&str; 19] = [
     "nop",
     "waitcnt",
@@ -50,7 +50,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     Err("unknown instruction".to_owned())
 }
 
-/// Whether an instruction does nothing that a sequential execution could show.
+/// True if an instruction has no visible effect in sequential execution.
 pub(super) fn is_nothing(mnemonic: &str) -> bool {
     let Some(name) = mnemonic.strip_prefix("s_") else { return false };
     NOTHING.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("sendmsg_rtn")
@@ -60,7 +60,7 @@ fn control(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
     let step: Step = match name {
         "endpgm" | "endpgm_saved" => Box::new(|_, _| Ok(Flow::End)),
         "barrier" | "barrier_wait" => Box::new(|_, _| Ok(Flow::Barrier)),
-        // A wave that waits for another one polls and sleeps.
+        // A wave that waits for another wave polls and sleeps.
         "sleep" => Box::new(|_, _| Ok(Flow::Yield)),
         "trap" => Box::new(|_, _| Err(Box::new(Fault::Trapped))),
         "branch" => jump_if(d, |_| true)?,
@@ -119,14 +119,14 @@ fn state(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
                 Ok(Flow::Next)
             })
         }
-        // The wave's place on the chip is nowhere in particular: it reads as 0.
+        // The wave's position on the chip is undefined, and reads as 0.
         "getreg_b32" if register.contains("HW_ID") || register.contains("XCC_ID") => {
             let dest = d.sgpr(0)?;
             step(move |wave| wave.set_sgpr(dest, 0))
         }
-        // The mode may change in its handling of subnormals only (bits 4 to 7): they are always kept here.
+        // The mode may only change its handling of subnormals (bits 4 to 7), which are always kept here.
         "setreg_b32" | "setreg_imm32_b32" => match register {
-            // Each wave has a scratch memory of its own, wherever it is said to be.
+            // Each wave has its own scratch memory, whatever its address.
             _ if register.contains("SCHED_MODE") || register.contains("FLAT_SCR") => step(|_| {}),
             "hwreg(HW_REG_MODE, 4, 2)" | "hwreg(HW_REG_MODE, 4, 4)" | "hwreg(HW_REG_MODE, 6, 2)" => step(|_| {}),
             _ => return Err(format!("setting {register}")),
@@ -139,7 +139,7 @@ fn state(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
     }))
 }
 
-/// `b64`, `dwordx2`: the number of words.
+/// Returns the number of words of `b64`, `dwordx2`.
 fn words(form: &str) -> Decoded<usize> {
     let bad = || format!("scalar load of {form}");
     let count = match (form.strip_prefix("dword"), form.strip_prefix('b')) {
@@ -187,7 +187,7 @@ fn load(d: &Decoder<'_>, form: &str) -> Decoded<Step> {
     let (dest, base, offset) = (d.sgpr(0)?, d.sgpr(1)?, Offset::decode(d)?);
     Ok(Box::new(move |wave, context| {
         let mut data = [0; 64];
-        // The lowest two bits of an address of words do not count.
+        // The lowest two bits of a word address are ignored.
         let address = wave.sgpr64(base).wrapping_add(offset.value(wave));
         let address = if bytes >= 4 { address & !3 } else { address };
         context.load_scalar(wave, address, &mut data[..bytes])?;
@@ -208,7 +208,7 @@ fn write(wave: &mut Wave, dest: u16, data: &[u8]) {
     }
 }
 
-/// Decodes a load through a buffer descriptor: what lies beyond its end reads as 0.
+/// Decodes a load through a buffer descriptor: bytes after its end read as 0.
 fn buffer_load(d: &Decoder<'_>, form: &str) -> Decoded<Step> {
     let bytes = 4 * words(form)?;
     let (dest, descriptor, offset) = (d.sgpr(0)?, d.sgpr(1)?, Offset::decode(d)?);

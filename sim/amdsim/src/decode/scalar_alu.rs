@@ -1,5 +1,5 @@
 //! Scalar arithmetic.
-// With a NaN, "not less" is true and "less or greater" false: the instructions are defined so.
+// With a NaN, "not less" is true and "less or greater" is false, as the instructions are defined.
 #![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 
 use super::{Decoded, Decoder, Step, step};
@@ -8,12 +8,12 @@ use crate::operand::Source;
 use crate::syntax::integer;
 use crate::wave::{Wave, sgpr};
 
-/// A result, and SCC where the instruction sets it.
+/// A result, and SCC if the instruction sets it.
 type Result32 = (u32, Option<bool>);
 type Result64 = (u64, Option<bool>);
 
 pub(super) fn decode(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
-    // GFX12's spellings, and GFX10's.
+    // Maps the spellings of GFX12 and GFX10 to the common ones.
     let name = name.replace("_co_ci_", "c_").replace("_co_", "_").replace("_nc_", "_");
     let name = name.replace("and_not1", "andn2").replace("or_not1", "orn2").replace("_num_", "_");
     let name = name.as_str();
@@ -31,7 +31,7 @@ pub(super) fn decode(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
     Ok(None)
 }
 
-/// Sets SCC when the result is not zero.
+/// Sets SCC if the result is not zero.
 fn flagged32(value: u32) -> Result32 {
     (value, Some(value != 0))
 }
@@ -127,7 +127,7 @@ fn binary64(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
         "nor_b64" => |a, b, _| flagged64(!(a | b)),
         "xnor_b64" => |a, b, _| flagged64(!(a ^ b)),
         "cselect_b64" => |a, b, scc| (if scc { a } else { b }, None),
-        // The second operand of these has 32 bits.
+        // Their second operand has 32 bits.
         "lshl_b64" => |a, b, _| flagged64(a << (b & 63)),
         "lshr_b64" => |a, b, _| flagged64(a >> (b & 63)),
         "ashr_i64" => |a, b, _| flagged64((a as i64 >> (b & 63)) as u64),
@@ -153,7 +153,7 @@ fn binary64(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
 }
 
 fn unary(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
-    /// All bits set where no bit was found.
+    /// Returns a position, or all bits set if no bit was found.
     fn found(position: u32, size: u32) -> u32 {
         if position == size { u32::MAX } else { position }
     }
@@ -352,7 +352,7 @@ fn float_compare(relation: &str, a: Source, b: Source) -> Decoded<Step> {
     Ok(step(move |wave| wave.scc = holds(a.scalar(wave), b.scalar(wave))))
 }
 
-/// Saves EXEC and combines it with a mask: how branches between lanes begin.
+/// Saves EXEC and combines it with a mask, as divergent branches begin.
 fn save_exec(d: &Decoder<'_>, operation: &str, wide: bool) -> Decoded<Step> {
     let f: fn(u64, u64) -> u64 = match operation {
         "and" => |mask, exec| mask & exec,

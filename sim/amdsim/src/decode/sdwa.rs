@@ -1,6 +1,6 @@
 //! SDWA (GFX9, GFX10): sources and destination are bytes or halves of registers.
 //!
-//! The instruction itself is decoded with temporary registers, as for DPP, and a shell moves the parts.
+//! The instruction is decoded with temporary registers, as for DPP, and a shell moves the parts.
 
 use super::dpp::Shell;
 use super::{Decoded, Decoder};
@@ -63,7 +63,7 @@ pub(super) struct Sdwa {
 }
 
 impl Sdwa {
-    /// Takes the SDWA part out of an instruction that has one.
+    /// Removes the SDWA part from an instruction and returns it, if there is one.
     pub(super) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
         if !d.text.mnemonic.ends_with("_sdwa") {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The parts that loads and stores of all memories have in common.
+//! Shared by the loads and stores of all memories.
 
 use super::{Decoded, Decoder};
 use crate::context::{Context, copy_from, copy_to};
@@ -7,13 +7,13 @@ use crate::operand::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::syntax::Register;
 use crate::wave::{Lanes, MAX_LANES, Wave};
 
-/// The memory that an instruction names.
+/// The memory of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
     Global,
     Lds,
     Scratch,
-    /// Global, LDS or scratch, by the address.
+    /// Global, LDS or scratch, depending on the address.
     Flat,
 }
 
@@ -66,7 +66,7 @@ impl Segment {
         }
     }
 
-    /// Changes what is there; `update` gets it.
+    /// Changes memory by an atomic; `update` gets the old content.
     pub(super) fn atomic(
         self,
         wave: &mut Wave,
@@ -94,22 +94,22 @@ impl Segment {
 
 pub(super) type Addresses = [u64; MAX_LANES];
 
-/// Size and placement of what a load or store moves.
+/// Size and placement of the data of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub is_load: bool,
     pub bytes: usize,
     pub signed: bool,
-    /// A half of a register is loaded, the other kept.
+    /// Only half of a register is loaded, the other half is kept.
     pub d16: bool,
     /// The upper half.
     pub high: bool,
-    /// Goes to the memory that all workgroups share, past the caches of its own.
+    /// Bypasses the caches of its own workgroup, down to the memory that all workgroups share.
     pub agent: bool,
 }
 
 impl Form {
-    /// `load_dwordx4`, `store_short_d16_hi`, `load_d16_hi_b16`, `read_u16_d16`, `write_b128`, ...
+    /// Parses `load_dwordx4`, `store_short_d16_hi`, `load_d16_hi_b16`, `read_u16_d16`, `write_b128`, ...
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut words = name.split('_');
         let is_load = match words.next()? {
@@ -142,18 +142,18 @@ impl Form {
         (form.bytes > 0 && (form.bytes <= 2 || !form.d16)).then_some(form)
     }
 
-    /// The form of an instruction whose name ends so, with the scope that its text gives it.
+    /// Parses the form from the end of an instruction's name, with the scope from its text.
     pub(super) fn global(d: &Decoder<'_>, name: &str) -> Decoded<Self> {
         let form = Self::parse(name).ok_or("unknown instruction")?;
         Ok(Self { agent: super::cache::reaches_agent(d, form.is_load), ..form })
     }
 
-    /// Registers of the data.
+    /// Returns the number of data registers.
     pub(super) fn words(&self) -> usize {
         self.bytes.div_ceil(4)
     }
 
-    /// The data registers of an operand.
+    /// Returns the first data register of an operand.
     pub(super) fn registers(&self, d: &Decoder<'_>, index: usize) -> Decoded<u16> {
         match Register::parse(d.operand(index)?) {
             Some(Register::Vgpr { first, count }) if usize::from(count) == self.words() => Ok(first),
@@ -172,10 +172,10 @@ impl Form {
     }
 }
 
-/// The words of all lanes, as registers hold them.
+/// The words of all lanes, in the order of registers.
 type Words<const WORDS: usize> = [[u32; MAX_LANES]; WORDS];
 
-/// Loads into the registers from `first` of the lanes in `active`.
+/// Loads into the registers from `first` on, for the lanes in `active`.
 pub(super) fn load(
     segment: Segment,
     form: Form,
@@ -254,8 +254,8 @@ fn load_sized<const BYTES: usize, const WORDS: usize>(
     Ok(())
 }
 
-/// Reads the lanes of `active` whose data lies in `memory`, which begins at `start`, up to the first for which that is
-/// not so. Returns the lanes that are left.
+/// Reads the lanes of `active` whose data is in `memory`, which begins at `start`, up to the first lane outside.
+/// Returns the remaining lanes.
 fn gather<const BYTES: usize, const WORDS: usize>(
     memory: &[u8],
     start: u64,
@@ -274,7 +274,7 @@ fn gather<const BYTES: usize, const WORDS: usize>(
     rest
 }
 
-/// The bytes of a lane as its words.
+/// Converts the bytes of a lane to its words.
 #[inline(always)]
 fn put<const BYTES: usize, const WORDS: usize>(words: &mut Words<WORDS>, lane: usize, piece: &[u8; BYTES]) {
     for (word, bytes) in words.iter_mut().zip(piece.chunks(4)) {
@@ -284,7 +284,7 @@ fn put<const BYTES: usize, const WORDS: usize>(words: &mut Words<WORDS>, lane: u
     }
 }
 
-/// Stores from the registers from `first` of the lanes in `active`.
+/// Stores from the registers from `first` on, for the lanes in `active`.
 pub(super) fn store(
     segment: Segment,
     form: Form,
@@ -342,8 +342,8 @@ fn store_sized<const BYTES: usize>(
     Ok(())
 }
 
-/// Writes the lanes of `active` whose place lies in `memory`, which begins at `start`, up to the first for which that
-/// is not so. Returns the lanes that are left.
+/// Writes the lanes of `active` whose address is in `memory`, which begins at `start`, up to the first lane outside.
+/// Returns the remaining lanes.
 fn scatter<const BYTES: usize>(
     memory: &mut [u8],
     start: u64,
@@ -364,7 +364,7 @@ fn scatter<const BYTES: usize>(
     rest
 }
 
-/// The bytes that a lane stores.
+/// Returns the bytes that a lane stores.
 #[inline(always)]
 fn piece<const BYTES: usize>(wave: &Wave, form: Form, first: u16, lane: usize) -> [u8; BYTES] {
     let mut piece = [0; BYTES];
@@ -375,7 +375,7 @@ fn piece<const BYTES: usize>(wave: &Wave, form: Form, first: u16, lane: usize) -
     piece
 }
 
-/// A sum of a base and, in each lane, an offset.
+/// Returns the lanes' addresses.
 pub(super) fn lane_addresses(wave: &Wave, mut address: impl FnMut(usize) -> u64) -> Addresses {
     let mut addresses = [0; MAX_LANES];
     for (lane, value) in addresses.iter_mut().enumerate().take(wave.lanes) {

@@ -1,4 +1,4 @@
-//! Parts that the tests share: the compiler, a memory with gaps, arguments, random numbers.
+//! Shared by the tests: the compiler, a memory with gaps, arguments, random numbers.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use amdsim::{CodeObject, Coherence, Launch, Memory, Order, ScalarCache, Stats, Trap};
 
-/// Targets of all kinds; `AMDSIM_TARGETS=gfx906,gfx11-generic` tries others.
+/// Targets of all kinds; `AMDSIM_TARGETS=gfx906,gfx11-generic` selects others.
 const TARGETS: &str = "gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
 
-/// The targets that a test is for.
+/// Returns the targets of a test.
 pub(crate) fn targets(has: impl Fn(&str) -> bool) -> Vec<String> {
     let chosen = std::env::var("AMDSIM_TARGETS").unwrap_or_else(|_| TARGETS.to_owned());
     chosen.split(',').filter(|target| has(target)).map(str::to_owned).collect()
@@ -43,7 +43,7 @@ fn clang(file: &str, target: &str, flags: &[&str]) -> Vec<u8> {
     std::fs::read(output).unwrap()
 }
 
-/// Allocations far apart from each other: an access outside of one is found.
+/// Allocations far apart, so that an access outside of one is detected.
 #[derive(Default)]
 pub(crate) struct Arena {
     allocations: BTreeMap<u64, Vec<u8>>,
@@ -69,7 +69,7 @@ impl Arena {
         self.upload(&vec![T::from_bytes(&[0; 8]); count])
     }
 
-    /// Replaces what an allocation holds.
+    /// Replaces the content of an allocation.
     pub(crate) fn replace<T: Word>(&mut self, address: u64, values: &[T]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_bytes()).collect();
         self.allocations.get_mut(&address).unwrap().copy_from_slice(&bytes);
@@ -110,7 +110,7 @@ macro_rules! word {
 
 word!(u8, u16, u32, i32, u64, f32);
 
-/// Arguments in the order of the kernel's, each aligned to its size.
+/// Arguments in the kernel's order, each aligned to its size.
 #[derive(Default)]
 pub(crate) struct Args(Vec<u8>);
 
@@ -140,7 +140,7 @@ impl Case<'_> {
         self.run_after(coherence, memory, &mut ScalarCache::default())
     }
 
-    /// Runs the launch with what the launch before has left in the scalar cache.
+    /// Runs the launch with the scalar cache that the previous launch left.
     pub(crate) fn run_after(
         self,
         coherence: Coherence,
@@ -200,7 +200,7 @@ pub(crate) fn to_halves(values: &[f32]) -> Vec<u16> {
     values.iter().map(|value| half::f16::from_f32(*value).to_bits()).collect()
 }
 
-/// The largest difference, as a part of the largest reference value.
+/// Returns the largest difference, relative to the largest reference value.
 pub(crate) fn relative_error(results: &[f32], reference: &[f64]) -> f64 {
     assert_eq!(results.len(), reference.len());
     let largest = reference.iter().fold(1e-30f64, |largest, value| largest.max(value.abs()));

@@ -1,4 +1,4 @@
-// The functions of a device that the test kernels need, for AMD GPUs alone.
+// The device functions of the test kernels, only for AMD GPUs.
 #pragma once
 
 typedef unsigned char u8;
@@ -35,7 +35,7 @@ DEV int lane_id() {
 }
 
 #define FENCE(order) __builtin_amdgcn_fence(order, "workgroup", "local")
-// With -DNO_BARRIER=n the n-th barrier of the kernel is left out: the tests expect a wrong result then.
+// With -DNO_BARRIER=n the n-th barrier of the kernel is omitted: the tests then expect a wrong result.
 #ifndef NO_BARRIER
   #define NO_BARRIER 0
 #endif
@@ -110,7 +110,8 @@ template <class T> DEV T atomic_max(T* p, T v) {
   return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-// One 16x16x16 tile: accumulator i of a lane is element (mma_row, mma_col) of A * B^T; both operands lie along K.
+// One 16x16x16 tile: accumulator i of a lane is element (mma_row, mma_col) of A * B^T; K is contiguous in both
+// operands.
 #define MMA_ACC (256 / WARP)
 DEV int mma_col(int l) { return l & 15; }
 #if defined(__GFX11__)

@@ -1,4 +1,4 @@
-// Kernels that must not run to their end, or that show what was never written.
+// Kernels that must not run to their end, or that expose memory that was never written.
 #include "device.h"
 
 KERNEL(WARP) lds(u32* y, int index) {

@@ -1,4 +1,4 @@
-// Tiled matrix product: 16-byte loads, LDS, the matrix unit where there is one.
+// Tiled matrix product: 16-byte loads, LDS, and the matrix unit if there is one.
 #include "device.h"
 #define THREADS (4 * WARP)
 #define BM 64

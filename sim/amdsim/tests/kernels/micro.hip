@@ -44,7 +44,7 @@ K(lanes) {
   y[128 + t] = (u32)(ballot(x[t] & 1) >> 32);
   y[192 + t] = (u32)__builtin_amdgcn_ds_permute((t ^ 1) << 2, t);
   y[256 + t] = 7;
-  if (t & 1) y[256 + t] = shuffle(x[t], t ^ 2) + shuffle(x[t], t ^ 1);  // an even lane is off: it gives 0
+  if (t & 1) y[256 + t] = shuffle(x[t], t ^ 2) + shuffle(x[t], t ^ 1);  // an even lane is disabled: it gives 0
 }
 #if !defined(__GFX9__)
 K(permlane) {
@@ -246,7 +246,7 @@ K(extremes) {
   y[128 + t] = __builtin_elementwise_max(__builtin_elementwise_max(a, b), c);
   y[192 + t] = f32_bits((float)(a >> 8 & 255) + (float)(a >> 24) * 256.f);
 }
-// All lanes compute the same: scalar registers are used, and from GFX11.5 on scalar floats
+// All lanes compute the same values: scalar registers are used, and from GFX11.5 on scalar floats
 KERNEL(WARP) uniform(u32* y, const u32* x, int n) {
   LANE;
   float sum = 1.f;
@@ -284,7 +284,7 @@ K(accumulators) {
 }
 #endif
 
-// A pointer that is to LDS or to global memory, lane by lane
+// A pointer to LDS or to global memory, lane by lane
 K(flat) {
   LANE;
   SHARED u32 s[64];
@@ -312,7 +312,7 @@ K(time) {
   y[t] = __builtin_readcyclecounter() > before;
 }
 
-// ---- matrix units: rows of A and columns of B lie one after the other in x and x + 512, D is stored by rows
+// ---- matrix units: rows of A and columns of B are contiguous in x and x + 512, D is stored by rows
 #if defined(__GFX11__)
 K(matrix_i8) {
   LANE;
@@ -404,7 +404,7 @@ K(matrix_32) {
   for (int i = 0; i < 16; i++) y[((i >> 2) * 8 + (t >> 5) * 4 + (i & 3)) * 32 + (t & 31)] = f32_bits(c[i]);
 }
 #if defined(__gfx942__)
-// D begins within C, as compilers make it where both have four registers.
+// D overlaps C, as compilers arrange it if both have four registers.
 K(matrix_overlap) {
   LANE;
   H4 a, b;

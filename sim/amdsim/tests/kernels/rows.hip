@@ -38,7 +38,7 @@ KERNEL(THREADS) quantize(Q8* RESTRICT out, const float* RESTRICT x, int n) {
   }
 }
 
-// The largest value's place in the low word, inverted: ties go to the lowest
+// The index of the largest value in the low word, inverted: ties go to the lowest index
 KERNEL(THREADS) argmax(u64* RESTRICT best, const float* RESTRICT x, int n) {
   u64 key = 0;
   for (int i = bid_x() * THREADS + tid_x(); i < n; i += THREADS * 4) {

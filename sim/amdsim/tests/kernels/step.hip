@@ -1,3 +1,3 @@
-// A step's numbers as the engine brings them, and kernels of it that read them where all lanes have the same address.
+// The copy of a step's numbers, and kernels that read them at an address common to all lanes.
 #include "../../../../kernels/step.hip"
 #include "../../../../kernels/rows.hip"

@@ -15,7 +15,7 @@ use common::{Arena, Args, Case, Random, on, targets};
 const WORDS: usize = 1024;
 const COUNT: usize = 50;
 
-/// Runs a kernel of `micro.hip` with one wave; `judge` gets its sources, its results and the number of lanes.
+/// Runs a kernel of `micro.hip` with one wave. `judge` gets its inputs, its results and the number of lanes.
 fn run(kernel: &str, has: impl Fn(&str) -> bool, judge: impl Fn(&[u32], &[u32], usize)) {
     let x = Random(9).words(WORDS);
     on(&targets(has), "micro", |object, order| {

@@ -91,12 +91,12 @@ fn atomics() {
             assert_eq!(u64::from(y[4]) | u64::from(y[5]) << 32, wide);
             assert_eq!(f32::from_bits(y[6]), sum as f32);
             assert_eq!(y[7], x.iter().copied().fold(0, u32::wrapping_add));
-            // The old values, in whatever order, are the sums before each lane.
+            // The old values, in any order, are the sums before each lane.
             let mut old: Vec<u32> = y[64..64 + lanes].to_vec();
             old.sort_unstable();
             assert_eq!(old[0], 0);
             assert!(old.iter().all(|value| *value < sum.max(1)));
-            // An exchange returns everything that was stored, but the last.
+            // An exchange returns every stored value except the last.
             let mut seen: Vec<u32> = y[128..128 + lanes].iter().chain(&y[8..9]).copied().collect();
             let mut stored: Vec<u32> = x.iter().copied().chain([0]).collect();
             seen.sort_unstable();

@@ -1,5 +1,5 @@
-//! hipBLASLt: products of 16-bit and 8-bit matrices with f32 sums, as the engine asks for them, and the ways in which
-//! the real library has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
+//! hipBLASLt: products of 16-bit and 8-bit matrices with f32 sums, with the engine's arguments. It can imitate the ways
+//! in which the real library has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -36,7 +36,7 @@ impl From<Result<()>> for BlasStatus {
 
 /// hipblasLtMatmulHeuristicResult_t: an algorithm of 24 bytes, the workspace, a state, a figure, four reserved numbers.
 const RESULT_BYTES: usize = 56;
-/// Algorithms that there are for every product.
+/// The number of algorithms that every product has.
 const ALGORITHMS: u8 = 3;
 
 /// The ways in which the library can misbehave.
@@ -49,11 +49,11 @@ enum Fault {
     Heuristic,
     /// It answers with success and no algorithm.
     NoAlgorithm,
-    /// The first algorithm is refused when it is to run.
+    /// The first algorithm is refused when it should run.
     FirstRefused,
-    /// All are.
+    /// All algorithms are refused.
     AllRefused,
-    /// All are while the stream captures, and the capture is invalid then.
+    /// All are refused while the stream captures, which also invalidates the capture.
     Capture,
     /// One element of a result is wrong.
     Wrong,
@@ -77,7 +77,7 @@ const FAULTS: [(&CStr, Fault); 10] = [
 enum Object {
     Library,
     Preference,
-    /// `scales` and `scale_modes` are those of A and of B.
+    /// `scales` and `scale_modes` have the values of A and of B.
     Descriptor {
         transpose_a: bool,
         add_bias: bool,
@@ -132,7 +132,7 @@ impl State {
     }
 }
 
-/// Lets the library misbehave from now on as `HIPSIM_BLASLT` would have it; an empty name ends it.
+/// Sets the library's fault, with a name as in `HIPSIM_BLASLT`; an empty name ends the fault.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipsim_blaslt(fault: *const c_char) -> BlasStatus {
     // SAFETY: the module's contract.
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn hipsim_blaslt(fault: *const c_char) -> BlasStatus {
     found.map(|(_, fault)| state().lock().fault = *fault).into()
 }
 
-/// Products that were queued so far.
+/// Returns the number of products queued so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_blaslt_products() -> u64 {
     state().lock().products
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn hipblasLtMatmulPreferenceSetAttribute(
     state().lock().is(handle, |object| matches!(object, Object::Preference)).into()
 }
 
-/// The product of these objects, without its addresses.
+/// Returns the product of these objects, without its addresses.
 fn product(state: &State, library: *mut c_void, descriptor: *mut c_void, layouts: [*mut c_void; 4]) -> Result<Product> {
     state.is(library, |object| matches!(object, Object::Library))?;
     let Object::Descriptor { transpose_a: true, add_bias, bias, scales, scale_modes } = *state.object(descriptor)?
@@ -299,8 +299,8 @@ fn product(state: &State, library: *mut c_void, descriptor: *mut c_void, layouts
     if !shapes {
         return Err(BlasStatus::INVALID_VALUE);
     }
-    // HIPBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F on either side, for 8-bit elements alone; what the real library asks
-    // of these: a multiple of 16 on every side but the columns of B, no bias in f32.
+    // HIPBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F on both sides, only for 8-bit elements. The real library then
+    // requires a multiple of 16 on every side but the columns of B, and no bias in f32.
     let is_8_bit = a.element.is_8_bit();
     let scaled = scale_modes == [if is_8_bit { 3 } else { 0 }; 2];
     let fits = !is_8_bit || (a.rows.is_multiple_of(16) && a.cols.is_multiple_of(16) && !add_bias);
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     let find = || {
         let state = state().lock();
         state.is(preference, |object| matches!(object, Object::Preference))?;
-        // A bias whose address is not known yet is no reason to refuse; scales are, as for cuBLASLt.
+        // A bias whose address is not known yet is accepted. Missing scales are refused, as by cuBLASLt.
         let product = product(&state, library, descriptor, [a, b, c, d])?;
         if product.scales.is_some_and(|scales| scales.contains(&0)) {
             return Err(BlasStatus::INVALID_VALUE);

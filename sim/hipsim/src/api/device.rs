@@ -1,20 +1,29 @@
-//! Devices: count, choice, properties. Errors: their names.
+//! Devices: count, choice, properties; names of errors.
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use super::fault::strike;
 use super::put;
 use crate::device::Device;
 use crate::runtime::{current, device_of, devices, set_current};
 use crate::status::{Result, Status};
 use crate::target::{MAX_GRID, MAX_THREADS_PER_BLOCK};
 
-/// 6.4, the version whose structures are imitated.
+/// 6.4, the version whose structures this library imitates.
 const VERSION: c_int = 60_443_484;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hipInit(flags: c_uint) -> Status {
-    let check = if flags == 0 { devices().map(|_| ()) } else { Err(Status::INVALID_VALUE) };
-    check.into()
+    let check = || {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if !strike("hipInit")? {
+            devices()?;
+        }
+        Ok(())
+    };
+    check().into()
 }
 
 #[unsafe(no_mangle)]
@@ -54,20 +63,36 @@ fn name(device: &Device) -> String {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipDeviceGetName(text: *mut c_char, length: c_int, device: c_int) -> Status {
-    let write = || {
-        let name = name(device_of(device)?);
-        if text.is_null() || length < 1 {
-            return Err(Status::INVALID_VALUE);
-        }
-        let count = name.len().min(length as usize - 1);
-        // SAFETY: `length` bytes are writable, and one of them stays for the zero.
-        unsafe {
-            text.cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), count);
-            text.add(count).write(0);
-        }
-        Ok(())
-    };
-    write().into()
+    // SAFETY: the module's contract.
+    device_of(device).and_then(|device| unsafe { put_text(text, length, &name(device)) }).into()
+}
+
+/// Writes the position on the PCI bus: domain, bus, device and function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: c_int) -> Status {
+    // SAFETY: the module's contract.
+    device_of(device).and_then(|device| unsafe { put_text(text, length, &bus(device)) }).into()
+}
+
+fn bus(device: &Device) -> String {
+    format!("0000:{:02X}:00.0", device.index)
+}
+
+/// Writes a text with its terminating zero, truncated to `length` bytes.
+///
+/// # Safety
+/// `to` is null, or `length` bytes are writable there.
+unsafe fn put_text(to: *mut c_char, length: c_int, text: &str) -> Result<()> {
+    if to.is_null() || length < 1 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let count = text.len().min(length as usize - 1);
+    // SAFETY: `length` bytes are writable, and one of them stays for the zero.
+    unsafe {
+        to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), count);
+        to.add(count).write(0);
+    }
+    Ok(())
 }
 
 /// hipDeviceAttribute_t, as numbered since ROCm 5.
@@ -103,7 +128,7 @@ pub unsafe extern "C" fn hipDeviceGetAttribute(value: *mut c_int, number: c_int,
     found.and_then(|found| unsafe { put(value, found.cast_signed()) }).into()
 }
 
-/// hipDeviceProp_tR0600: 1472 bytes, of which these fields are filled in.
+/// hipDeviceProp_tR0600: 1472 bytes; these fields are filled in.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipGetDevicePropertiesR0600(properties: *mut u8, device: c_int) -> Status {
     let read = || {
@@ -130,6 +155,7 @@ pub unsafe extern "C" fn hipGetDevicePropertiesR0600(properties: *mut u8, device
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> Status {
     let read = || {
+        strike("hipMemGetInfo")?;
         let state = current()?.working()?;
         let (capacity, used) = (state.memory.capacity(), state.memory.used());
         // SAFETY: the module's contract.

@@ -44,7 +44,7 @@ pub extern "C" fn hipEventRecord(event: *mut c_void, stream: *mut c_void) -> Sta
     record().into()
 }
 
-/// Runs the event's stream up to its record, and no further.
+/// Runs the event's stream up to its record, but no further.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventSynchronize(event: *mut c_void) -> Status {
     let synchronize = || {
@@ -59,7 +59,7 @@ pub extern "C" fn hipEventSynchronize(event: *mut c_void) -> Status {
     synchronize().into()
 }
 
-/// The first query after a record says "not ready" if the record has not run; the next one runs the stream up to it.
+/// The first query after a record returns "not ready" if the record has not run. The next one runs the stream up to it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipEventQuery(event: *mut c_void) -> Status {
     let query = || {

@@ -1,4 +1,4 @@
-//! The stand-in's own functions, for tests: which devices there are, what is alive on them, what went wrong.
+//! The library's own functions, for tests: its devices, their live objects, and their faults.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -10,13 +10,13 @@ use crate::module::Module;
 use crate::runtime::{device_of, open};
 use crate::status::{Result, Status};
 
-/// Counts of what is alive on a device.
+/// Counts of the live objects of a device.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Live {
     pub allocations: u64,
     pub bytes: u64,
-    /// Pinned memory that was allocated while the device was current.
+    /// Pinned memory allocated while the device was current.
     pub host_allocations: u64,
     pub streams: u64,
     pub events: u64,
@@ -27,9 +27,9 @@ pub struct Live {
     pub operations: u64,
 }
 
-/// Makes the devices of a list, in the form of `HIPSIM_TARGET`, if no HIP call was made before in this process.
+/// Creates the devices of a list, in the format of `HIPSIM_TARGET`, if this process has made no HIP call yet.
 ///
-/// An error if there are others already.
+/// Returns an error if other devices already exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipsim_open(list: *const c_char) -> Status {
     let configure = || {
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn hipsim_live(device: c_int, live: *mut Live) -> Status {
     count().into()
 }
 
-/// Looks for writes outside the allocations of a device and outside pinned memory.
+/// Checks for writes outside the allocations of a device and outside pinned memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_check(device: c_int) -> Status {
     let check = || {
@@ -77,7 +77,7 @@ pub extern "C" fn hipsim_check(device: c_int) -> Status {
     check().into()
 }
 
-/// The text of the fault that a device died of, cut to `length` bytes with its zero; empty if it lives.
+/// Returns the text of a device's fatal fault, truncated to `length` bytes with its zero; empty if it has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipsim_fault(device: c_int, text: *mut c_char, length: usize) -> Status {
     let copy = || {
@@ -94,15 +94,15 @@ pub unsafe extern "C" fn hipsim_fault(device: c_int, text: *mut c_char, length: 
     copy().into()
 }
 
-/// Brings a device that died of a fault back to life. What was allocated stays.
+/// Revives a device after a fatal fault. Its allocations stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_revive(device: c_int) -> Status {
     device_of(device).map(|device| device.lock().fault = None).into()
 }
 
 /// Makes calls of one kind (1 `hipStreamSynchronize`, 2 `hipEventSynchronize`, 3 `hipStreamWaitEvent`) succeed without
-/// waiting, or (0) all of them wait again: a program that needs them must then end in a fault that names what is in no
-/// order.
+/// waiting; 0 lets all of them wait again. A program that needs the wait must then end in a fault that names the
+/// unordered operations.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_without(device: c_int, wait: c_uint) -> Status {
     let set = || {
@@ -116,15 +116,15 @@ pub extern "C" fn hipsim_without(device: c_int, wait: c_uint) -> Status {
     set().into()
 }
 
-/// Lets the first operation of each graph run behind the others, or (0) where it belongs: what they read of it is what
-/// the graph's last repetition has left.
+/// Runs the first operation of each graph after the others; 0 restores the order. The others then read the results of
+/// the graph's previous replay.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_late_graphs(device: c_int, late: c_uint) -> Status {
     device_of(device).map(|device| device.lock().late_graphs = late != 0).into()
 }
 
-/// The number of block barriers in a module's source, for `-DGPU_DROP_BARRIER=n`; only modules of the CPU know it.
-/// Bit n of `present` tells whether barrier n was compiled, for the first 64.
+/// Returns the number of block barriers in a module's source, for `-DGPU_DROP_BARRIER=n`; only CPU modules have it. Bit
+/// n of `present` is 1 if barrier n was compiled, for the first 64.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipsim_barriers(module: *mut c_void, count: *mut c_int, present: *mut u64) -> Status {
     let read = || -> Result<()> {

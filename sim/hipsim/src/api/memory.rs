@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::fault::strike;
 use super::{find_stream, put};
 use crate::device::Device;
 use crate::guard;
@@ -14,6 +15,7 @@ use crate::status::{Result, Status};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMalloc(address: *mut u64, bytes: usize) -> Status {
     let allocate = || {
+        strike("hipMalloc")?;
         let mut state = current()?.working_uncaptured()?;
         let start = if bytes == 0 { 0 } else { state.memory.allocate(bytes as u64)? };
         // SAFETY: the module's contract.
@@ -22,7 +24,7 @@ pub unsafe extern "C" fn hipMalloc(address: *mut u64, bytes: usize) -> Status {
     allocate().into()
 }
 
-/// Frees memory; as AMD documents it, it first waits for all work on the device.
+/// Frees memory. As AMD documents, it first waits for all work on the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(address: u64) -> Status {
     let free = || {
@@ -34,11 +36,11 @@ pub extern "C" fn hipFree(address: u64) -> Status {
         state.refuse_to_capturer()?;
         let used = state.user_of(address).map(|queued| format!("hipFree of {address:#x} before it has run: {queued}"));
         if let Some(text) = used {
-            // The memory is given back all the same.
+            // The memory is freed in any case.
             let _ = device.fault(&mut state, Status::ILLEGAL_STATE, text);
         }
-        // A fault on the way is kept in the state, and the memory is given back all the same, so that leaks can be told
-        // from failures.
+        // A fault on the way is kept in the state, but the memory is still freed: tests can then tell leaks from
+        // failures.
         let _ = device.synchronize_all(&mut state);
         let damage = state.memory.free(address)?;
         if let Some(text) = damage {
@@ -89,7 +91,7 @@ pub extern "C" fn hipHostFree(address: *mut c_void) -> Status {
     free().into()
 }
 
-/// Kernels find page-locked memory where the host does.
+/// Page-locked memory has the same address for kernels and the host.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipHostGetDevicePointer(there: *mut u64, address: *mut c_void, flags: c_uint) -> Status {
     let find = || {
@@ -103,7 +105,7 @@ pub unsafe extern "C" fn hipHostGetDevicePointer(there: *mut u64, address: *mut 
     find().into()
 }
 
-/// The sides between which a copy goes.
+/// The two sides of a copy.
 #[derive(Clone, Copy)]
 enum Direction {
     ToDevice,
@@ -111,7 +113,7 @@ enum Direction {
     OnDevice,
 }
 
-/// The operation, if the device's side of it lies in allocations. The host's side is not looked at before it runs.
+/// Returns the operation if its device side lies in allocations. The host side is not checked before it runs.
 fn copy(
     device: &Device,
     to: *mut c_void,

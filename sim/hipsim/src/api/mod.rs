@@ -1,4 +1,4 @@
-//! The exported functions, with HIP's names, types and contracts; `hipsim_*` are the stand-in's own.
+//! The exported functions, with HIP's names, types and contracts; `hipsim_*` are the library's own functions.
 //!
 //! # Safety
 //! Each function's contract is that of the HIP function of the same name: pointers to results are null or writable,
@@ -8,6 +8,7 @@
 pub mod blaslt;
 pub mod device;
 pub mod event;
+mod fault;
 pub mod graph;
 pub mod inspect;
 pub mod memory;
@@ -22,7 +23,7 @@ use crate::handle::{self, Kind};
 use crate::runtime::{current, device};
 use crate::status::{Result, Status};
 
-/// Stores a result where the caller wants it.
+/// Stores a result at the caller's address.
 ///
 /// # Safety
 /// `to` is null or writable.

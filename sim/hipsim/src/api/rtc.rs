@@ -1,4 +1,4 @@
-//! hipRTC. Nothing here takes a lock, so that a forked child can compile.
+//! hipRTC. It takes no lock, so that a forked child can compile.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn hiprtcCompileProgram(
     }
 }
 
-/// The log as a zero-terminated text.
+/// Returns the size of the log as a zero-terminated text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiprtcGetProgramLogSize(program: *mut Program, size: *mut usize) -> RtcStatus {
     // SAFETY: the module's contract.

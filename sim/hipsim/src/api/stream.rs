@@ -26,7 +26,7 @@ pub unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut *mut c_void, flag
     create().into()
 }
 
-/// Destroys a stream. Operations that it has not run yet are lost: HIP promises no more.
+/// Destroys a stream. Its operations that have not run are lost: HIP promises no more.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipStreamDestroy(stream: *mut c_void) -> Status {
     let destroy = || {

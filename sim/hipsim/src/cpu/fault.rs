@@ -1,5 +1,5 @@
-//! A compiled kernel that touches memory that is not mapped, divides by zero or the like must not end the process: the
-//! signal's handler lets the thread go on in the object's `cpu_fault`, which ends the kernel with an error.
+//! A compiled kernel that accesses unmapped memory, divides by zero or the like must not end the process. The signal
+//! handler continues the thread in the object's `cpu_fault`, which ends the kernel with an error.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::guarded_pages::release_page;
 
-/// The two functions of gpu_cpu.h by which a kernel is left.
+/// The two functions of gpu_cpu.h for leaving a kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Escape {
     stack: unsafe extern "C" fn() -> *mut c_void,
@@ -20,7 +20,7 @@ thread_local! {
     static HANDLER_STACK: HandlerStack = HandlerStack::install();
 }
 
-/// Makes a fault in a kernel on this thread end the kernel, until it is dropped.
+/// Makes a fault in a kernel on this thread end the kernel, until this value is dropped.
 pub(super) struct Watch;
 
 impl Escape {
@@ -89,14 +89,13 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
             let address = unsafe { (*info).si_addr() };
             // SAFETY: the context that the system passed in.
             if unsafe { redirect(context, escape, stack, describe(signal), address) } {
-                // Once: a kernel that has destroyed what `cpu_fault` needs would otherwise be sent there for ever.
+                // Only once: a kernel that has destroyed what `cpu_fault` needs would otherwise fault for ever.
                 WATCHED.set(None);
                 return;
             }
         }
     }
-    // The fault is not a kernel's. With the handler that was there before, the instruction is tried again and faults
-    // again.
+    // The fault is not a kernel's. With the previous handler restored, the instruction runs and faults again.
     let previous = SIGNALS.iter().position(|known| *known == signal).and_then(|i| PREVIOUS.get()?.get(i));
     if let Some(previous) = previous {
         // SAFETY: an action that sigaction returned.
@@ -112,7 +111,7 @@ fn describe(signal: i32) -> &'static CStr {
     }
 }
 
-/// The address of the instruction that was interrupted.
+/// Returns the address of the interrupted instruction.
 ///
 /// # Safety
 /// `context` is the `ucontext_t` of a signal's handler.
@@ -126,7 +125,7 @@ unsafe fn interrupted_at(context: *mut c_void) -> usize {
     address
 }
 
-/// Changes where the interrupted thread goes on: in `cpu_fault(what, address)`, on a stack of its own, as if called.
+/// Continues the interrupted thread in `cpu_fault(what, address)`, on a separate stack, as if called.
 ///
 /// # Safety
 /// `context` is the `ucontext_t` of a signal's handler, and the thread was in a kernel of the escape's object.
@@ -144,7 +143,7 @@ unsafe fn redirect(
     registers[libc::REG_RIP as usize] = value(escape.fault as usize);
     registers[libc::REG_RDI as usize] = value(what.as_ptr().addr());
     registers[libc::REG_RSI as usize] = value(address.addr());
-    // A function finds its stack pointer 8 below a multiple of 16, where a return address would lie.
+    // At its entry a function's stack pointer is 8 below a multiple of 16, because of the return address.
     registers[libc::REG_RSP as usize] = value((stack.addr() & !15) - 8);
     true
 }
@@ -155,7 +154,7 @@ unsafe fn redirect(_: *mut c_void, _: Escape, _: *mut c_void, _: &CStr, _: *mut 
     false
 }
 
-/// A stack for the handler: the fiber's own may be what overflowed. Threads of Rust's have one already.
+/// A stack for the handler: the fiber's own may have overflowed. Threads of Rust already have one.
 struct HandlerStack(Option<Box<[u8]>>);
 
 const HANDLER_STACK_BYTES: usize = 64 << 10;

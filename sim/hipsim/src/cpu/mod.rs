@@ -12,17 +12,17 @@ use parking_lot::Mutex;
 use fault::Escape;
 pub(crate) use fault::install_handlers;
 
-/// A kernel's entry, as gpu_cpu.h's KERNEL defines it.
+/// A kernel's entry point, as the KERNEL macro of gpu_cpu.h defines it.
 type Entry = unsafe extern "C" fn(c_int, c_int, c_int, c_int, *const c_void, u32, *mut Room) -> c_long;
 
-/// The memory of a block's fibers, which the first launch makes and every later one of any object uses.
+/// The memory of a block's fibers. The first launch creates it; later launches of any object reuse it.
 #[repr(transparent)]
 struct Room(*mut c_void);
 
-// SAFETY: plain memory, which belongs to whoever has the value.
+// SAFETY: plain memory, which belongs to the owner of the value.
 unsafe impl Send for Room {}
 
-/// Rooms that no launch uses: as many as there were ever launches at once.
+/// Rooms that no launch uses: as many as there were ever concurrent launches.
 static ROOMS: Mutex<Vec<Room>> = Mutex::new(Vec::new());
 
 pub(crate) struct CpuObject {
@@ -37,12 +37,12 @@ unsafe impl Send for CpuObject {}
 // SAFETY: as above.
 unsafe impl Sync for CpuObject {}
 
-/// Every object that was loaded, by its bytes. None is closed again: that would free what the C library may be reading
-/// on other threads at that moment, when they come to thread-local variables for the first time (glibc bug 27111).
-/// Which modules share an object does not matter: it has no variables but those.
+/// All loaded objects, by their bytes. None is closed: that would free memory that the C library may be reading on
+/// other threads when they first access thread-local variables (glibc bug 27111). Modules can share an object, since it
+/// has no variables but thread-local ones.
 static OBJECTS: Mutex<BTreeMap<Box<[u8]>, &CpuObject>> = Mutex::new(BTreeMap::new());
 
-/// Loads an object, or finds the one of the same bytes.
+/// Loads an object, or finds the one with the same bytes.
 pub(crate) fn load(image: &[u8]) -> Result<&'static CpuObject, String> {
     let mut objects = OBJECTS.lock();
     if let Some(object) = objects.get(image) {
@@ -101,7 +101,7 @@ impl CpuObject {
         Some(CpuKernel { threads, argument_bytes, entry })
     }
 
-    /// Tells for each numbered block barrier of the source whether it was compiled.
+    /// Returns, for each numbered block barrier of the source, true if it was compiled.
     pub(crate) fn barriers(&self) -> Vec<bool> {
         let symbols = symbol(self.handle, c"cpu_barrier_sites").zip(symbol(self.handle, c"cpu_barrier_file"));
         let Some((sites, file)) = symbols else { return Vec::new() };
@@ -113,7 +113,7 @@ impl CpuObject {
         }
     }
 
-    /// Runs a kernel of this object to its end; the error is its own text.
+    /// Runs a kernel of this object to its end. An error is the kernel's own text.
     ///
     /// # Safety
     /// `arguments` holds the kernel's argument struct. What the kernel does with the pointers in it is not checked,

@@ -6,20 +6,20 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::OnceLock;
 
-/// The content of memory before anyone writes it, twice a byte pair: a NaN as f16, bf16, f32 and f64, and as an index
-/// far out of every range.
+/// The content of unwritten memory, for each pair of bytes: a NaN as f16, bf16, f32 and f64, and an index far out of
+/// range.
 pub(crate) const POISON: u16 = 0x7fff;
 
 const PAGE: usize = 4096;
-/// Inaccessible bytes on either side.
+/// Inaccessible bytes on each side.
 const FENCE: usize = 1 << 20;
-/// Poison comes from a file of this size that is mapped privately again and again: a page costs memory only once it is
+/// The poison comes from a file of this size, which is mapped privately many times: a page uses memory only once it is
 /// written.
 const CHUNK: usize = 16 << 20;
-/// Allocations are this much aligned, as hipMalloc's are.
+/// The alignment of allocations, as for hipMalloc.
 const ALIGNMENT: usize = 256;
 
-/// `bytes` bytes that end, up to the alignment, where an inaccessible page begins.
+/// `bytes` bytes that end, up to the alignment, at an inaccessible page.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut c_void,
@@ -65,14 +65,14 @@ impl Mapping {
         self.bytes as u64
     }
 
-    /// Makes every access a fault, and gives the memory back; only the addresses stay taken.
+    /// Makes every access a fault and releases the memory; only the addresses stay reserved.
     pub(crate) fn close(&mut self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: replaces this mapping by itself; its owner has given it up. Failing, it stays as it is, still mapped.
         unsafe { libc::mmap(self.base, self.reserved, libc::PROT_NONE, flags, -1, 0) };
     }
 
-    /// The first address outside the allocation but inside its accessible pages that was written to.
+    /// Returns the first written address outside the allocation but inside its accessible pages.
     pub(crate) fn written_outside(&self) -> Option<u64> {
         let end = self.start + self.bytes;
         let before = (self.start & !(PAGE - 1))..self.start;

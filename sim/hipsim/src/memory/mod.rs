@@ -1,4 +1,4 @@
-//! The memory of one device, or pinned memory of the host: which addresses are allocated, and what they hold.
+//! The memory of one device, or pinned memory of the host: its allocations and their content.
 
 mod mapping;
 
@@ -8,8 +8,8 @@ use mapping::Mapping;
 
 use crate::status::{Result, Status};
 
-/// Freed allocations whose addresses are kept inaccessible, so that a use after the free is a fault and not the
-/// memory of somebody else.
+/// Freed allocations whose addresses stay inaccessible, so that a use after free is a fault instead of an access to
+/// other memory.
 const QUARANTINE: usize = 64;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Memory {
         Ok(start)
     }
 
-    /// Frees the allocation that begins at `start`; the text describes a write outside it, if there was one.
+    /// Frees the allocation that begins at `start`. The text describes a write outside it, if there was one.
     pub(crate) fn free(&mut self, start: u64) -> Result<Option<String>> {
         let mut mapping = self.live.remove(&start).ok_or(Status::INVALID_VALUE)?;
         let damage = describe_damage(&mapping);
@@ -49,24 +49,24 @@ impl Memory {
         Ok(damage)
     }
 
-    /// Whether all of a range lies in one allocation.
+    /// True if a whole range lies in one allocation.
     pub(crate) fn contains(&self, address: u64, bytes: u64) -> bool {
         self.extent(address).is_some_and(|(_, end)| bytes <= end - address)
     }
 
-    /// First and last address of the allocation around `address`.
+    /// Returns the bounds of the allocation around `address`.
     pub(crate) fn extent(&self, address: u64) -> Option<(u64, u64)> {
         let (start, mapping) = self.live.range(..=address).next_back()?;
         let end = start + mapping.bytes();
         (address < end).then_some((*start, end))
     }
 
-    /// Whether an address lies in an allocation that was freed not long ago.
+    /// True if an address lies in a recently freed allocation.
     pub(crate) fn was_freed(&self, address: u64) -> bool {
         self.freed.iter().any(|mapping| address.wrapping_sub(mapping.start()) < mapping.bytes().max(1))
     }
 
-    /// Describes an address that was used by mistake.
+    /// Describes an invalid address.
     pub(crate) fn describe(&self, address: u64) -> String {
         if self.was_freed(address) {
             return format!("{address:#x} lies in an allocation that was freed");
@@ -80,7 +80,7 @@ impl Memory {
         format!("{address:#x} is below every allocation")
     }
 
-    /// The first write outside an allocation, if there was one. Simulated code cannot make it; compiled kernels can.
+    /// Returns the first write outside an allocation, if any. Simulated code cannot make one; compiled kernels can.
     pub(crate) fn damage(&self) -> Option<String> {
         self.live.values().find_map(describe_damage)
     }
@@ -97,9 +97,9 @@ impl Memory {
         self.capacity
     }
 
-    /// The bytes from `address` on.
+    /// Returns a pointer to the bytes from `address` on.
     ///
-    /// Callers read and write device memory only under the device's lock, as the one stream processor that there is.
+    /// Callers access device memory only under the device's lock, which makes them the single stream processor.
     fn pointer(&self, address: u64, bytes: usize) -> Result<*mut u8> {
         if self.contains(address, bytes as u64) {
             Ok(std::ptr::with_exposed_provenance_mut(address as usize))
@@ -147,10 +147,10 @@ fn describe_damage(mapping: &Mapping) -> Option<String> {
     Some(format!("a write outside an allocation of {} bytes, at its offset {offset}", mapping.bytes()))
 }
 
-/// The memory as simulated code sees it. Most accesses fall into the allocation of the one before.
+/// The memory as seen by simulated code. Most accesses are to the same allocation as the previous one.
 pub(crate) struct View<'a> {
     memory: &'a mut Memory,
-    /// First and last address of the page-locked memory that its arguments point into.
+    /// Bounds of the page-locked allocations that the arguments point into.
     pinned: Vec<(u64, u64)>,
     recent: (u64, u64),
 }
@@ -169,9 +169,9 @@ impl amdsim::Memory for View<'_> {
         }
         let (start, end) = self.recent;
         let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
-        // SAFETY: all of a live mapping, which nothing unmaps while this view borrows the memory; nobody else has a
-        // reference into it, and whoever copies to or from it does so with the memory borrowed. Of page-locked memory
-        // the program promised that it stays as it is until the kernel has run.
+        // SAFETY: all of a live mapping, which nothing unmaps while this view borrows the memory. Nobody else has a
+        // reference into it, and copies to or from it borrow the memory. For page-locked memory the program promised
+        // that it does not change until the kernel has run.
         let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, (end - start) as usize) };
         Some((start, bytes))
     }

@@ -1,4 +1,4 @@
-//! The exported functions, called as a program would, with their statuses checked.
+//! Calls the exported functions as a program would, and checks their statuses.
 #![allow(dead_code)] // each test file uses some of them
 #![allow(unsafe_code, clippy::missing_safety_doc, clippy::unwrap_used, clippy::expect_used)]
 
@@ -20,7 +20,7 @@ pub(crate) fn ok(status: Status) {
     assert_eq!(status, Status::SUCCESS);
 }
 
-/// A device of the list that the test file opens; each test has its own, since a fault stays.
+/// A device of the test file's list; each test has its own, since a fault stays.
 pub(crate) struct Gpu(pub i32);
 
 impl Gpu {
@@ -62,7 +62,7 @@ impl Gpu {
         unsafe { hipMemcpyDtoHAsync(to.as_mut_ptr().cast(), from, size_of_val(to), stream) }
     }
 
-    /// Reads values from the device once everything on the stream has run.
+    /// Reads values from the device after all operations on the stream have run.
     pub(crate) fn read<T: Clone + Default>(&self, from: u64, count: usize, stream: Handle) -> Vec<T> {
         let mut values = vec![T::default(); count];
         ok(self.download(&mut values, from, stream));
@@ -82,9 +82,9 @@ impl Gpu {
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().unwrap().to_owned()
     }
 
-    /// A function of tests/kernels/sample.hip, compiled for this device at run time.
+    /// Returns a function of tests/kernels/sample.hip, compiled for this device at run time.
     pub(crate) fn kernel(&self, name: &CStr, options: &[&str]) -> (Handle, Handle) {
-        // Kept: a module's image stays where it is as long as the module is loaded.
+        // Leaked: a module's image must stay in place while the module is loaded.
         let code = compile_sample(&self.arch(), options).unwrap().leak();
         let (mut module, mut function) = (null_mut(), null_mut());
         ok(unsafe { hipModuleLoadData(&mut module, code.as_ptr().cast()) });
@@ -129,7 +129,7 @@ pub(crate) fn source(path: &str) -> CString {
     CString::new(fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))).unwrap()
 }
 
-/// The code object of sample.hip through hiprtc, or the compiler's log; compiled once.
+/// Returns the code object of sample.hip from hiprtc, or the compiler's log; compiles only once.
 pub(crate) fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
     static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let key = format!("{arch} {options:?}");

@@ -1,4 +1,4 @@
-// Kernels that exercise the stand-in: one that needs its barriers, and some that are wrong on purpose.
+// Kernels that exercise the simulator: one that needs its barriers, and some that are faulty on purpose.
 #include "gpu.h"
 
 struct ScaleArgs {
@@ -8,8 +8,8 @@ struct ScaleArgs {
   float scale;
 };
 
-// out[k][r][c] = scale * x[r][c] / (k + sum of |x[r][:]|) for k = 0, 1: reductions over the waves of a block, of which
-// the second reuses the memory of the first.
+// out[k][r][c] = scale * x[r][c] / (k + sum of |x[r][:]|) for k = 0, 1: reductions over the waves of a block. The
+// second one reuses the memory of the first.
 KERNEL(256, normalize, ScaleArgs) {
   SHARED float partial[256 / WARP];
   const float* x = a.x + (u64)bid_x() * a.cols;
@@ -33,19 +33,19 @@ KERNEL(64, increment, ScaleArgs) {
   if (i < a.cols) a.out[i] = a.x[i] + 1.f;
 }
 
-// Writes elements beyond `cols`, up to the next multiple of 64.
+// Writes elements after `cols`, up to the next multiple of 64.
 KERNEL(64, overrun, ScaleArgs) {
   const u32 i = bid_x() * 64 + tid_x();
   if (i < (a.cols + 63) / 64 * 64) a.out[i] = a.scale;
 }
 
-// Half of the wave leaves before the other half exchanges values.
+// Half of the wave returns before the other half exchanges values.
 KERNEL(64, diverge, ScaleArgs) {
   if (tid_x() & 1) return;
   a.out[tid_x()] = warp_sum(1.f);
 }
 
-// Stores what shared memory holds before anyone wrote it, then writes it.
+// Stores the content of shared memory before anyone wrote it, then writes it.
 KERNEL(64, uninitialised, ScaleArgs) {
   SHARED float values[64];
   a.out[bid_x() * 64 + tid_x()] = values[tid_x()];

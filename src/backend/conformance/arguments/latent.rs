@@ -1,4 +1,4 @@
-//! Arguments of the ops of latent attention that contradict each other.
+//! Contradictory arguments of the ops for latent attention.
 
 use super::{LAYOUT, SCORING, TOKENS, judge, spec};
 use crate::Result;
@@ -24,10 +24,10 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
     let short_norm = vector(&mut loader, &random.values(SHAPE.rank / 2))?;
     let pairs = |kind, count| RopeSpec { kind, inv_freq: vec![1.0; count], magnitude: 1.0 };
     let rope = loader.upload_rope(&pairs(RopeKind::Norm, 64))?;
-    let halves = loader.upload_rope(&pairs(RopeKind::Neox, 64))?;
     let few_pairs = loader.upload_rope(&pairs(RopeKind::Norm, 32))?;
     let data = bytes_of(&random.values(2 * 128 * 128));
-    let of_heads = TensorView { name: "heads", ggml_type: GgmlType::F32, rows: 2 * 128, cols: 128, data: &data };
+    let of_heads =
+        TensorView { name: "heads", ggml_type: GgmlType::F32, rows: 2 * 128, cols: 128, data: &data, scales: &[] };
     let matrices = &loader.upload_heads(of_heads, 2, &mut |_| Ok(()))?;
     let (q, latent, angles) = (
         &loader.alloc_buffer(TOKENS, SHAPE.q_cols())?,
@@ -47,7 +47,7 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
     };
     let batch = Batch { groups: vec![slots], ..rows_batch((0..TOKENS as u32).collect()) };
 
-    // Each op with arguments that are right, and then with one that is not.
+    // Runs each op with valid arguments, then with one invalid argument at a time.
     macro_rules! refused {
         ($what:literal, $step:ident, $right:expr, $($wrong:expr),+ $(,)?) => {{
             backend.step(&batch, &mut |$step: &mut <L::Backend as Backend>::Step<'_>| $right)?;
@@ -102,12 +102,11 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
         step.rope_and_store_latent(rows!(queries: &mut small_out)),
         step.rope_and_store_latent(rows!(latent: small)),
         step.rope_and_store_latent(rows!(norm: &short_norm)),
-        step.rope_and_store_latent(rows!(rope: &halves)),
         step.rope_and_store_latent(rows!(rope: &few_pairs)),
         step.rope_and_store_latent(rows!(angles: small)),
         step.rope_and_store_latent(rows!(kv: &mut plain_kv)),
         step.rope_and_store_latent(rows!(shape: LatentShape { rank: 64, ..SHAPE })),
-        step.rope_and_store_latent(rows!(temperature: Some(Temperature { scale: 1.0, context: 0 }))),
+        step.rope_and_store_latent(rows!(temperature: Some(Temperature { scale: 1.0, context: 0, offset: 0 }))),
         step.rope_and_store_latent(rows!(group: 1)),
     );
     let layout = SHAPE.queries();
@@ -134,12 +133,12 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
         step.attention(attention!(qkv: small)),
         step.attention(attention!(layout: QkvLayout { gated: true, ..layout })),
         step.attention(attention!(layout: QkvLayout { has_kv: true, ..layout })),
-        step.attention(attention!(layout: QkvLayout { head_dim: 128, ..layout })),
+        step.attention(attention!(layout: QkvLayout { head_dim: 128, value_dim: 128, ..layout })),
         step.attention(attention!(out: &mut small_out)),
         step.attention(attention!(group: 1)),
     );
-    // Keys and values of their own have no place in such a cache.
-    let layout = QkvLayout { num_heads: 1, has_kv: true, ..layout };
+    // A latent cache has no place for separate keys and values.
+    let layout = QkvLayout { num_heads: 1, has_kv: true, value_dim: layout.head_dim, ..layout };
     let rotation = Rotation { norms: None, rope: &rope, angles, temperature: None };
     refused!(
         "rope_and_store_kv",

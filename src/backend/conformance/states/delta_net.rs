@@ -25,7 +25,7 @@ const fn case(heads: [usize; 2], sizes: [usize; 2], taps: usize, order: HeadOrde
 
 use HeadOrder::{Grouped, Tiled};
 
-/// Odd sizes, then heads in either order, then the sizes of models.
+/// Odd sizes, then both head orders, then the sizes of models.
 const CASES: [Case; 9] = [
     case([1, 1], [1, 1], 1, Tiled, &[5]),
     case([1, 1], [3, 5], 2, Tiled, &[1, 4]),
@@ -35,11 +35,11 @@ const CASES: [Case; 9] = [
     case([2, 6], [16, 16], 4, Grouped, &[40, 2, 9, 17]),
     case([5, 10], [64, 64], 4, Grouped, &[33, 6]),
     case([2, 4], [128, 128], 4, Tiled, &[50, 5, 26]),
-    // Chunks fill tiles of 64 tokens, begin and end within them.
+    // Sequences that fill 64-token tiles, and sequences that begin and end within them.
     case([1, 2], [128, 64], 4, Grouped, &[150, 3, 97, 130]),
 ];
 
-/// So large that no buffer is larger than it was asked for by as much as it is too small where it is another one.
+/// Large enough that rounding up a buffer's size cannot hide that it belongs to another shape.
 static REFUSED: Case = case([1, 1], [64, 64], 2, Tiled, &[40, 40]);
 
 pub(super) fn refused<L: Loader>(loader: L, tally: &mut Tally<'_>) -> Result<()> {
@@ -55,7 +55,7 @@ pub(super) fn refused<L: Loader>(loader: L, tally: &mut Tally<'_>) -> Result<()>
     check_refused(loader, &layer(), &others, tally)
 }
 
-/// The weights of a layer, and the projections of all tokens of some texts.
+/// The weights of a layer and the projections of all tokens of some texts.
 pub(super) struct DeltaNetLayer {
     shape: DeltaNetShape,
     texts: &'static [usize],
@@ -139,7 +139,7 @@ impl StateLayerCase for DeltaNetLayer {
 }
 
 impl DeltaNetLayer {
-    /// Output of a head for a token; `state` becomes the one behind it.
+    /// Returns the output of a head for a token, and advances `state` past the token.
     fn head(&self, head: usize, state: &mut [Vec<f64>], qkv: &[f64], row: &[f32]) -> Vec<f64> {
         let shape = self.shape;
         let of_key = shape.value_heads / shape.key_heads;
@@ -155,7 +155,7 @@ impl DeltaNetLayer {
         let k = unit(&qkv[(shape.key_heads + key_head) * shape.key_size..][..shape.key_size]);
         let v = &qkv[2 * shape.key_heads * shape.key_size + head * shape.value_size..][..shape.value_size];
         let gates = &row[shape.channels() + shape.value_heads * shape.value_size..];
-        // All of the first kind and then all of the second, or so for the heads of each key head.
+        // All gates of the first kind come first, then all of the second, either overall or per key head.
         let [first, second] = match shape.order {
             Tiled => [head, shape.value_heads + head],
             Grouped => {

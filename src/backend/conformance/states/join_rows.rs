@@ -1,4 +1,4 @@
-//! Rows beside those of the tokens before them.
+//! Rows joined with the rows of the tokens before them.
 
 use super::{Parts, Random, StateLayerCase, check_refused};
 use crate::Result;
@@ -8,7 +8,7 @@ use crate::backend::{Backend, JoinRows, Loader, Ops, StateLayerSpec};
 pub(super) struct Case {
     cols: usize,
     texts: &'static [usize],
-    /// Whether rows are joined with those before them, and not as they lie.
+    /// True if rows are joined with the rows before them, not with the rows of the same tokens.
     shifts: bool,
 }
 
@@ -16,7 +16,7 @@ const fn case(cols: usize, texts: &'static [usize]) -> Case {
     Case { cols, texts, shifts: true }
 }
 
-/// Odd sizes, then some about what a block of threads has, and rows as they lie.
+/// Odd sizes, then some around the size of a thread block, and rows joined without a shift.
 const CASES: [Case; 7] = [
     case(1, &[5]),
     case(3, &[1, 4]),
@@ -35,7 +35,7 @@ pub(super) fn refused<L: Loader>(loader: L, tally: &mut Tally<'_>) -> Result<()>
     check_refused(loader, &layer(), &others, tally)
 }
 
-/// Rows of all tokens of some texts, which are joined with themselves.
+/// The rows of all tokens of some texts, joined with themselves.
 pub(super) struct JoinedRows {
     cols: usize,
     texts: &'static [usize],

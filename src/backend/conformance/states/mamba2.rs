@@ -9,6 +9,7 @@ use crate::{Error, Result};
 pub(super) struct Case {
     shape: Mamba2Shape,
     bias: bool,
+    norm: bool,
     texts: &'static [usize],
 }
 
@@ -19,11 +20,11 @@ const fn case(
     bias: bool,
     texts: &'static [usize],
 ) -> Case {
-    Case { shape: Mamba2Shape { heads, head_size, groups, state_size, taps }, bias, texts }
+    Case { shape: Mamba2Shape { heads, head_size, groups, state_size, taps }, bias, norm: true, texts }
 }
 
 /// Odd sizes, then heads in one group and in several, then the sizes of models.
-const CASES: [Case; 8] = [
+const CASES: [Case; 11] = [
     case([1, 1], [1, 1], 1, true, &[5]),
     case([1, 1], [5, 3], 2, false, &[1, 4]),
     case([6, 2], [33, 17], 4, true, &[7, 2, 21]),
@@ -32,6 +33,9 @@ const CASES: [Case; 8] = [
     case([8, 4], [16, 32], 4, false, &[40, 2, 9, 17]),
     case([3, 1], [64, 128], 4, true, &[33, 6]),
     case([8, 2], [80, 128], 4, true, &[50, 5, 26]),
+    case([2, 1], [33, 200], 4, true, &[3, 12]),
+    case([3, 1], [64, 256], 4, true, &[33, 6]),
+    Case { norm: false, ..case([4, 2], [33, 17], 4, true, &[7, 2, 21]) },
 ];
 
 static REFUSED: Case = case([1, 1], [128, 64], 2, true, &[40, 40]);
@@ -42,14 +46,14 @@ pub(super) fn refused<L: Loader>(loader: L, tally: &mut Tally<'_>) -> Result<()>
         Mamba2Shape { taps: 3, ..REFUSED.shape },
         Mamba2Shape { heads: 2, ..REFUSED.shape },
         Mamba2Shape { groups: 2, ..REFUSED.shape },
-        Mamba2Shape { state_size: 200, ..REFUSED.shape },
+        Mamba2Shape { state_size: 300, ..REFUSED.shape },
         Mamba2Shape { head_size: 0, ..REFUSED.shape },
     ];
     let others = shapes.map(|shape| Mamba2Layer { shape, ..layer() });
     check_refused(loader, &layer(), &others, tally)
 }
 
-/// The weights of a layer, and the projections of all tokens of some texts.
+/// The weights of a layer and the projections of all tokens of some texts.
 pub(super) struct Mamba2Layer {
     shape: Mamba2Shape,
     texts: &'static [usize],
@@ -59,7 +63,7 @@ pub(super) struct Mamba2Layer {
     decay: Vec<f32>,
     step_bias: Vec<f32>,
     skip: Vec<f32>,
-    norm: Vec<f32>,
+    norm: Option<Vec<f32>>,
 }
 
 impl StateLayerCase for Mamba2Layer {
@@ -80,7 +84,7 @@ impl StateLayerCase for Mamba2Layer {
             decay: random.values(shape.heads).iter().map(|x| -(x + 1.0)).collect(),
             step_bias: random.values(shape.heads),
             skip: random.values(shape.heads),
-            norm: random.values(shape.inner_cols()),
+            norm: case.norm.then(|| random.values(shape.inner_cols())),
         }
     }
 
@@ -105,8 +109,8 @@ impl StateLayerCase for Mamba2Layer {
     }
 
     fn vectors(&self) -> Vec<&[f32]> {
-        let all: [&[f32]; 5] = [&self.taps, &self.decay, &self.step_bias, &self.skip, &self.norm];
-        all.into_iter().chain(self.taps_bias.as_deref()).collect()
+        let all: [&[f32]; 4] = [&self.taps, &self.decay, &self.step_bias, &self.skip];
+        all.into_iter().chain(self.taps_bias.as_deref()).chain(self.norm.as_deref()).collect()
     }
 
     fn reference(&self, rows: &[&[f32]]) -> Vec<f64> {
@@ -134,7 +138,11 @@ impl StateLayerCase for Mamba2Layer {
                 }
             }
             y.iter_mut().zip(*row).for_each(|(y, &z)| *y *= silu(f64::from(z)));
-            for (group, weight) in y.chunks(inner / groups).zip(self.norm.chunks(inner / groups)) {
+            let Some(norm) = &self.norm else {
+                out.extend(y);
+                continue;
+            };
+            for (group, weight) in y.chunks(inner / groups).zip(norm.chunks(inner / groups)) {
                 out.extend(HostNorm { kind: NormKind::Rms, weight, bias: None, eps: EPS }.of(group));
             }
         }
@@ -143,10 +151,16 @@ impl StateLayerCase for Mamba2Layer {
 
     fn run<B: Backend>(&self, step: &mut B::Step<'_>, parts: Parts<'_, B>) -> Result<()> {
         let Parts { x, vectors, state, convolved, out } = parts;
-        let [taps, decay, step_bias, skip, norm, biases @ ..] = vectors else {
+        let [taps, decay, step_bias, skip, others @ ..] = vectors else {
             return Err(Error::internal("not the vectors that were made"));
         };
-        let weights = Mamba2Weights { taps, taps_bias: biases.first(), decay, step_bias, skip, norm };
+        let (taps_bias, norm) = match (&self.taps_bias, &self.norm) {
+            (None, None) => (None, None),
+            (Some(_), None) => (others.first(), None),
+            (None, Some(_)) => (None, others.first()),
+            (Some(_), Some(_)) => (others.first(), others.get(1)),
+        };
+        let weights = Mamba2Weights { taps, taps_bias, decay, step_bias, skip, norm };
         step.mamba2(Mamba2 { x, shape: self.shape, weights, eps: EPS, state, convolved, out })
     }
 }

@@ -14,7 +14,7 @@ const fn case(channels: usize, taps: usize, texts: &'static [usize]) -> Case {
     Case { shape: ShortConvolutionShape { channels, taps }, texts }
 }
 
-/// Odd sizes, then one that is more than a block of threads has.
+/// Odd sizes, then one larger than a thread block.
 const CASES: [Case; 6] = [
     case(1, 1, &[5]),
     case(3, 2, &[1, 4]),
@@ -37,7 +37,7 @@ pub(super) fn refused<L: Loader>(loader: L, tally: &mut Tally<'_>) -> Result<()>
     check_refused(loader, &layer(), &others, tally)
 }
 
-/// The weights of a layer, and the projections of all tokens of some texts.
+/// The weights of a layer and the projections of all tokens of some texts.
 pub(super) struct ShortConvolutionLayer {
     shape: ShortConvolutionShape,
     texts: &'static [usize],

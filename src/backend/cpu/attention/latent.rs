@@ -1,11 +1,11 @@
-//! q · K over latent rows, which lie as V does: the 16 lanes of a vector are 16 elements of a key.
+//! q · K over latent rows. They have V's layout: the 16 lanes of a vector are 16 elements of a key.
 
 use super::{Scores, TILE, Tile};
 use crate::backend::cpu::kv::KvElement;
 use crate::backend::cpu::simd::{LANES, Simd};
 
-/// `scores[row][tile][key] = Σ_d q[row][d] · k[tile][key][d]`: lane by lane with d in increasing order, then over the
-/// lanes.
+/// `scores[row][tile][key] = Σ_d q[row][d] · k[tile][key][d]`: each lane sums its d in increasing order, then the lanes
+/// are added.
 #[inline(always)]
 pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[Tile<'_, E>], scores: &mut Scores) {
     let mut row = 0;
@@ -21,7 +21,7 @@ pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[Tile<'_, E>
 /// Keys that are computed together, so that a vector of q is read once for them.
 const KEYS: usize = 4;
 
-/// `R` rows at a time; returns `R`.
+/// Computes `R` rows at a time and returns `R`.
 #[inline(always)]
 fn of_rows<'a, S: Simd, E: KvElement, const R: usize>(
     s: S,
@@ -32,7 +32,7 @@ fn of_rows<'a, S: Simd, E: KvElement, const R: usize>(
 ) -> usize {
     let q: [&[f32]; R] = std::array::from_fn(|r| q[row + r]);
     let dim = q[0].len();
-    // Slices cut to one length, so that the compiler checks bounds once.
+    // All slices get the same length, so the compiler checks bounds once.
     let whole = dim / LANES;
     let (q_vectors, q_tail) = (q.map(|q| &q.as_chunks::<LANES>().0[..whole]), q.map(|q| &q[whole * LANES..dim]));
     for (tile, Tile { elements, next }) in k.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The two register-tiled products of attention: q · K and weights · V, over one chunk of keys.
+//! The two register-tiled products of attention over one chunk of keys: q · K and weights · V.
 //!
-//! Tile shapes follow the number of registers; they never change the order in which one score or one output element is
+//! Tile shapes follow the number of registers. They never change the order in which a score or an output element is
 //! accumulated.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::{CHUNK_TILES, Scores, TILE, Tile};
 use crate::backend::cpu::kv::KvElement;
 use crate::backend::cpu::simd::{LANES, Simd};
 
-/// `scores[row][tile][lane] = Σ_d q[row][d] · k[tile][d][lane]`, d in increasing order.
+/// `scores[row][tile][lane] = Σ_d q[row][d] · k[tile][d][lane]`, with d in increasing order.
 #[inline(always)]
 pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[Tile<'_, E>], scores: &mut Scores) {
     let mut row = 0;
@@ -32,7 +32,7 @@ pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[Tile<'_, E>
     }
 }
 
-/// `R` rows by `T` tiles at a time; returns `R`.
+/// Computes `R` rows by `T` tiles at a time and returns `R`.
 #[inline(always)]
 fn scores_of_rows<S: Simd, E: KvElement, const R: usize, const T: usize>(
     s: S,
@@ -62,7 +62,7 @@ fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     scores: &mut Scores,
 ) {
     let head_dim = q[0].len();
-    // Slices cut to one length, so that the compiler checks bounds once.
+    // All slices get the same length, so the compiler checks bounds once.
     let q = q.map(|q| &q[..head_dim]);
     let vectors = |k| <[E]>::as_chunks::<LANES>(k).0;
     let next: [&[[E; LANES]]; T] = std::array::from_fn(|t| &vectors(k[t].next)[..head_dim]);
@@ -88,8 +88,8 @@ fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     }
 }
 
-/// `out[row] += Σ_key weights[row][key] · v[key]`, a key having `stride` elements, over the row's `keys`, in increasing
-/// order.
+/// `out[row] += Σ_key weights[row][key] · v[key]` over the row's `keys` in increasing order. A key has `stride`
+/// elements.
 #[inline(always)]
 pub(super) fn weighted_sums<S: Simd, E: KvElement>(
     s: S,
@@ -124,7 +124,8 @@ struct WeightedSums<'a, E> {
 }
 
 impl<E: KvElement> WeightedSums<'_, E> {
-    /// `R` rows by `C` vectors of the head at a time; returns `R`. Keys that all rows attend to are read once for all.
+    /// Computes `R` rows by `C` vectors of the head at a time and returns `R`. Keys that all rows attend to are read
+    /// once.
     #[inline(always)]
     fn rows<S: Simd, const R: usize, const C: usize>(
         &self,
@@ -172,7 +173,7 @@ impl<E: KvElement> WeightedSums<'_, E> {
         }
     }
 
-    /// `C` vectors of the head from `column`. Every loop over `R` or `C` unrolls, so that `sums` is in registers.
+    /// Adds to `C` vectors of the head from `column`. Loops over `R` and `C` unroll, so `sums` stays in registers.
     #[inline(always)]
     fn add_columns<S: Simd, const R: usize, const C: usize>(
         &self,
@@ -219,7 +220,7 @@ impl<E: KvElement> WeightedSums<'_, E> {
         }
     }
 
-    /// The last elements of a head whose length is no multiple of 16.
+    /// Adds to the last elements of a head whose length is not a multiple of 16.
     #[inline(always)]
     fn add_tail<S: Simd, const R: usize>(
         &self,

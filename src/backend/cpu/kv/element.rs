@@ -1,5 +1,5 @@
-//! The element types of the KV cache. Kernels compute in f32 and are generic over what they read.
-#![allow(unsafe_code)] // A pool borrowed exclusively is given to the threads as atomics.
+//! The element types of the KV cache. Kernels are generic over the stored type and compute in f32.
+#![allow(unsafe_code)] // An exclusively borrowed pool is given to the threads as atomics.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI8, AtomicU16, AtomicU32, Ordering};
@@ -9,20 +9,20 @@ use half::f16;
 use crate::backend::cpu::simd::{LANES, Simd};
 use crate::backend::cpu::storage::Element;
 
-/// The largest whole number that an i8 has of either sign: a head's largest element becomes this.
+/// The largest i8 whose negative is an i8 too. A head's largest element becomes this.
 pub(super) const LEVELS: f32 = 127.0;
 
-/// An element type that K and V are stored in.
+/// An element type of stored K and V.
 pub(in super::super) trait KvElement: Element + Debug + Send + Sync {
     /// An atomic of the same size and bits, which several threads may write.
     type Atomic: Sync + Debug;
-    /// Whether the elements of a token's head have a scale, which makes them values.
+    /// True if each head of a token has a scale that its elements are multiplied by.
     const HAS_SCALES: bool;
 
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V;
-    /// Loads up to 16 elements; the lanes behind them are zero.
+    /// Loads up to 16 elements; the remaining lanes are zero.
     fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V;
-    /// Rounds to the nearest value that can be stored, ties to even.
+    /// Rounds to the nearest storable value, ties to even.
     fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES];
     fn store(self, at: &Self::Atomic);
     fn as_atomic(x: &mut [Self]) -> &[Self::Atomic];
@@ -49,7 +49,7 @@ impl KvElement for f16 {
         at.store(self.to_bits(), Ordering::Relaxed);
     }
     fn as_atomic(x: &mut [Self]) -> &[AtomicU16] {
-        // SAFETY: f16 is a transparent u16 and AtomicU16 has its size and alignment; the exclusive borrow is given up
+        // SAFETY: f16 is a transparent u16, and AtomicU16 has its size and alignment. The exclusive borrow is given up
         // for the shared one.
         unsafe { &*(std::ptr::from_mut(x) as *const [AtomicU16]) }
     }
@@ -78,7 +78,7 @@ impl KvElement for f32 {
         at.store(self.to_bits(), Ordering::Relaxed);
     }
     fn as_atomic(x: &mut [Self]) -> &[AtomicU32] {
-        // SAFETY: AtomicU32 has the size and alignment of f32, and any bits are an f32; the exclusive borrow is given
+        // SAFETY: AtomicU32 has the size and alignment of f32, and any bits are an f32. The exclusive borrow is given
         // up for the shared one.
         unsafe { &*(std::ptr::from_mut(x) as *const [AtomicU32]) }
     }
@@ -98,7 +98,7 @@ impl KvElement for i8 {
         lanes[..x.len()].copy_from_slice(x);
         s.load_i8(&lanes)
     }
-    /// NaN, whose head has a scale of NaN, becomes the lowest level.
+    /// NaN becomes the lowest level; the scale of its head is NaN.
     #[inline(always)]
     fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES] {
         s.to_i8(s.min(s.max(v, s.splat(-LEVELS)), s.splat(LEVELS)))
@@ -108,7 +108,7 @@ impl KvElement for i8 {
         at.store(self, Ordering::Relaxed);
     }
     fn as_atomic(x: &mut [Self]) -> &[AtomicI8] {
-        // SAFETY: AtomicI8 has the size and alignment of i8; the exclusive borrow is given up for the shared one.
+        // SAFETY: AtomicI8 has the size and alignment of i8. The exclusive borrow is given up for the shared one.
         unsafe { &*(std::ptr::from_mut(x) as *const [AtomicI8]) }
     }
 }

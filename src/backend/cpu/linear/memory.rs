@@ -1,4 +1,4 @@
-//! Memory of matrices and scratch.
+//! Memory for matrices and scratch.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use memmap2::{MmapMut, MmapRaw};
 use crate::backend::host_memory::HostMemory;
 use crate::{Error, Result};
 
-/// Size of a huge page on x86-64. A matrix is streamed from end to end at every step, and pages of 4 KiB cost address
+/// Size of a huge page on x86-64. Every step streams whole matrices, and 4 KiB pages would cost many address
 /// translations.
 const HUGE: usize = 2 << 20;
 
-/// Bytes of a mapping that matrices share: many, so that the page that is begun at its end is little of it.
+/// Bytes of a mapping that matrices share. It is large, so the unused end of its last page matters little.
 const SHARED: usize = 256 << 20;
 
-/// Zeroed, page-aligned memory of at least one byte, in huge pages where the system gives them.
+/// Maps zeroed, page-aligned memory of at least one byte, in huge pages if the system provides them.
 ///
 /// # Errors
 /// `Error::OutOfMemory`.
@@ -29,22 +29,22 @@ pub(super) fn map(bytes: usize, what: &str) -> Result<MmapMut> {
     let memory = MmapMut::map_anon(bytes.max(1)).map_err(out_of_memory)?;
     #[cfg(target_os = "linux")]
     if bytes >= HUGE {
-        // Advice that a system without huge pages may refuse.
+        // A system without huge pages may refuse the advice.
         let _refused = memory.advise(memmap2::Advice::HugePage);
     }
     Ok(memory)
 }
 
-/// Memory for the weights of a model. Matrices lie one behind the other in few mappings, since one that has a mapping
-/// of its own ends in small pages, and one that is smaller than a huge page has no others.
+/// Memory for the weights of a model. Matrices share a few mappings. In its own mapping a matrix would end in small
+/// pages, and one smaller than a huge page would have only small pages.
 #[derive(Debug, Default)]
 pub struct WeightMemory {
     current: Option<Arc<MmapRaw>>,
-    /// Bytes at which the current mapping's free part begins.
+    /// The offset of the current mapping's free part.
     used: usize,
 }
 
-/// The bytes of one matrix, nobody else's, in a mapping that lives as long as its last matrix.
+/// The bytes of one matrix, which it owns, in a mapping that lives as long as its last matrix.
 #[derive(Debug)]
 pub(super) struct WeightBytes {
     mapping: Arc<MmapRaw>,
@@ -53,7 +53,7 @@ pub(super) struct WeightBytes {
 }
 
 impl WeightMemory {
-    /// Takes `bytes`, which are zero, from an address that is a multiple of 64.
+    /// Returns `bytes` zeroed bytes from an address that is a multiple of 64.
     ///
     /// # Errors
     /// `Error::OutOfMemory`.
@@ -61,7 +61,7 @@ impl WeightMemory {
         let (mapping, start) = match &self.current {
             Some(mapping) if bytes <= mapping.len() - self.used => (Arc::clone(mapping), self.used),
             _ => {
-                // Up to a huge page is left out in front, so that the rest begins with one.
+                // The rest of a huge page is skipped in front, so matrices begin on a huge page.
                 let mapping = MmapRaw::from(map(bytes.max(SHARED).saturating_add(HUGE), "a weight matrix")?);
                 let start = mapping.as_ptr().align_offset(HUGE);
                 (Arc::clone(self.current.insert(Arc::new(mapping))), start)
@@ -76,14 +76,14 @@ impl Deref for WeightBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `take` gave these bytes of the mapping to this value alone, which is borrowed.
+        // SAFETY: `take` gave these bytes of the mapping only to this value, which is borrowed.
         unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(self.start), self.len) }
     }
 }
 
 impl DerefMut for WeightBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and it is borrowed mutably.
+        // SAFETY: as in `deref`, but borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.as_mut_ptr().add(self.start), self.len) }
     }
 }

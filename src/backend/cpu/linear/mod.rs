@@ -1,20 +1,14 @@
-//! `linear`: matrices in the file's quantisation times f32 activations.
+//! `linear`: matrices in the file's quantization times f32 activations.
 //!
-//! A vector lane is an output row: weights are permuted at load time into tiles of 16 rows, and every micro-kernel call
-//! multiplies one tile with a group of up to 16 activation rows. Each output is therefore accumulated by one lane, with
-//! `k` rising, whatever the number of rows: batch invariance is bitwise and needs no care elsewhere. Block formats meet
-//! activations quantised to 8 bits (`q8`); F32, F16 and BF16 weights meet them as they are.
+//! A vector lane is an output row. At load, weights are permuted into tiles of 16 rows. Every micro-kernel call
+//! multiplies one tile with a group of up to 16 activation rows. One lane thus accumulates each output in the order of
+//! `k` for any number of rows, which makes batch invariance bitwise.
+//!
+//! Block formats use activations quantized to 8 bits (`Q8Block`). F32, F16 and BF16 weights use f32 activations.
 #![allow(unsafe_code)] // micro-kernels take raw pointers
 
-mod by_type;
-mod codebooks;
-mod formats;
-mod kernels;
-mod lanes;
-mod layout;
 mod memory;
 mod part;
-mod q8;
 mod scratch;
 
 #[cfg(test)]
@@ -27,29 +21,27 @@ use std::cell::RefCell;
 
 use super::pool::ThreadPool;
 use super::simd::Isa;
+use super::simd::linear::{BLOCK, GROUP, Line, TILE, TileArgs, padded_group, prefetches_near};
 use super::split::Split;
 use crate::backend::{LinearPart, Progress};
 use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
-use kernels::{Line, TileArgs, prefetches_near};
-use layout::TILE;
 use memory::WeightBytes;
 use part::{Part, Storage};
-use q8::{BLOCK, GROUP, padded_group};
 use scratch::Inputs;
 
-/// Chunks per thread, so that a thread that loses its core delays the others little.
+/// Chunks per thread. With several, a thread that loses its core delays the others only a little.
 const CHUNKS_PER_THREAD: usize = 8;
 
-/// Bytes between two reports of progress: some milliseconds of work.
+/// Bytes between two progress reports, a few milliseconds of work.
 const REPORT_BYTES: usize = 4 << 20;
 
 thread_local! {
-    /// Codes of a tile, while several groups of rows are multiplied with them.
+    /// The codes of a tile while several groups of rows are multiplied with them.
     static CODES_OF_TILE: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether a product replaces the value that the output held or is added to it.
+/// The use of a product: it replaces the contents of the output or is added to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     Assign,
@@ -65,16 +57,16 @@ pub struct PackedMatrix {
     num_tiles: usize,
     parts: Vec<Part>,
     memory: WeightBytes,
-    /// Biases of the parts that have them, each part's padded to whole tiles.
+    /// Biases of the parts that have them, padded to whole tiles per part.
     bias: Vec<f32>,
 }
 
-/// Layout of a stack in memory, before that is taken.
+/// The layout of a stack in memory, before the allocation.
 struct Plan {
     parts: Vec<Part>,
     cols: usize,
     bytes: usize,
-    /// Number of biases of all parts that have them, each part's padded to whole tiles.
+    /// The number of biases of all parts that have them, padded to whole tiles per part.
     num_biases: usize,
 }
 
@@ -105,11 +97,11 @@ impl Plan {
 }
 
 impl PackedMatrix {
-    /// Repacks the parts for the kernels of `isa` (a permutation of the file's bytes, so `bytes() ≈` the file's).
+    /// Packs the parts for the kernels of `isa`. This permutes the file's bytes, so `bytes()` is about their number.
     ///
     /// # Errors
-    /// `OutOfMemory`; `Internal` when there is no part, the parts' `cols` differ, a view's bytes do not fit its shape,
-    /// or a type cannot be decoded; the errors of `progress`.
+    /// `OutOfMemory`. `Internal` if there is no part, the parts' `cols` differ, a view's bytes do not fit its shape, or
+    /// a type cannot be decoded. Errors of `progress`.
     pub fn pack(
         isa: Isa,
         views: &[LinearPart<'_>],
@@ -120,6 +112,7 @@ impl PackedMatrix {
         let Plan { parts, cols, bytes, num_biases } = Plan::new(isa, views)?;
         let mut bias = vec![0.0; num_biases];
         for (part, view) in parts.iter().zip(views) {
+            part.check_data(&view.weight)?;
             if let (Some(at), Some(tensor)) = (part.bias, &view.bias) {
                 quant::dequantize(tensor.ggml_type, tensor.data, &mut bias[at..at + part.rows])?;
             }
@@ -133,7 +126,7 @@ impl PackedMatrix {
                 let count = tiles_per_report.min(part.num_tiles() - first);
                 pool.run(count, &|index| {
                     let tile = first + index;
-                    // SAFETY: each tile is one chunk, tiles do not overlap.
+                    // SAFETY: each tile is one chunk, and tiles do not overlap.
                     let out = unsafe { out.part(tile * part.tile_bytes..(tile + 1) * part.tile_bytes) };
                     part.pack_tile(data, tile, out);
                 });
@@ -145,7 +138,7 @@ impl PackedMatrix {
         Ok(Self { isa, rows, cols, num_tiles, parts, memory, bias })
     }
 
-    /// Bytes that the matrix will hold (`bytes`) once `pack` has made it.
+    /// Returns the bytes that the matrix will hold after `pack`.
     ///
     /// # Errors
     /// `Internal`, as for `pack`.
@@ -154,30 +147,30 @@ impl PackedMatrix {
         Ok((bytes + num_biases * size_of::<f32>()) as u64)
     }
 
-    /// Outputs over all parts.
+    /// Returns the outputs of all parts.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs.
+    /// Returns the inputs.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
         (self.memory.len() + self.bias.len() * size_of::<f32>()) as u64
     }
 
-    /// `(tensor type, kernel name)` of each part, for `doctor`.
+    /// Returns `(tensor type, kernel name)` of each part, for `doctor`.
     pub fn kernels(&self) -> Vec<(GgmlType, &'static str)> {
         self.parts.iter().map(|p| (p.ggml_type, self.isa.name())).collect()
     }
 
-    /// Decodes one row (embedding lookup) into `out` (`cols()` values), exactly as `quant::dequantize` would.
+    /// Decodes one row (embedding lookup) into `out`, `[cols()]`, exactly as `quant::dequantize` does.
     ///
     /// # Panics
-    /// When `row` is not below `rows()` or `out` is not of `cols()`.
+    /// If `row` is not below `rows()`, or `out` does not have `cols()` elements.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.cols);
         if let Some(part) = self.parts.iter().rev().find(|p| p.first_row <= row) {
@@ -190,10 +183,11 @@ impl PackedMatrix {
         &self.memory[part.offset + index * part.tile_bytes..][..part.tile_bytes]
     }
 
-    /// `out[r * rows() + o] = Σ_c W[o][c] · x[r * cols() + c] (+ bias[o])` for `r < num_rows`, or `+=` of it.
+    /// Computes `out[r * rows() + o] = Σ_c W[o][c] · x[r * cols() + c] (+ bias[o])` for `r < num_rows`, or `+=` with
+    /// `Store::Add`.
     ///
     /// # Panics
-    /// When `x` or `out` is too short, or `scratch` was made for fewer columns.
+    /// If `x` or `out` is too short, or `scratch` was allocated for fewer columns.
     pub fn multiply(
         &self,
         x: &[f32],
@@ -209,12 +203,11 @@ impl PackedMatrix {
         self.multiply_inputs(inputs, out, [stride, stride], store, scratch, pool);
     }
 
-    /// Multiplies each part of the stack, which is a head's, with inputs of its own: `x` has in each row `x_head`
-    /// columns for each head, of which the part takes the first, and `out` `out_head` columns, of which it gives the
-    /// first.
+    /// Multiplies each part of the stack, which belongs to one head, with the head's own inputs. Heads have `x_head`
+    /// columns in a row of `x` and `out_head` in a row of `out`. A part reads and writes the first columns of its head.
     ///
     /// # Panics
-    /// When `x` or `out` is too short, or `scratch` was made for fewer columns than the inputs of all heads.
+    /// If `x` or `out` is too short, or `scratch` was allocated for fewer columns than the inputs of all heads.
     pub fn multiply_heads(
         &self,
         (x, x_head): (&[f32], usize),
@@ -230,8 +223,7 @@ impl PackedMatrix {
         self.multiply_inputs(inputs, out, [out_stride, out_head], Store::Assign, scratch, pool);
     }
 
-    /// Multiplies in passes, for all of whose rows the scratch has room. The strides of `out` are those of rows and of
-    /// heads.
+    /// Multiplies in passes of as many rows as the scratch holds. The strides of `out` are those of rows and of heads.
     fn multiply_inputs(
         &self,
         inputs: Inputs<'_>,
@@ -256,8 +248,8 @@ impl PackedMatrix {
         }
     }
 
-    /// Multiplies the rows of one pass, whose activations are prepared in `scratch`. Chunks are runs of tiles, and,
-    /// where there are too few tiles for the threads, of groups of rows too.
+    /// Multiplies the rows of one pass. Their activations are already in `scratch`. A chunk is a range of tiles, and
+    /// also a range of row groups if there are too few tiles for the threads.
     fn multiply_pass(&self, inputs: Inputs<'_>, outputs: Outputs<'_>, scratch: &LinearScratch, pool: &ThreadPool) {
         let num_groups = inputs.groups_of_head();
         let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
@@ -277,7 +269,7 @@ impl PackedMatrix {
         });
     }
 
-    /// Multiplies one tile of the stack with some groups of rows.
+    /// Multiplies one tile of the stack with a range of row groups.
     fn multiply_tile(
         &self,
         mut tile: usize,
@@ -295,7 +287,7 @@ impl PackedMatrix {
             return;
         };
         let Outputs { out, stride, head_stride, store } = outputs;
-        // All parts of a stack of one head have the same inputs.
+        // All parts of a stack with one head share their inputs.
         let (head, first_row) = if inputs.heads == 1 { (0, part.first_row) } else { (index, index * head_stride) };
         let memory = self.tile(part, tile);
         let lanes = TILE.min(part.rows - tile * TILE);
@@ -306,7 +298,7 @@ impl PackedMatrix {
             Storage::Floats(_, kernels) => (self.cols, kernels),
         };
         let codes = if groups.len() > 1 {
-            // SAFETY: `isa` is this machine's, and the tile is packed for these kernels.
+            // SAFETY: `isa` belongs to this machine, and the tile is packed for these kernels.
             unsafe { kernels.make_codes(memory, steps, lines) }
         } else {
             std::ptr::null()
@@ -330,22 +322,23 @@ impl PackedMatrix {
                 out_stride: stride,
                 add: store == Store::Add,
                 lanes,
+                scale: part.scale,
                 bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
                 near: prefetches_near(),
             };
-            // SAFETY: `isa` is this machine's. The tile holds `steps` steps of 16 rows, the scratch `steps` steps of
-            // `group` rows (prepared by `multiply_inputs`), the bias 16 values. `rows` rows of `out`, `out_stride`
-            // apart, have room for `lanes` outputs from here, and no other chunk writes them.
+            // SAFETY: `isa` belongs to this machine. The tile holds `steps` steps of 16 rows, the scratch `steps` steps
+            // of `group` rows (prepared by `multiply_inputs`), and the bias 16 values. `rows` rows of `out`,
+            // `out_stride` apart, have room for `lanes` outputs from here, and no other chunk writes them.
             unsafe { kernels.for_group(group)(&args) };
         }
     }
 }
 
-/// Where products go.
+/// The destination of products.
 #[derive(Clone, Copy)]
 struct Outputs<'a> {
     out: &'a Split<'a, f32>,
-    /// Columns from one row to the next, and from one head's outputs to the next one's.
+    /// Distance in columns between rows, and between the outputs of heads.
     stride: usize,
     head_stride: usize,
     store: Store,

@@ -1,18 +1,17 @@
-//! One matrix of a stack: how its rows lie in memory, packing, and reading a row back.
+//! One matrix of a stack: the layout of its rows in memory, packing, and reading a row back.
 
-use super::kernels::{KernelSet, element_bytes, kernels};
-use super::layout::{Layout, MAX_BLOCK_BYTES, TILE};
 use crate::backend::cpu::simd::Isa;
+use crate::backend::cpu::simd::linear::{KernelSet, Layout, MAX_BLOCK_BYTES, TILE, element_bytes, kernels};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// How a tile of 16 rows lies in memory.
+/// The layout of a tile of 16 rows in memory.
 #[derive(Debug, Clone)]
 pub(super) enum Storage {
-    /// Code planes and side bytes, see `layout`.
+    /// Code planes and side bytes; see `Layout`.
     Blocks(Layout, KernelSet),
-    /// Elements column by column, 16 rows side by side.
+    /// Elements column by column, with 16 rows adjacent.
     Floats(usize, KernelSet),
 }
 
@@ -21,30 +20,29 @@ pub(super) struct Part {
     pub ggml_type: GgmlType,
     pub rows: usize,
     pub cols: usize,
-    /// First of the part's outputs in a row of the stack.
+    /// Factor of the blocks' values.
+    pub scale: f32,
+    /// The first of the part's outputs in a row of the stack.
     pub first_row: usize,
     pub storage: Storage,
     /// Bytes per tile of 16 rows, a multiple of 64.
     pub tile_bytes: usize,
-    /// Byte at which the part's tiles begin in the stack's memory.
+    /// The offset of the part's tiles in the stack's memory.
     pub offset: usize,
-    /// Index at which the part's biases, padded to whole tiles, begin among the stack's.
+    /// The index of the part's biases, padded to whole tiles, among the stack's biases.
     pub bias: Option<usize>,
 }
 
 impl Part {
+    /// Lays out a matrix by its shape; its bytes may be absent.
+    ///
     /// # Errors
-    /// `Error::Internal` when the view's sizes contradict each other or its type cannot be decoded.
+    /// `Error::Internal` if the shape is no whole number of blocks, or the type cannot be decoded.
     pub(super) fn new(isa: Isa, view: &TensorView<'_>, first_row: usize, offset: usize) -> Result<Self> {
-        let TensorView { name, ggml_type, rows, cols, data } = *view;
-        let row_bytes = ggml_type.row_bytes(cols).filter(|&b| b > 0 && rows > 0);
-        let expected = row_bytes.and_then(|b| b.checked_mul(rows));
-        let (Some(row_bytes), true) = (row_bytes, expected == Some(data.len())) else {
-            return Err(Error::internal(format!(
-                "matrix {name}: {} bytes for {rows} rows of {cols} {}",
-                data.len(),
-                ggml_type.name()
-            )));
+        let TensorView { name, ggml_type, rows, cols, .. } = *view;
+        let row_bytes = ggml_type.row_bytes(cols).filter(|&b| b > 0 && rows > 0 && b.checked_mul(rows).is_some());
+        let Some(row_bytes) = row_bytes else {
+            return Err(Error::internal(format!("matrix {name} has {rows} rows of {cols} {}", ggml_type.name())));
         };
         let storage = match (kernels(isa, ggml_type), Layout::of(ggml_type), element_bytes(ggml_type)) {
             (Some(kernels), Some(layout), _) => Storage::Blocks(layout, kernels),
@@ -55,7 +53,18 @@ impl Part {
             Storage::Blocks(layout, _) => layout.tile_bytes(cols),
             Storage::Floats(..) => (TILE * row_bytes).next_multiple_of(64),
         };
-        Ok(Self { ggml_type, rows, cols, first_row, storage, tile_bytes, offset, bias: None })
+        Ok(Self { ggml_type, rows, cols, scale: view.scale(), first_row, storage, tile_bytes, offset, bias: None })
+    }
+
+    /// # Errors
+    /// `Error::Internal` if the view's bytes do not fit its shape.
+    pub(super) fn check_data(&self, view: &TensorView<'_>) -> Result<()> {
+        let (got, expected) = (view.data.len(), self.rows * self.row_bytes());
+        if got != expected {
+            let problem = format!("matrix {}: {got} bytes, expected {expected}", view.name);
+            return Err(Error::internal(problem));
+        }
+        Ok(())
     }
 
     pub(super) fn num_tiles(&self) -> usize {
@@ -70,12 +79,12 @@ impl Part {
         self.cols / self.ggml_type.block_elements() * self.ggml_type.block_bytes()
     }
 
-    /// The GGUF rows of tile `index` in `data`.
+    /// Returns the GGUF rows of tile `index` in `data`.
     fn tile_rows<'d>(&self, data: &'d [u8], index: usize) -> impl Iterator<Item = &'d [u8]> {
         data.chunks_exact(self.row_bytes()).skip(index * TILE).take(TILE)
     }
 
-    /// Permutes the rows of tile `index` of the GGUF matrix `data` into `tile`, which is zero.
+    /// Permutes the rows of tile `index` of the GGUF matrix `data` into `tile`, which must be zero.
     pub(super) fn pack_tile(&self, data: &[u8], index: usize, tile: &mut [u8]) {
         for (row, data) in self.tile_rows(data, index).enumerate() {
             match &self.storage {
@@ -104,11 +113,12 @@ impl Part {
                 }
             }
         }
+        out.iter_mut().for_each(|value| *value *= self.scale);
     }
 }
 
-/// Decodes one block. The sizes fit by construction and types without a kernel have been refused, so that an error
-/// would be ours; the values are then NaN rather than something plausible.
+/// Decodes one block. Sizes fit by construction, and types without a kernel were refused, so an error would be a bug
+/// here. The values are then NaN instead of something plausible.
 fn decode(ggml_type: GgmlType, block: &[u8], out: &mut [f32]) {
     if quant::dequantize(ggml_type, block, out).is_err() {
         out.fill(f32::NAN);

@@ -1,24 +1,23 @@
-//! Activations in the order in which the micro-kernels read them, in memory taken once per engine.
+//! Activations in the order in which the micro-kernels read them, in memory allocated once per engine.
 #![allow(unsafe_code)] // threads prepare groups of rows in one buffer; bytes are viewed as blocks
 
 use memmap2::MmapMut;
 
-use super::kernels::quantize_row;
 use super::memory::map;
-use super::q8::{BLOCK, GROUP, Q8Block, padded_group};
 use crate::Result;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
+use crate::backend::cpu::simd::linear::{BLOCK, GROUP, Q8Block, padded_group, quantize_row};
 use crate::backend::cpu::split::Split;
 
-/// Rows of one pass over the weights: enough to use each weight many times per read from memory, few enough that a
-/// pass's activations stay in the second-level cache.
+/// Rows of one pass over the weights. Each weight that is read serves many rows, and a pass's activations still fit in
+/// the second-level cache.
 const PASS: usize = 256;
 
-/// Blocks (some 8 ns each) that are worth a chunk of their own.
+/// The fewest blocks (about 8 ns each) that are worth a separate chunk.
 const MIN_BLOCKS: usize = 256;
 
-/// Scratch of one engine for quantised activations, allocated once for the largest step.
+/// Scratch of one engine for quantized activations, allocated once for the largest step.
 #[derive(Debug)]
 pub struct LinearScratch {
     max_cols: usize,
@@ -28,8 +27,8 @@ pub struct LinearScratch {
 }
 
 impl LinearScratch {
-    /// Scratch for matrices of up to `max_cols` inputs. Any number of rows can be multiplied, in passes of at most
-    /// `max_rows` (and 256).
+    /// Allocates scratch for matrices of up to `max_cols` inputs. It serves any number of rows, in passes of at most
+    /// `max_rows` and at most 256.
     ///
     /// # Errors
     /// `Error::OutOfMemory`.
@@ -39,14 +38,14 @@ impl LinearScratch {
         Ok(Self { max_cols, rows: pass_rows(max_rows), blocks: map(blocks, what)?, floats: map(floats, what)? })
     }
 
-    /// Bytes that `new` takes, for quantised activations and for f32.
+    /// Returns the bytes that `new` allocates for quantized activations and for f32.
     pub fn sizes(max_rows: usize, max_cols: usize) -> [usize; 2] {
         let rows = pass_rows(max_rows);
         let blocks = max_cols.div_ceil(BLOCK).saturating_mul(rows).saturating_mul(size_of::<Q8Block>());
         [blocks, max_cols.saturating_mul(rows).saturating_mul(size_of::<f32>())]
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
         (self.blocks.len() + self.floats.len()) as u64
     }
@@ -55,23 +54,23 @@ impl LinearScratch {
         self.max_cols
     }
 
-    /// Rows of a pass.
+    /// Returns the rows of a pass.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Pointer to the start of group `index` of quantised activations.
+    /// Returns a pointer to the start of group `index` of quantized activations.
     pub(super) fn quantized_group(&self, index: usize, cols: usize) -> *const u8 {
         self.blocks[index * GROUP * (cols / BLOCK) * size_of::<Q8Block>()..].as_ptr()
     }
 
-    /// Pointer to the start of group `index` of f32 activations.
+    /// Returns a pointer to the start of group `index` of f32 activations.
     pub(super) fn float_group(&self, index: usize, cols: usize) -> *const u8 {
         self.floats[index * GROUP * cols * size_of::<f32>()..].as_ptr()
     }
 
-    /// Quantises rows into groups, for `quantized_group`. Their columns are a multiple of 32. Chunks are runs of
-    /// columns of a group: a group's blocks lie by column, so that even one group can be shared out.
+    /// Quantizes rows into groups for `quantized_group`. Their columns are a multiple of 32. A chunk is a range of
+    /// columns of a group. A group's blocks are ordered by column, so even a single group can be divided among threads.
     pub(super) fn quantize(&mut self, isa: Isa, inputs: Inputs<'_>, pool: &ThreadPool) {
         let num_blocks = inputs.cols / BLOCK;
         let run = (MIN_BLOCKS / inputs.rows.min(GROUP)).clamp(1, num_blocks);
@@ -83,8 +82,8 @@ impl LinearScratch {
             let len = run.min(num_blocks - first);
             let group = padded_group(inputs.group_rows(index).len());
             let at = (index * group_blocks + first * group) * size_of::<Q8Block>();
-            // SAFETY: groups do not overlap, nor do runs of columns in one. Memory maps are page-aligned, and every
-            // byte pattern is a `Q8Block`.
+            // SAFETY: groups do not overlap, and neither do ranges of columns in a group. Memory maps are page-aligned,
+            // and every byte pattern is a `Q8Block`.
             let out = unsafe { out.part(at..at + len * group * size_of::<Q8Block>()).align_to_mut::<Q8Block>().1 };
             for (r, x) in inputs.group_rows(index).enumerate() {
                 quantize_row(isa, &x[first * BLOCK..(first + len) * BLOCK], &mut out[r..], group);
@@ -92,7 +91,7 @@ impl LinearScratch {
         });
     }
 
-    /// Brings rows into groups as they are, `[column][row]`, for `float_group`.
+    /// Copies rows into groups as f32, `[column][row]`, for `float_group`.
     pub(super) fn interleave(&mut self, inputs: Inputs<'_>, pool: &ThreadPool) {
         let group_bytes = GROUP * inputs.cols * size_of::<f32>();
         let out = Split::new(&mut self.floats[..]);
@@ -111,37 +110,37 @@ impl LinearScratch {
     }
 }
 
-/// Rows of activations of one or several heads: head `h` has `cols` columns of each row, from `h * head_stride` on.
+/// Rows of activations of one or several heads. Head `h` has `cols` columns of each row, starting at `h * head_stride`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Inputs<'a> {
     pub(super) x: &'a [f32],
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// Columns from one row to the next.
+    /// Distance in columns between rows.
     pub(super) stride: usize,
     pub(super) heads: usize,
     pub(super) head_stride: usize,
 }
 
 impl<'a> Inputs<'a> {
-    /// Groups of rows of one head.
+    /// Returns the row groups of one head.
     pub(super) fn groups_of_head(self) -> usize {
         self.rows.div_ceil(GROUP)
     }
 
-    /// Groups of all heads, those of a head behind each other.
+    /// Returns the row groups of all heads, which are ordered by head.
     fn num_groups(self) -> usize {
         self.heads * self.groups_of_head()
     }
 
-    /// The rows of group `index`.
+    /// Returns the rows of group `index`.
     fn group_rows(self, index: usize) -> impl ExactSizeIterator<Item = &'a [f32]> {
         let (head, first) = (index / self.groups_of_head(), index % self.groups_of_head() * GROUP);
         let rows = first..self.rows.min(first + GROUP);
         rows.map(move |row| self.row(head, row))
     }
 
-    /// A row of head `head`.
+    /// Returns a row of head `head`.
     fn row(self, head: usize, row: usize) -> &'a [f32] {
         &self.x[row * self.stride + head * self.head_stride..][..self.cols]
     }

@@ -55,7 +55,7 @@ fn loom_chunk_writes_are_visible_without_atomics() {
 /// Plain memory that loom watches: an access without a happens-before edge fails the model.
 struct Cells<'a>(&'a [loom::cell::UnsafeCell<usize>; 2]);
 
-// SAFETY: loom checks each access; that is what the test is for.
+// SAFETY: loom checks each access, which is the purpose of the test.
 unsafe impl Sync for Cells<'_> {}
 
 impl Cells<'_> {

@@ -1,15 +1,16 @@
-//! The thread pool: a team that runs one job at a time, split into chunks that are claimed dynamically.
+//! The thread pool: a team that runs one job at a time. A job is split into chunks that threads claim dynamically.
 //!
-//! The whole protocol is one 64-bit ticket, `(epoch, unclaimed chunks)`. `run` publishes a job by storing a new epoch
-//! with its number of chunks; caller and workers claim a chunk by compare-and-swap of the ticket. Two things follow:
+//! The protocol is one 64-bit ticket, `(epoch, unclaimed chunks)`. `run` publishes a job by storing a new epoch with
+//! its number of chunks. Caller and workers claim a chunk by a compare-and-swap of the ticket. This has two
+//! consequences:
 //!
-//! * A worker that wakes late cannot touch a finished job: its swap fails on the epoch (40 bits of it: to be fooled, a
-//!   thread would have to sleep for exactly 2^40 jobs between a load and its swap).
-//! * Nobody waits for a worker that has not woken up. On a machine with fewer free cores than threads the caller simply
-//!   claims everything itself; only chunks already claimed are waited for.
+//! * A worker that wakes late cannot touch a finished job, because its swap fails on the epoch. The epoch has 40 bits,
+//!   so a false match takes exactly 2^40 jobs between a load and its swap.
+//! * Nobody waits for a worker that has not woken up. With fewer free cores than threads, the caller claims all chunks
+//!   itself. It waits only for chunks that are already claimed.
 //!
-//! Idle workers spin for some microseconds (jobs come in quick succession within a step), then yield, then park, so an
-//! idle pool takes no CPU time.
+//! Idle workers spin for some microseconds, since the jobs of a step follow each other quickly. They then yield and
+//! finally park, so an idle pool takes no CPU time.
 #![allow(unsafe_code)] // A job borrows from the caller's stack and is reached by workers through a raw pointer.
 
 use std::any::Any;
@@ -31,13 +32,13 @@ mod wait;
 use wait::spin_until;
 
 const CHUNK_BITS: u32 = 24;
-/// Chunks that one ticket can count; longer jobs are run in slices.
+/// The most chunks that one ticket can count. Longer jobs run in slices.
 const MAX_CHUNKS: usize = (1 << CHUNK_BITS) - 1;
 
 type ChunkFn<'a> = dyn Fn(usize) + Sync + 'a;
 type PanicPayload = Box<dyn Any + Send>;
 
-/// A team of threads that runs one job at a time, split into chunks claimed dynamically.
+/// A team of threads that runs one job at a time, split into chunks that threads claim dynamically.
 #[derive(Debug)]
 pub struct ThreadPool {
     shared: Arc<Shared>,
@@ -50,15 +51,15 @@ pub struct ThreadPool {
 struct Shared {
     /// `epoch << CHUNK_BITS | unclaimed chunks`.
     ticket: AtomicU64,
-    /// The job of the current epoch, on the stack of its caller. May be read only by a thread that has claimed one
-    /// of its chunks and not yet reported it in `pending`.
+    /// The job of the current epoch, on the stack of its caller. Only a thread that has claimed one of its chunks, and
+    /// not yet reported it in `pending`, may read it.
     job: AtomicPtr<Job>,
     /// Chunks of the current job not yet reported as done.
     pending: AtomicUsize,
     stop: AtomicBool,
     /// Workers that are parked or about to be.
     sleepers: AtomicUsize,
-    /// The caller is parked, or about to be, until `pending` is 0.
+    /// True while the caller is parked, or about to park, until `pending` is 0.
     caller_sleeps: AtomicBool,
     lock: Mutex<()>,
     work: Condvar,
@@ -75,10 +76,10 @@ struct Job {
 }
 
 impl ThreadPool {
-    /// A team of `num_threads`, the calling thread included: one thread means no workers.
+    /// Starts a team of `num_threads` threads including the calling thread. One thread means no workers.
     ///
     /// # Errors
-    /// `InvalidRequest` for no threads at all, `Device` when the system refuses a thread.
+    /// `InvalidRequest` for zero threads, `Device` if the system refuses a thread.
     pub fn new(num_threads: usize) -> Result<Self> {
         if num_threads == 0 {
             return Err(Error::invalid("num_threads", num_threads, "at least 1"));
@@ -90,7 +91,7 @@ impl ThreadPool {
             let spawned = thread::Builder::new()
                 .name(format!("rocmforge-cpu-{index}"))
                 .spawn(move || shared.work_until_stopped());
-            // On failure the pool is dropped, which ends the workers that did start.
+            // On failure the pool is dropped, which ends the workers already started.
             pool.workers.push(spawned.map_err(|e| Error::Device {
                 device: "cpu".to_owned(),
                 problem: format!("cannot start worker thread {index} of {num_threads}: {e}; use fewer num_threads"),
@@ -103,8 +104,8 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// The signal that stops the jobs of this pool: once it is due, chunks are left out, of this job and of those that
-    /// follow. Whoever uses the results of a job has to look at it first.
+    /// Returns the signal that stops the jobs of this pool. Once it is due, this job and all later ones skip their
+    /// chunks. Check it before using the results of a job.
     pub fn interrupt(&self) -> &Interrupt {
         &self.shared.interrupt
     }
@@ -112,11 +113,11 @@ impl ThreadPool {
     /// Calls `job(chunk)` once for every chunk in `0..num_chunks`, on any of the threads, and returns when all are
     /// done.
     ///
-    /// When the team is busy, that is when called from inside a chunk or from a second thread, the calling thread runs
-    /// all chunks alone.
+    /// If the team is busy, the calling thread runs all chunks alone. This happens in a call from inside a chunk or
+    /// from a second thread.
     ///
     /// # Panics
-    /// A panic in a chunk is resumed in the caller once the team has run all chunks (the first one, if there are
+    /// A panic in a chunk is resumed in the caller once the team has run all chunks (the first panic, if there are
     /// several).
     pub fn run(&self, num_chunks: usize, job: &(dyn Fn(usize) + Sync)) {
         let turn = match (num_chunks, self.turn.try_lock()) {
@@ -147,15 +148,15 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    /// Publishes a job, takes part in it, waits for the chunks that workers claimed; returns the first panic.
+    /// Publishes a job, takes part in it and waits for the chunks that workers claimed. Returns the first panic.
     fn run_as_caller(&self, first_chunk: usize, num_chunks: usize, run_chunk: &ChunkFn<'_>) -> Option<PanicPayload> {
         // SAFETY: only the lifetime changes. The pointer is used only for claimed, unreported chunks (see `claim`),
         // and this function returns only after all chunks are reported, so never after `run_chunk`'s borrow ends.
         let run_chunk = unsafe { std::mem::transmute::<*const ChunkFn<'_>, *const ChunkFn<'static>>(run_chunk) };
         let job = Job { run_chunk, first_chunk, num_chunks, panic: Mutex::new(None) };
 
-        // Relaxed: no one looks at either before the ticket that is stored, with release, after them; and no earlier
-        // claim is unreported, since the previous call waited for all.
+        // Relaxed: both are only read after the ticket, which is stored below with release. No earlier claim is
+        // unreported, since the previous call waited for all of them.
         self.job.store(ptr::from_ref(&job).cast_mut(), Ordering::Relaxed);
         self.pending.store(num_chunks, Ordering::Relaxed);
         let epoch = (self.ticket.load(Ordering::Relaxed) >> CHUNK_BITS).wrapping_add(1);
@@ -178,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// Claims and runs chunks until none is unclaimed, then reports them.
+    /// Claims and runs chunks until none is left, then reports them.
     fn run_chunks(&self) {
         let mut num_run = 0;
         while let Some((job, chunk)) = self.claim() {
@@ -186,7 +187,7 @@ impl Shared {
             let job = unsafe { &*job };
             // SAFETY: as above: the closure outlives the job.
             let run_chunk = unsafe { &*job.run_chunk };
-            // A chunk that is left out is claimed and reported all the same, so that the job ends in the usual way.
+            // A skipped chunk is still claimed and reported, so the job ends in the usual way.
             if !self.interrupt.is_due()
                 && let Err(payload) = catch_unwind(AssertUnwindSafe(|| run_chunk(chunk)))
             {
@@ -205,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Takes the next chunk of the current job. The job stays alive until the chunk is reported in `pending`.
+    /// Claims the next chunk of the current job. The job stays alive until the chunk is reported in `pending`.
     fn claim(&self) -> Option<(*const Job, usize)> {
         let mut ticket = self.ticket.load(Ordering::Relaxed);
         loop {
@@ -227,17 +228,17 @@ impl Shared {
         }
     }
 
-    /// Whether a worker has something to do: a chunk, or to end.
+    /// True if a worker has something to do: a chunk, or to end.
     fn has_news(&self) -> bool {
         self.ticket.load(Ordering::Relaxed) as usize & MAX_CHUNKS != 0 || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Called after news was stored. Costs one load while no worker sleeps.
+    /// Wakes sleeping workers after news was stored. Costs one load while no worker sleeps.
     fn wake_workers(&self) {
         // Pairs with the fence in `sleep_until_news`: either the worker sees the news, or we see the sleeper.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            // Sleepers hold the lock from their last look until they wait, so this cannot fall in between.
+            // Sleepers hold the lock from their last check until they wait, so this cannot happen in between.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.work.notify_all();
         }

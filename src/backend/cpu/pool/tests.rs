@@ -32,7 +32,7 @@ fn no_threads_is_an_error() {
     assert!(matches!(ThreadPool::new(0), Err(Error::InvalidRequest { what: "num_threads", .. })));
 }
 
-/// The barrier opens only when two threads are inside the job at once.
+/// The barrier opens only if two threads are inside the job at once.
 #[test]
 fn workers_take_part_and_are_named() {
     let pool = ThreadPool::new(2).unwrap();
@@ -45,7 +45,7 @@ fn workers_take_part_and_are_named() {
     assert!(names.into_inner().unwrap().contains("rocmforge-cpu-1"));
 }
 
-/// Workers that were parked for long come back for the next job.
+/// Workers wake up for the next job after a long time parked.
 #[test]
 fn parked_workers_wake_up() {
     let pool = ThreadPool::new(2).unwrap();
@@ -58,7 +58,7 @@ fn parked_workers_wake_up() {
     });
 }
 
-/// A worker held up in its chunk parks the caller; the others' chunks are done meanwhile.
+/// A worker that is slow in its chunk parks the caller. The other chunks finish meanwhile.
 #[test]
 fn caller_waits_for_a_slow_claimed_chunk() {
     let pool = ThreadPool::new(2).unwrap();
@@ -124,7 +124,7 @@ fn concurrent_callers_each_get_all_their_chunks() {
     });
 }
 
-/// Far more threads than cores: the caller does not wait for workers that never got a core.
+/// With far more threads than cores, the caller does not wait for workers that never got a core.
 #[test]
 fn oversubscribed_team_completes() {
     let pool = ThreadPool::new(32).unwrap();
@@ -144,7 +144,7 @@ fn more_chunks_than_a_ticket_counts() {
     assert_eq!(sum.into_inner(), n * (n - 1) / 2);
 }
 
-/// A10: a job that is interrupted hands out no more chunks, and the pool serves the next one as ever.
+/// A10: an interrupted job hands out no more chunks, and the pool serves the next job normally.
 #[test]
 fn an_interrupted_job_stops() {
     for num_threads in [1, 3] {
@@ -152,7 +152,7 @@ fn an_interrupted_job_stops() {
         for num_chunks in [1, 2, 1000] {
             let (stop, ran) = (AtomicUsize::new(0), AtomicUsize::new(0));
             pool.run(num_chunks, &|_| {
-                // Nobody goes on before the wish is there, so each thread runs one chunk at most.
+                // No thread continues before the request exists, so each thread runs at most one chunk.
                 if stop.fetch_add(1, Ordering::Relaxed) == 0 {
                     pool.interrupt().stop_at(std::time::Instant::now());
                 }

@@ -1,19 +1,20 @@
-//! Waiting in steps: spin, then yield; the caller of `spin_until` parks when both were in vain.
+//! Waiting in steps: spin, then yield. If both are in vain, the caller of `spin_until` parks.
 
 #[cfg(not(loom))]
 use std::time::{Duration, Instant};
 
-/// How long a thread spins. The ops of a step follow each other within microseconds; parking and waking costs tens.
+/// The time that a thread spins. The ops of a step follow each other within microseconds; parking and waking takes
+/// tens.
 #[cfg(not(loom))]
 const SPIN: Duration = Duration::from_micros(40);
-/// Looks between two readings of the clock.
+/// Checks between two readings of the clock.
 #[cfg(not(loom))]
 const SPINS_PER_READING: u32 = 64;
-/// Turns given to other threads before parking: on an oversubscribed machine the thread waited for needs this core.
+/// Yields before parking. On an oversubscribed machine the awaited thread needs this core.
 #[cfg(not(loom))]
 const YIELDS: u32 = 8;
 
-/// Returns true as soon as `ready`, false when it is time to park.
+/// Returns true as soon as `ready` does, false when it is time to park.
 #[cfg(not(loom))]
 pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
     let mut start = None;
@@ -34,7 +35,7 @@ pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
     })
 }
 
-/// The model checker explores every interleaving anyway: one look stands for all of them.
+/// The model checker explores every interleaving anyway, so one check is enough.
 #[cfg(loom)]
 pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
     ready()

@@ -1,4 +1,4 @@
-//! The causal convolution of a layer of states, each channel by itself, and the inputs that it keeps.
+//! The causal depthwise convolution of a layer with states, and the inputs that it saves.
 #![allow(unsafe_code)] // Slots of the pool are written from several threads.
 
 use super::first_slot;
@@ -8,15 +8,15 @@ use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, silu};
 use crate::backend::cpu::split::{Split, for_rows};
 use crate::batch::Batch;
 
-/// The rows that go through a convolution: some columns of wider rows, or their products with other columns.
+/// The rows that go through a convolution: columns of wider rows, or their products with other columns.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     /// Rows of `cols` columns.
     pub(super) x: &'a [f32],
     pub(super) cols: usize,
-    /// The first of the columns.
+    /// The first input column.
     pub(super) first: usize,
-    /// The first of those that they are multiplied with.
+    /// The first column of the factors, if inputs are products.
     pub(super) factor: Option<usize>,
 }
 
@@ -36,32 +36,32 @@ pub(super) struct Convolution<'a> {
     pub(super) batch: &'a Batch,
 }
 
-/// The function that changes the sums of a row into what the convolution gives.
+/// The function that turns a row's sums into the result of the convolution.
 pub(super) trait Finish: Sync {
-    /// Changes the sums of row `row` of the batch.
+    /// Transforms the sums of row `row` of the batch.
     fn finish<S: Simd>(&self, s: S, row: usize, sums: &mut [f32]);
 }
 
 impl Convolution<'_> {
-    /// Puts into each row of `out`, `[n, channels]`, what `finish` makes of the row's sums.
+    /// Writes `finish` of each row's sums to `out`, `[n, channels]`.
     pub(super) fn run_on(&self, pool: &ThreadPool, isa: Isa, windows: &[f32], finish: &impl Finish, out: &mut [f32]) {
         for_rows(pool, out, self.channels, |first, rows| {
             isa.run(Rows { convolution: self, windows, finish, first, rows });
         });
     }
 
-    /// Inputs that a state keeps.
+    /// Returns the number of inputs that a state holds.
     fn window(&self) -> usize {
         self.taps.len() / self.channels - 1
     }
 
-    /// Keeps the last inputs at the points that the batch names.
+    /// Saves the last inputs at the points that the batch names.
     pub(super) fn keep_windows(&self, pool: &ThreadPool, spec: &StateLayerSpec, windows: &Split<'_, f32>) {
         let &StateLayerSpec { window, channels, .. } = spec;
         pool.run(self.batch.num_seqs(), &|seq| {
             let start = self.batch.tokens_of(seq).start;
             let read = first_slot(self.batch, seq);
-            // The slot that the sequence begins with comes last: the others are made of what it holds.
+            // The slot with the initial state is written last, since the other slots may copy from it.
             let writes = self.batch.states.writes_of(seq);
             let is_first = |slot: u32| Some(slot as usize) == read;
             let ordered =
@@ -78,8 +78,8 @@ impl Convolution<'_> {
                         (None, Some(slot)) => {
                             let from = (slot * window + row + kept) * channels;
                             let end = windows.pointer(from + channels);
-                            // SAFETY: it is a row of the pool, which ends at `end`, another one than `out`, as `kept`
-                            // is not zero; others may read it at the same time, and none writes it.
+                            // SAFETY: it is a row of the pool, which ends at `end`. It differs from `out`, as `kept` is
+                            // not zero. Others may read it at the same time, and none writes it.
                             out.copy_from_slice(unsafe { std::slice::from_raw_parts(end.sub(channels), channels) });
                         }
                     }
@@ -88,7 +88,7 @@ impl Convolution<'_> {
         });
     }
 
-    /// The input of a row of the batch.
+    /// Copies the input of a row of the batch.
     fn keep_input(&self, row: usize, out: &mut [f32]) {
         let Inputs { first, factor, .. } = self.inputs;
         out.copy_from_slice(self.inputs.columns(row, first, self.channels));
@@ -103,7 +103,7 @@ struct Rows<'a, F> {
     convolution: &'a Convolution<'a>,
     windows: &'a [f32],
     finish: &'a F,
-    /// Index of the first of the rows in the batch.
+    /// Index of the first row in the batch.
     first: usize,
     rows: &'a mut [f32],
 }
@@ -124,7 +124,7 @@ impl<F: Finish> Kernel for Rows<'_, F> {
                 None => out.fill(0.0),
             }
             for (tap, weights) in taps.chunks_exact(channels).enumerate() {
-                // Inputs from before the first token of a text are zero, and add nothing.
+                // Inputs before the first token of a text are zero and add nothing.
                 match ((offset + tap).checked_sub(window), inputs.factor, first_slot(batch, seq)) {
                     (Some(_), None, _) => {
                         add_products(s, weights, inputs.columns(row + tap - window, inputs.first, channels), out);
@@ -149,7 +149,7 @@ impl<F: Finish> Kernel for Rows<'_, F> {
     }
 }
 
-/// `out += weights * input`, element by element.
+/// Computes `out += weights * input` elementwise.
 #[inline(always)]
 fn add_products<S: Simd>(s: S, weights: &[f32], input: &[f32], out: &mut [f32]) {
     let (weights, weights_tail) = weights.as_chunks::<LANES>();
@@ -162,7 +162,7 @@ fn add_products<S: Simd>(s: S, weights: &[f32], input: &[f32], out: &mut [f32]) 
     s.store_partial(products, out_tail);
 }
 
-/// `out += weights * (a * b)`, the product in brackets rounded, as a state keeps it.
+/// Computes `out += weights * (a * b)`. The product `a * b` is rounded, as it is in a saved state.
 #[inline(always)]
 fn add_products_of_two<S: Simd>(s: S, weights: &[f32], [a, b]: [&[f32]; 2], out: &mut [f32]) {
     let (weights, weights_tail) = weights.as_chunks::<LANES>();

@@ -1,8 +1,8 @@
-//! Gated delta nets, in three passes: the convolution over q, k and v with the norms of q and k behind it, the delta
-//! rule, and norms times gates.
+//! Gated delta nets in three passes: the convolution over q, k and v with the norms of q and k, the delta rule, and the
+//! gated norms.
 //!
-//! Each token reads and writes its head's matrix once: what it changes is multiplied with the next token's k and q on
-//! the way.
+//! Each token reads and writes its head's matrix once. The same pass multiplies the updated matrix with the next
+//! token's k and q.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::backend::cpu::split::{Split, for_rows};
 use crate::backend::cpu::state_layer::StateLayer;
 use crate::batch::Batch;
 
-/// Arguments of one gated delta net beside the states and the outputs.
+/// The arguments of one gated delta net except the states and the outputs.
 pub(in crate::backend::cpu) struct DeltaNet<'a> {
     /// `[n, shape.cols()]`.
     pub(in crate::backend::cpu) x: &'a [f32],
@@ -52,7 +52,7 @@ impl DeltaNet<'_> {
     }
 }
 
-/// `[q | k | v]` of a row: q and k of unit length, q times `1 / sqrt(key_size)`.
+/// Finishes `[q | k | v]` of a row: q and k get unit length, then q is multiplied by `1 / sqrt(key_size)`.
 impl Finish for DeltaNet<'_> {
     #[inline(always)]
     fn finish<S: Simd>(&self, s: S, _row: usize, sums: &mut [f32]) {
@@ -74,7 +74,7 @@ struct DeltaRule<'a> {
     convolved: &'a [f32],
 }
 
-/// One token, as a head sees it.
+/// One token from the view of one head.
 #[derive(Clone, Copy)]
 struct Token<'a> {
     q: &'a [f32],
@@ -111,7 +111,7 @@ impl Rule for DeltaRule<'_> {
 }
 
 impl<'a> DeltaRule<'a> {
-    /// The token in row `row` of the batch.
+    /// Returns the token in row `row` of the batch.
     #[inline(always)]
     fn token(&self, part: &Part<'_>, row: usize) -> Token<'a> {
         let (Self { net, convolved }, head) = (self, part.head);
@@ -130,7 +130,7 @@ impl<'a> DeltaRule<'a> {
     }
 }
 
-/// Puts a token's output, `decay * S^T q + (k · q) change`; returns its change, `beta * (v - decay * S^T k)`.
+/// Writes a token's output, `decay * S^T q + (k · q) change`. Returns its change, `beta * (v - decay * S^T k)`.
 #[inline(always)]
 fn output<S: Simd, const C: usize>(s: S, token: Token<'_>, [of_k, of_q]: [[S::V; C]; 2], out: &mut [f32]) -> [S::V; C] {
     let (beta, decay) = (s.splat(token.beta), s.splat(token.decay));
@@ -153,7 +153,7 @@ fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
     s.sum(sum)
 }
 
-/// `S^T k` and `S^T q`.
+/// Returns `S^T k` and `S^T q`.
 #[inline(always)]
 fn sums<S: Simd, const C: usize>(s: S, tile: &[TileRow<C>], token: Token<'_>) -> [[S::V; C]; 2] {
     let (mut of_k, mut of_q) = ([s.splat(0.0); C], [s.splat(0.0); C]);
@@ -168,7 +168,7 @@ fn sums<S: Simd, const C: usize>(s: S, tile: &[TileRow<C>], token: Token<'_>) ->
     [of_k, of_q]
 }
 
-/// `S = decay * S + k change^T`.
+/// Computes `S = decay * S + k change^T`.
 #[inline(always)]
 fn update<S: Simd, const C: usize>(s: S, tile: &mut [TileRow<C>], token: Token<'_>, change: [S::V; C]) {
     let decay = s.splat(token.decay);
@@ -181,7 +181,7 @@ fn update<S: Simd, const C: usize>(s: S, tile: &mut [TileRow<C>], token: Token<'
     }
 }
 
-/// `update` for a token, and `sums` for the next one.
+/// Does `update` for a token and `sums` for the next one.
 #[inline(always)]
 fn update_and_sum<S: Simd, const C: usize>(
     s: S,
@@ -204,10 +204,10 @@ fn update_and_sum<S: Simd, const C: usize>(
     [of_k, of_q]
 }
 
-/// `out = norm(out) * silu(z)`, head by head.
+/// Computes `out = norm(out) * silu(z)`, head by head.
 struct GateRows<'a> {
     net: &'a DeltaNet<'a>,
-    /// Index of the first of the rows in the batch.
+    /// Index of the first row in the batch.
     first: usize,
     rows: &'a mut [f32],
 }

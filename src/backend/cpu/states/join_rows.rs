@@ -1,4 +1,4 @@
-//! Rows beside those of the tokens before them.
+//! Joins rows with the rows of the tokens before them.
 
 use super::convolution::{Convolution, Inputs};
 use super::first_slot;
@@ -7,7 +7,7 @@ use crate::backend::cpu::split::{Split, for_rows};
 use crate::backend::cpu::state_layer::StateLayer;
 use crate::batch::Batch;
 
-/// Arguments of one op beside the states and the outputs.
+/// The arguments of one op except the states and the outputs.
 pub(in crate::backend::cpu) struct JoinRows<'a> {
     /// `[n, cols]`.
     pub(in crate::backend::cpu) left: &'a [f32],
@@ -32,13 +32,13 @@ impl JoinRows<'_> {
                 false => first_slot(batch, seq).map(|slot| &kept[slot * cols..][..cols]),
             }
         });
-        // A state is the last input of a convolution of two taps.
+        // A state is the last input of a convolution with two taps.
         let inputs = Inputs { x: right, cols, first: 0, factor: None };
         let convolution = Convolution { inputs, channels: cols, taps: &[], bias: None, batch };
         convolution.keep_windows(pool, spec, &Split::new(windows));
     }
 
-    /// Joins each row with what `beside` gives for it, or with zeros.
+    /// Joins each row with the row that `beside` returns for it, or with zeros.
     fn join<'r>(&self, pool: &ThreadPool, out: &mut [f32], beside: impl Fn(usize) -> Option<&'r [f32]> + Sync) {
         let &Self { left, cols, .. } = self;
         for_rows(pool, out, 2 * cols, |first, rows| {

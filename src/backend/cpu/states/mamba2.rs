@@ -1,5 +1,5 @@
-//! Mamba-2 mixers (arXiv 2405.21060), in three passes: the convolution over x, B and C, the recurrence, and gates ahead
-//! of the norms of groups.
+//! Mamba-2 mixers (arXiv 2405.21060) in three passes: the convolution over x, B and C, the recurrence, and the gates
+//! with the norms of groups after them.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::backend::cpu::split::{Split, for_rows};
 use crate::backend::cpu::state_layer::StateLayer;
 use crate::batch::Batch;
 
-/// Arguments of one Mamba-2 mixer beside the states and the outputs.
+/// The arguments of one Mamba-2 mixer except the states and the outputs.
 pub(in crate::backend::cpu) struct Mamba2<'a> {
     /// `[n, shape.cols()]`.
     pub(in crate::backend::cpu) x: &'a [f32],
@@ -24,7 +24,7 @@ pub(in crate::backend::cpu) struct Mamba2<'a> {
     pub(in crate::backend::cpu) decay: &'a [f32],
     pub(in crate::backend::cpu) step_bias: &'a [f32],
     pub(in crate::backend::cpu) skip: &'a [f32],
-    pub(in crate::backend::cpu) norm: &'a [f32],
+    pub(in crate::backend::cpu) norm: Option<&'a [f32]>,
     pub(in crate::backend::cpu) eps: f32,
     pub(in crate::backend::cpu) batch: &'a Batch,
 }
@@ -98,7 +98,7 @@ impl Rule for Recurrence<'_> {
     }
 }
 
-/// `S = decay * S + B change^T`, then `S^T C`.
+/// Computes `S = decay * S + B change^T`, then `S^T C`.
 #[inline(always)]
 fn update_and_sum<S: Simd, const C: usize>(
     s: S,
@@ -120,10 +120,10 @@ fn update_and_sum<S: Simd, const C: usize>(
     sums
 }
 
-/// `out = norm(out * silu(z))`, group by group.
+/// Computes `out = norm(out * silu(z))`, group by group; the norm is optional.
 struct GateRows<'a> {
     mixer: &'a Mamba2<'a>,
-    /// Index of the first of the rows in the batch.
+    /// Index of the first row in the batch.
     first: usize,
     rows: &'a mut [f32],
 }
@@ -141,7 +141,7 @@ impl Kernel for GateRows<'_> {
             for (out, z) in row.chunks_mut(LANES).zip(x[..shape.inner_cols()].chunks(LANES)) {
                 s.store_partial(s.mul(s.load_partial(out), silu(s, s.load_partial(z))), out);
             }
-            let norms = mixer.norm.chunks_exact(group_size);
+            let norms = mixer.norm.unwrap_or_default().chunks_exact(group_size);
             for (group, norm) in row.chunks_exact_mut(group_size).zip(norms) {
                 normalize(s, group, norm, mixer.eps);
             }

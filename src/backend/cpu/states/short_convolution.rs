@@ -1,4 +1,4 @@
-//! Short convolutions between two gates (LFM2), in one pass.
+//! Gated short convolutions (LFM2) in one pass.
 
 use super::convolution::{Convolution, Finish, Inputs};
 use crate::backend::ShortConvolutionShape;
@@ -8,7 +8,7 @@ use crate::backend::cpu::split::Split;
 use crate::backend::cpu::state_layer::StateLayer;
 use crate::batch::Batch;
 
-/// Arguments of one short convolution beside the states and the outputs.
+/// The arguments of one short convolution except the states and the outputs.
 pub(in crate::backend::cpu) struct ShortConvolution<'a> {
     /// `[n, shape.cols()]`.
     pub(in crate::backend::cpu) x: &'a [f32],
@@ -30,7 +30,7 @@ impl ShortConvolution<'_> {
     }
 }
 
-/// `C` times the sums.
+/// Multiplies the sums by `C`.
 impl Finish for ShortConvolution<'_> {
     #[inline(always)]
     fn finish<S: Simd>(&self, s: S, row: usize, sums: &mut [f32]) {

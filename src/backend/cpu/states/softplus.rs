@@ -1,10 +1,10 @@
-//! The softplus of a scalar, with the same bits on every machine: the logarithms of C libraries differ in the last one.
+//! The softplus of a scalar with the same bits on every machine. The logarithms of C libraries differ in the last bit.
 
-/// `ln(1 + e^x)`, with a relative error below 5e-7.
+/// Returns `ln(1 + e^x)` with a relative error below 5e-7.
 ///
-/// It is `max(x, 0) + ln(1 + y)` with `y = e^-|x|`, at most 1, and `ln(1 + y) = 2 artanh(t)` with `t = y / (2 + y)`, at
-/// most 1/3, by its series, whose first dropped term, `2 t^17 / 17`, is below 1e-9.
-pub(super) fn softplus(x: f32) -> f32 {
+/// It is `max(x, 0) + ln(1 + y)` with `y = e^-|x|`, at most 1. `ln(1 + y) = 2 artanh(t)` with `t = y / (2 + y)`, at
+/// most 1/3. The series of artanh drops terms from `2 t^17 / 17` on, which is below 1e-9.
+pub(in crate::backend::cpu) fn softplus(x: f32) -> f32 {
     const SERIES: [f32; 8] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0];
     let y = (-x.abs()).exp();
     let t = y / (2.0 + y);

@@ -1,7 +1,7 @@
-//! The matrices of heads, along the tokens of their sequences.
+//! Carries the matrices of heads along the tokens of their sequences.
 //!
-//! Columns of a matrix do not depend on each other, so a unit of work is some columns of one head of one sequence. Its
-//! part of the matrix stays in the first-level cache; a rule says what a token does to it.
+//! The columns of a matrix are independent, so a unit of work is a few columns of one head of one sequence. Its part of
+//! the matrix stays in the first-level cache. A `Rule` defines how a token changes it.
 #![allow(unsafe_code)] // Slots of the pool and rows of the output are written from several threads.
 
 use std::ops::Range;
@@ -13,21 +13,21 @@ use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 use crate::backend::cpu::split::Split;
 use crate::batch::Batch;
 
-/// Vectors of columns of a unit.
+/// Vectors of columns in a unit.
 const UNIT_VECTORS: usize = 4;
 const UNIT_COLUMNS: usize = UNIT_VECTORS * LANES;
-/// Units of a chunk share its scratch; so many chunks a thread share out the work evenly.
+/// The units of a chunk share its scratch. This many chunks per thread balance the load.
 const CHUNKS_PER_THREAD: usize = 4;
 /// The most rows of a matrix.
-const MAX_ROWS: usize = 128;
+const MAX_ROWS: usize = 256;
 
-/// `C` vectors of a row of a matrix.
+/// `C` vectors of a matrix row.
 pub(super) type TileRow<const C: usize> = [[f32; LANES]; C];
 
-/// A recurrence: it says what a token does to a head's matrix, and what its output is.
+/// A recurrence: how a token changes a head's matrix, and what its output is.
 pub(super) trait Rule: Sync {
-    /// Carries the part of a matrix along a sequence's tokens, those in rows `tokens` of the batch; after each it puts
-    /// the output into `part.out(row)` and calls `keep` with the matrix behind the token, and the row.
+    /// Carries a part of a matrix along a sequence's tokens, rows `tokens` of the batch. After each token it writes the
+    /// output to `part.out(row)` and calls `keep` with the updated matrix and the row.
     fn walk<S: Simd, const C: usize>(
         &self,
         s: S,
@@ -38,30 +38,30 @@ pub(super) trait Rule: Sync {
     );
 }
 
-/// The columns of a head that are carried together.
+/// Columns of a head that are carried together.
 pub(super) struct Part<'a> {
     pub(super) head: usize,
-    /// The first of the columns, and how many there are.
+    /// The first column and the number of columns.
     pub(super) first: usize,
     pub(super) count: usize,
-    /// Rows of `out_cols` columns, heads side by side, each of `head_cols`.
+    /// Rows of `out_cols` columns: heads of `head_cols` side by side.
     out: &'a Split<'a, f32>,
     out_cols: usize,
     head_cols: usize,
 }
 
 impl Part<'_> {
-    /// The part's columns of the output of row `row` of the batch.
+    /// Returns the part's columns in row `row` of the output.
     #[allow(clippy::mut_from_ref)] // Exclusive, as the safety comment says.
     pub(super) fn out(&self, row: usize) -> &mut [f32] {
         let at = row * self.out_cols + self.head * self.head_cols + self.first;
-        // SAFETY: units have columns of their own, of a head and a sequence, and a rule has one such slice at a time.
+        // SAFETY: units have disjoint columns of a head and a sequence, and a rule has one such slice at a time.
         unsafe { self.out.part(at..at + self.count) }
     }
 }
 
-/// Walks along all sequences: from the states that they begin with to those that are kept, with the outputs of all
-/// heads, `[n, heads * value_size]`, in `out`.
+/// Walks along all sequences, from their initial states to the states that the batch saves. Writes the outputs of all
+/// heads, `[n, heads * value_size]`, to `out`.
 pub(super) fn walk(
     rule: &impl Rule,
     batch: &Batch,
@@ -135,7 +135,7 @@ impl<R: Rule> Units<'_, R> {
         });
     }
 
-    /// Index of a part's columns of row `row` of its head's matrix, in slot `slot`.
+    /// Returns the index of a part's columns in row `row` of its head's matrix, in slot `slot`.
     fn place(&self, part: &Part<'_>, slot: usize, row: usize) -> usize {
         let &StateLayerSpec { heads, key_size, value_size, .. } = self.spec;
         ((slot * heads + part.head) * key_size + row) * value_size + part.first
@@ -150,10 +150,11 @@ impl<R: Rule> Units<'_, R> {
         for (row, tile) in tile.iter_mut().enumerate() {
             let at = self.place(part, slot, row);
             let end = self.matrices.pointer(at + count);
-            // SAFETY: the columns are in the pool, where they end at `end`. Who else begins with this state reads them
-            // too; nobody but this unit writes them, and not now.
+            // SAFETY: the columns are in the pool, where they end at `end`. Other sequences that start from this state
+            // read them too. Nobody but this unit writes them, and not now.
             let columns = unsafe { std::slice::from_raw_parts(end.sub(count), count) };
-            // Whole vectors by themselves: a copy of any length is a call, of as much time as these.
+            // Whole vectors are copied one by one: a copy of variable length is a call that takes as long as all of
+            // these.
             let (vectors, tail) = columns.as_chunks::<LANES>();
             tile.iter_mut().zip(vectors).for_each(|(tile, vector)| *tile = *vector);
             tile.as_flattened_mut()[count - tail.len()..count].copy_from_slice(tail);
@@ -164,8 +165,7 @@ impl<R: Rule> Units<'_, R> {
     fn store<const C: usize>(&self, tile: &[TileRow<C>], part: &Part<'_>, slot: usize) {
         for (row, tile) in tile.iter().enumerate() {
             let at = self.place(part, slot, row);
-            // SAFETY: no two sequences write one slot, none reads what another writes, and units have columns of their
-            // own.
+            // SAFETY: no two sequences write one slot, none reads what another writes, and units have disjoint columns.
             let columns = unsafe { self.matrices.part(at..at + part.count) };
             let (vectors, tail) = columns.as_chunks_mut::<LANES>();
             vectors.iter_mut().zip(tile).for_each(|(vector, tile)| *vector = *tile);

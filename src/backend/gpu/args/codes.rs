@@ -1,13 +1,14 @@
-//! Numbers of `kernels/args.h` that tell kernels what a model asks for, and how activations lie.
+//! The numbers of `kernels/args.h` that encode a model's variants and the layout of activations.
 
 use super::{
-    ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_GELU_ERF, ACTIVATION_SILU, ACTIVATION_SQUARED_RELU,
-    FORMAT_BF16, FORMAT_BF16_TILED, FORMAT_F16, FORMAT_F16_TILED, FORMAT_F32, FORMAT_FP8, GATING_SIGMOID,
-    GATING_SOFTMAX, NORM_LAYER, NORM_RMS,
+    ACTIVATION_CLAMPED_SILU, ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_GELU_ERF, ACTIVATION_KIND,
+    ACTIVATION_SILU, ACTIVATION_SQUARED_RELU, ACTIVATION_XIELU, FORMAT_BF16, FORMAT_BF16_TILED, FORMAT_F16,
+    FORMAT_F16_TILED, FORMAT_F32, FORMAT_FP8, GATE_SIGMOID, GATE_SOFTPLUS, GATING_SIGMOID, GATING_SOFTMAX, NORM_LAYER,
+    NORM_RMS,
 };
-use crate::backend::{Activation, Gating, NormKind};
+use crate::backend::{Activation, GateFunction, Gating, NormKind};
 
-/// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
+/// The layout of an activation buffer's rows in memory; `ActivationFormat` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Format {
@@ -16,30 +17,34 @@ pub enum Format {
     Bf16 = FORMAT_BF16,
     F16Tiled = FORMAT_F16_TILED,
     Bf16Tiled = FORMAT_BF16_TILED,
-    /// Rows of e4m3, and behind them the scales of all rows.
+    /// Rows of e4m3, followed by the scales of all rows.
     Fp8 = FORMAT_FP8,
 }
 
-/// How a feed-forward combines a gate and what it lets pass; `Activation` in `args.h`.
+/// How a feed-forward combines its gate and up; `Activation` in `args.h`, with its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(in crate::backend::gpu) enum ActivationCode {
-    Silu = ACTIVATION_SILU,
-    Gelu = ACTIVATION_GELU,
-    ClampedSwiglu = ACTIVATION_CLAMPED_SWIGLU,
-    SquaredRelu = ACTIVATION_SQUARED_RELU,
-    GeluErf = ACTIVATION_GELU_ERF,
+#[repr(transparent)]
+pub(in crate::backend::gpu) struct ActivationCode(u32);
+
+impl ActivationCode {
+    pub(in crate::backend::gpu) const SILU: Self = Self(ACTIVATION_SILU);
+
+    pub(super) const fn number(self) -> u32 {
+        self.0
+    }
 }
 
 impl From<Activation> for ActivationCode {
     fn from(activation: Activation) -> Self {
-        match activation {
-            Activation::Silu => Self::Silu,
-            Activation::Gelu => Self::Gelu,
-            Activation::GeluErf => Self::GeluErf,
-            Activation::ClampedSwiglu => Self::ClampedSwiglu,
-            Activation::SquaredRelu => Self::SquaredRelu,
-        }
+        Self(match activation {
+            Activation::Silu => ACTIVATION_SILU,
+            Activation::Gelu => ACTIVATION_GELU,
+            Activation::GeluErf => ACTIVATION_GELU_ERF,
+            Activation::ClampedSwiglu => ACTIVATION_CLAMPED_SWIGLU,
+            Activation::ClampedSilu { limit } => limit.to_bits() & !ACTIVATION_KIND | ACTIVATION_CLAMPED_SILU,
+            Activation::SquaredRelu => ACTIVATION_SQUARED_RELU,
+            Activation::Xielu(_) => ACTIVATION_XIELU,
+        })
     }
 }
 
@@ -60,7 +65,24 @@ impl From<NormKind> for NormCode {
     }
 }
 
-/// How logits become weights of experts; `Gating` in `args.h`.
+/// The function of a head's gate before it multiplies; `GateFunction` in `args.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(in crate::backend::gpu) enum GateCode {
+    Sigmoid = GATE_SIGMOID,
+    Softplus = GATE_SOFTPLUS,
+}
+
+impl From<GateFunction> for GateCode {
+    fn from(function: GateFunction) -> Self {
+        match function {
+            GateFunction::Sigmoid => Self::Sigmoid,
+            GateFunction::Softplus => Self::Softplus,
+        }
+    }
+}
+
+/// How logits become experts' weights; `Gating` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(in crate::backend::gpu) enum GatingCode {

@@ -1,6 +1,6 @@
-//! The load-time self-test: a slice of a real weight of each type, and of each stack of two types that has kernels of
-//! its own, is multiplied on the device and by the scalar decoder. A kernel that was miscompiled, or a transfer that
-//! went wrong, is found here and not in a conversation.
+//! The load-time self-test. It multiplies a slice of a real weight of each type on the device and with the scalar
+//! decoder. It does the same for each stack of two types that has special kernels. It finds a miscompiled kernel or a
+//! faulty transfer before the first request.
 
 use super::GpuBackend;
 use crate::backend::gpu::args::Format;
@@ -11,22 +11,22 @@ use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Rows of activations: so many that each variant of the matrix kernels has its turn.
+/// Rows of activations, enough to use each variant of the matrix kernels.
 const MAX_ROWS: usize = 64;
-/// Largest error of a product, as a part of its terms as they would add up at worst (`expected`). `gemv` sums exact
-/// integers and f32; the matrix units take weights rounded to f16, scales and minimums before them.
+/// The largest error of a product, relative to the worst-case sum of its terms (`expected`). `gemv` sums exact integers
+/// and f32. The matrix units take weights rounded to f16, whose scales and minimums were rounded before.
 const GEMV_ERROR: f64 = 1e-5;
 const MATMUL_ERROR: f64 = 1.0 / 1024.0;
 
-/// Memory that the products of the self-test are computed on. The backend holds it: after an error they may still run,
-/// and the backend's drop waits for them.
+/// Memory for the products of the self-test. The backend holds it: after an error they may still run, and the backend's
+/// drop waits for them.
 pub(super) struct TestMemory {
     host: HostBuffer,
     x: DeviceBuffer,
     out: DeviceBuffer,
 }
 
-/// The first rows of a tensor, or of several in a stack, as the file and the device have them.
+/// The first rows of a tensor, or of several in a stack, in the file and on the device.
 pub(crate) struct Sample {
     matrix: Matrix,
     slices: Vec<Slice>,
@@ -37,6 +37,7 @@ struct Slice {
     file_type: GgmlType,
     /// Rows in the file's blocks.
     data: Vec<u8>,
+    scale: f32,
 }
 
 impl Sample {
@@ -61,12 +62,13 @@ impl Sample {
                 name: weight.name.to_owned(),
                 file_type: weight.ggml_type,
                 data: weight.data[..rows * row_bytes].to_vec(),
+                scale: weight.scale(),
             });
         }
         Self { matrix, slices }
     }
 
-    /// Whether these are its tensors' types on the device and in the file, in this order.
+    /// True if these are its tensors' types on the device and in the file, in this order.
     pub(crate) fn is_of(&self, types: &[(KernelType, GgmlType)]) -> bool {
         let segments = self.matrix.segments.iter().zip(&self.slices);
         segments.map(|(segment, slice)| (segment.ty, slice.file_type)).eq(types.iter().copied())
@@ -83,25 +85,26 @@ impl Sample {
         for (slice, segment) in self.slices.iter().zip(&self.matrix.segments) {
             let (here, after) = rest.split_at_mut(segment.rows * self.matrix.cols);
             quant::dequantize(slice.file_type, &slice.data, here)?;
+            here.iter_mut().for_each(|weight| *weight *= slice.scale);
             rest = after;
         }
         Ok(weights)
     }
 
-    /// The texts of the slices, for a message.
+    /// Joins the texts of the slices for a message.
     fn all<'a>(&'a self, text: impl Fn(&'a Slice) -> &'a str) -> String {
         self.slices.iter().map(text).collect::<Vec<_>>().join(" and ")
     }
 }
 
-/// Whole numbers up to 127, one of them 127 in each 16: quantised to 8 bits, or rounded to f16, they stay what they
-/// are.
+/// Returns whole numbers up to 127, at least one in each 16 being 127. They do not change when they are quantised to 8
+/// bits or rounded to f16.
 fn activations(rows: usize, cols: usize) -> Vec<f32> {
     let value = |i: usize| if i.is_multiple_of(16) { 127.0 } else { ((i * 7919 + i / 251) % 255) as f32 - 127.0 };
     (0..rows).flat_map(|row| (0..cols).map(move |col| value(col + 16 * row * 31))).collect()
 }
 
-/// A product and the size of its terms, in f64.
+/// Returns a product and the size of its terms, in f64.
 fn expected(weights: &[f32], x: &[f32]) -> (f64, f64) {
     let mut sums = (0.0, 0.0);
     for (weights, x) in weights.chunks(TILE_COLS).zip(x.chunks(TILE_COLS)) {
@@ -118,7 +121,7 @@ impl GpuBackend {
     /// Multiplies a slice of each sample with 1 and up to 64 rows.
     ///
     /// # Errors
-    /// `Error::Device` naming tensor, type, rows and device at the first product that is wrong.
+    /// `Error::Device` with tensor, type, rows and device, at the first wrong product.
     pub(in super::super) fn self_test(&mut self, samples: &[Sample]) -> Result<()> {
         let most_cols = samples.iter().map(|sample| sample.matrix.cols).max().unwrap_or(0);
         if !self.options.self_test || most_cols == 0 {
@@ -154,8 +157,8 @@ impl GpuBackend {
         for (bytes, value) in memory.host.as_mut_slice().as_chunks_mut().0.iter_mut().zip(values) {
             *bytes = value.to_ne_bytes();
         }
-        // SAFETY: the copy has run before the host buffer is written again: the products after it are waited for, and
-        // after an error it is not written again.
+        // SAFETY: the copy has run before the host buffer is written again, since the products after it are waited for.
+        // After an error it is not written again.
         unsafe {
             let stream = self.compute.launcher().stream();
             stream.copy_to_device(memory.x.slice(), &memory.host.as_slice()[..4 * values.len()])
@@ -165,7 +168,7 @@ impl GpuBackend {
     fn compare(&self, sample: &Sample, weights: &[f32], x: &[f32], rows: usize, got: &[f32]) -> Result<()> {
         let (ty, cols) = (sample.kernel_type(), sample.matrix.cols);
         let is_gemv = self.compute.activation_format(ty.matmul_format(), rows).is_f32();
-        // Rows that were decoded on the host are f16 on both sides.
+        // Rows that the host decoded are f16 on both sides.
         let exact = sample.slices.iter().all(|slice| KernelType::of(slice.file_type).is_some());
         let error = if is_gemv && exact { GEMV_ERROR } else { MATMUL_ERROR };
         for (x, got) in x.chunks(cols).zip(got.chunks(sample.matrix.rows)) {
@@ -173,7 +176,7 @@ impl GpuBackend {
                 let (expected, terms) = expected(weights, x);
                 let near = match expected.is_finite() {
                     true => (f64::from(got) - expected).abs() <= error * terms,
-                    // A weight of the file is not a number, and is to stay so.
+                    // A weight of the file is not finite, so the product must not be finite either.
                     false => !got.is_finite(),
                 };
                 if !near {

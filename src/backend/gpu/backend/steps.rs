@@ -1,4 +1,4 @@
-//! Steps and their results on a GPU: what the engine asks of the backend.
+//! Steps and their results on a GPU: the engine's calls of the backend.
 
 use super::GpuBackend;
 use crate::Result;
@@ -10,20 +10,21 @@ use crate::backend::gpu::describe::describe;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::graphs::Plan;
 use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
+use crate::backend::op_args::check_written;
 use crate::backend::{Backend, MemoryLedger, NormRows, StepOps};
 use crate::batch::Batch;
 use crate::config::ComputeDtype;
 use crate::interrupt::Interrupt;
-use crate::selection::{Selection, Wish};
+use crate::selection::{SamplingRequest, Selection};
 
 impl GpuBackend {
-    /// Runs the ops of a step, records them, or repeats a recording.
+    /// Runs the ops of a step, captures them, or replays a captured graph.
     pub(super) fn run_step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.run_step_of(batch, true, ops)
     }
 
-    /// `is_rehearsed`: whether the ops are those of recorded steps.
-    fn run_step_of(&mut self, batch: &Batch, is_rehearsed: bool, ops: &mut StepOps<'_, Self>) -> Result<()> {
+    /// `is_capturable`: true if these ops are those of captured graphs.
+    fn run_step_of(&mut self, batch: &Batch, is_capturable: bool, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.device.check()?;
         let Self { graphs, compute, inputs, attention_shapes, results, transfers, .. } = self;
         graphs.abandon(compute.launcher().stream());
@@ -32,28 +33,28 @@ impl GpuBackend {
         inputs.begin(batch, graphs.next_turn(), |rows| graphs.padded(rows))?;
         let chosen = results.begin_step(batch)?;
         let (stream, copy_step) = (compute.launcher().stream(), compute.launcher().function(COPY_STEP, ONCE)?);
-        let plan = match inputs.shape().pure_decode && is_rehearsed {
+        let plan = match inputs.shape().pure_decode && is_capturable {
             true => graphs.begin(batch, inputs, stream, copy_step, chosen)?,
             false => Plan::Run,
         };
-        let (tokens, logits, recorded) = match plan {
+        let (tokens, logits, captured) = match plan {
             Plan::Run => {
                 inputs.bring(stream, copy_step, chosen)?;
                 (batch.num_tokens(), batch.logits_indices.len(), None)
             }
-            Plan::Record { rows } => (rows, rows, Some(rows)),
+            Plan::Capture { rows } => (rows, rows, Some(rows)),
             Plan::Replay => (0, 0, None),
         };
         if plan != Plan::Replay {
-            let done = ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], recorded));
-            // Who reads the results of the step is to find them complete.
+            let done = ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], captured));
+            // The step's results must be complete before they are read.
             if let Err(error) = done.and_then(|()| compute.launcher().settle()) {
                 compute.launcher().forget_left();
                 return Err(error);
             }
         }
         graphs.end(inputs, compute.launcher().stream())?;
-        // All that uses page-locked memory is the copy of the step's integers, which an event marks.
+        // Only the copy of the step's integers uses page-locked memory, and an event marks its end.
         transfers.settled();
         Ok(())
     }
@@ -74,7 +75,7 @@ impl Backend for GpuBackend {
 
     const ASYNCHRONOUS: bool = true;
 
-    /// A step takes milliseconds, and what was launched cannot be called back.
+    /// A step takes milliseconds, and launched work cannot be recalled.
     fn interrupt(&self) -> Option<&Interrupt> {
         None
     }
@@ -87,14 +88,14 @@ impl Backend for GpuBackend {
         self.run_step_of(batch, false, ops)
     }
 
-    fn rehearse(&mut self, ops: &mut StepOps<'_, Self>) -> Result<()> {
-        self.rehearse_steps(ops)
+    fn warm_up(&mut self, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.warm_up_steps(ops)
     }
 
-    fn select(&mut self, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
+    fn select(&mut self, logits: &Buffer, cols: usize, sampling_requests: &[SamplingRequest<'_>]) -> Result<()> {
         self.transfers.begin();
-        self.results.select(&self.compute, logits, cols, wishes)?;
-        // An event marks the end of all that uses page-locked memory.
+        self.results.select(&self.compute, logits, cols, sampling_requests)?;
+        // An event marks the end of all uses of page-locked memory.
         self.transfers.settled();
         Ok(())
     }
@@ -108,6 +109,17 @@ impl Backend for GpuBackend {
         let NormRows { x, norm, out, .. } = args;
         self.compute.norm_rows(NormRows { x, norm, rows, out: &mut *out })?;
         self.to_host(out, rows, cols)
+    }
+
+    fn write_rows(&mut self, buffer: &mut Buffer, first: usize, values: &[f32], cols: usize) -> Result<()> {
+        check_written(buffer, first, values, cols)?;
+        let what = "the buffer of written rows";
+        // Rows that are kept have to be of the format of those that are written.
+        let to = match first {
+            0 => buffer.write(what, values.len() / cols, cols, Format::F32)?,
+            _ => buffer.read_f32(what, first + values.len() / cols, cols)?.after(Format::F32.bytes(first, cols))?,
+        };
+        self.transfers.write(self.compute.launcher().stream(), to, values)
     }
 
     fn to_host<'a>(&'a mut self, buffer: &'a Buffer, rows: usize, cols: usize) -> Result<&'a [f32]> {
@@ -143,13 +155,17 @@ impl Backend for GpuBackend {
             (None, Some(problem)) => format!("matmul (the matrix library is not used: {problem})"),
             (None, None) => "matmul".to_owned(),
         };
-        describe(
+        let described = describe(
             self.device.properties(),
             self.compute.launcher().tuning(),
             &self.kernels,
             &self.types,
             &long_prompts,
             &self.graphs,
-        )
+        );
+        match &self.placed {
+            Some(placed) => format!("{described}; {placed}"),
+            None => described,
+        }
     }
 }

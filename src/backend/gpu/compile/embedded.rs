@@ -1,4 +1,4 @@
-//! The build script's part of the library: the kernels' sources, and code objects of the targets that it compiled.
+//! The build script's output in this library: the kernels' sources, and code objects of the targets that it compiled.
 
 use std::io::Read;
 use std::sync::{Arc, Weak};
@@ -8,29 +8,29 @@ use parking_lot::Mutex;
 use super::plan::{GENERIC_TARGETS, Unit};
 use crate::{Error, Result};
 
-/// The code objects of one target, compressed as one.
+/// The code objects of one target, compressed together.
 pub(crate) struct Target {
     pub name: &'static str,
     xz: &'static [u8],
-    /// Name and size of each, in the order in which they lie.
+    /// Name and size of each object, in their order in the data.
     objects: &'static [(&'static str, usize)],
 }
 
 // SOURCES (name and text of every file of kernels/), COMPILER (of the code objects), TARGETS.
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
-/// The targets whose code the build script compiled.
+/// Yields the targets whose code the build script compiled.
 pub fn embedded_targets() -> impl Iterator<Item = &'static str> {
     TARGETS.iter().map(|target| target.name)
 }
 
-/// The target whose code runs on a GPU: its own, else that of its family.
+/// Returns the target whose code runs on a GPU: its own, else that of its family.
 pub(crate) fn target_for(arch: &str) -> Option<&'static Target> {
     let named = |name: &str| TARGETS.iter().find(|target| target.name == name);
     named(arch).or_else(|| named(generic_target(arch)?))
 }
 
-/// The target of the family that a GPU belongs to.
+/// Returns the target of a GPU's family.
 fn generic_target(arch: &str) -> Option<&'static str> {
     GENERIC_TARGETS.iter().find(|(_, covered)| covered.contains(&arch)).map(|(target, _)| *target)
 }
@@ -41,7 +41,7 @@ impl Target {
         self.objects.iter().any(|(object, _)| *object == name)
     }
 
-    /// A target with these objects, for tests.
+    /// Creates a target with these objects, for tests.
     #[cfg(test)]
     pub(crate) fn of(name: &'static str, objects: &[(&'static str, &[u8])]) -> &'static Self {
         use std::io::Write;
@@ -51,10 +51,10 @@ impl Target {
         Box::leak(Box::new(Self { name, xz: xz.finish().unwrap().leak(), objects: sizes.leak() }))
     }
 
-    /// Unpacks all code objects, which takes a part of a second, and megabytes: callers at the same time share them.
+    /// Unpacks all code objects, which takes megabytes and a fraction of a second. Concurrent callers share the result.
     pub(crate) fn unpack(&self) -> Result<Arc<Unpacked>> {
         static SHARED: Mutex<Vec<Weak<Unpacked>>> = Mutex::new(Vec::new());
-        // The lock is held meanwhile: a second one waits for the first and need not do it again.
+        // The lock is held meanwhile, so a second caller waits and finds the result of the first.
         let mut shared = SHARED.lock();
         shared.retain(|unpacked| unpacked.strong_count() > 0);
         let found = shared.iter().filter_map(Weak::upgrade).find(|unpacked| std::ptr::eq(unpacked.xz, self.xz));
@@ -72,7 +72,7 @@ impl Target {
 }
 
 pub(crate) struct Unpacked {
-    /// The compressed code that it was unpacked from.
+    /// The compressed code that this was unpacked from.
     xz: &'static [u8],
     bytes: Vec<u8>,
     objects: &'static [(&'static str, usize)],

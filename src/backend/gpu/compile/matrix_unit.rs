@@ -1,10 +1,10 @@
-//! The matrix unit that code uses, read from its machine code. The GPU alone does not tell: code of a generic target
-//! leaves matrix units aside that only some GPUs of the family have.
+//! Finds the matrix unit that code uses, from its machine code. The GPU alone does not tell, since code of a generic
+//! target avoids matrix units that only some GPUs of the family have.
 
 /// The unit that computes products of many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixUnit {
-    /// WMMA of AMD's GPUs from RDNA3 on.
+    /// WMMA of AMD's GPUs since RDNA3.
     Wmma,
     /// MFMA of AMD's CDNA.
     Mfma,
@@ -14,7 +14,7 @@ pub enum MatrixUnit {
     Wgmma,
     /// The code has no instruction of a matrix unit.
     Unused,
-    /// The image is not the code of a GPU that this module can read.
+    /// The image is not GPU code that this module can read.
     Unknown,
 }
 
@@ -30,8 +30,8 @@ impl MatrixUnit {
         }
     }
 
-    /// The matrix unit that a code object uses, found by its instructions, one after the other. A constant among them
-    /// that looks like the instruction would mislead; none does in the kernels of any target.
+    /// Returns the matrix unit that a code object uses, found by scanning its instructions. A constant that looks like
+    /// the instruction would mislead, but the kernels of no target contain one.
     pub fn of(image: &[u8]) -> Self {
         match (word::<2>(image, MACHINE_AT), sections(image)) {
             (Some(machine), Some(sections)) if machine == EM_AMDGPU => of_amd(&sections),
@@ -43,7 +43,7 @@ impl MatrixUnit {
 
 const EM_CUDA: u64 = 190;
 const EM_AMDGPU: u64 = 224;
-/// Places in an ELF header (64 bits): its machine, and the place, size and number of the section headers.
+/// Offsets in a 64-bit ELF header: its machine, and the offset, size and number of the section headers.
 const MACHINE_AT: usize = 0x12;
 const SECTIONS_AT: usize = 0x28;
 const SECTION_SIZE_AT: usize = 0x3a;
@@ -52,13 +52,13 @@ const NUM_SECTIONS_AT: usize = 0x3c;
 const PROGBITS: u64 = 1;
 const EXECUTABLE: u64 = 4;
 
-/// A little-endian number of `N` bytes.
+/// Returns a little-endian number of `N` bytes.
 fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..at.checked_add(N)?)?;
     Some(bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
 }
 
-/// The sections with instructions; `None` where `image` is no whole ELF file.
+/// Returns the sections with instructions; `None` if `image` is not a complete ELF file.
 fn sections(image: &[u8]) -> Option<Vec<&[u8]>> {
     if !image.starts_with(b"\x7fELF\x02\x01") {
         return None;
@@ -78,8 +78,8 @@ fn sections(image: &[u8]) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
-/// VOP3P of GFX11 and GFX12: encoding 0xcc, opcodes 0x40 and up. VOP3P-MAI of GFX9: encoding 0xd3, opcodes 0x40 and up,
-/// of which two move registers (`v_accvgpr_read`, `v_accvgpr_write`).
+/// Finds VOP3P instructions of GFX11 and GFX12 (encoding 0xcc, opcodes 0x40 and up), and VOP3P-MAI of GFX9 (encoding
+/// 0xd3, opcodes 0x40 and up). Two of the latter only move registers (`v_accvgpr_read`, `v_accvgpr_write`).
 fn of_amd(sections: &[&[u8]]) -> MatrixUnit {
     for section in sections {
         for instruction in section.as_chunks::<4>().0 {
@@ -94,8 +94,8 @@ fn of_amd(sections: &[&[u8]]) -> MatrixUnit {
     MatrixUnit::Unused
 }
 
-/// Instructions have 16 bytes and their opcode in the lowest 12 bits; `HGMMA` is what `wgmma` on halves becomes, `HMMA`
-/// what `mma.sync` does.
+/// Instructions have 16 bytes, with the opcode in the lowest 12 bits. `wgmma` on halves compiles to `HGMMA`, and
+/// `mma.sync` to `HMMA`.
 fn of_nvidia(sections: &[&[u8]]) -> MatrixUnit {
     let has = |opcode: u16| {
         let is = |instruction: &[u8; 16]| u16::from_le_bytes([instruction[0], instruction[1]]) & 0xfff == opcode;

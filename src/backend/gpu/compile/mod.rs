@@ -1,7 +1,6 @@
-//! Code that the device loads, made from the kernels' sources: compiled with this library, for the GPU or for its
-//! family, else by the platform's run-time compiler from the embedded sources, whose code is kept on disk.
+//! Provides the code that the device loads. It is embedded code, compiled with this library for the GPU or its family.
+//! Otherwise the platform's run-time compiler compiles the embedded sources, and the disk cache keeps the result.
 
-mod cache;
 mod embedded;
 mod matrix_unit;
 pub(super) mod plan;
@@ -13,9 +12,7 @@ mod tests;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-pub(super) use cache::Cache;
 pub use embedded::embedded_targets;
-#[cfg(test)]
 pub(crate) use embedded::target_for;
 use embedded::{Target, Unpacked};
 pub use matrix_unit::MatrixUnit;
@@ -23,11 +20,22 @@ use plan::Unit;
 use runtime::RuntimeCompiler;
 pub(super) use runtime::run;
 
+use super::cache::Cache;
 use super::driver::DeviceProperties;
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
-/// How the code of a unit came about.
+/// The newest generation of AMD's GPUs that the kernels support. For a newer one they may not compile, and the result
+/// would be untested.
+const NEWEST_GENERATION: u32 = 12;
+
+/// Returns the generation of an AMD architecture, which precedes the last two digits: 12 of gfx1250, 9 of gfx90a.
+fn generation(arch: &str) -> Option<u32> {
+    let digits = arch.strip_prefix("gfx")?;
+    digits.get(..digits.len().checked_sub(2)?)?.parse().ok()
+}
+
+/// The origin of a unit's code.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin {
     /// Compiled with this library, for exactly this GPU.
@@ -46,7 +54,7 @@ impl Origin {
     }
 }
 
-/// The time that it took is left out, so that units that came about in the same way read the same.
+/// The time is left out, so units with the same origin read the same.
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -58,19 +66,19 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Code for the device, and where it came from.
+/// Code for the device, and its origin.
 pub(super) struct CodeObject {
     pub image: Vec<u8>,
     pub origin: Origin,
 }
 
-/// The source of the kernels' code for one device.
+/// Provides the kernels' code for one device.
 pub(super) struct Compiler {
     properties: DeviceProperties,
     options: GpuOptions,
     embedded: Option<&'static Target>,
     cache: Cache,
-    // Each of these is needed only on one of the ways, and then for many units.
+    // Each of these is needed for only one origin, and then for many units.
     unpacked: OnceLock<Result<Arc<Unpacked>>>,
     runtime: OnceLock<std::result::Result<RuntimeCompiler, String>>,
 }
@@ -84,19 +92,27 @@ impl Compiler {
             properties: properties.clone(),
             options: options.clone(),
             embedded: if use_embedded { embedded::target_for(&properties.arch) } else { None },
-            cache: Cache::new(options.cache_dir.as_deref()),
+            cache: Cache::kernels(options.cache_dir.as_deref()),
             unpacked: OnceLock::new(),
             runtime: OnceLock::new(),
         }
     }
 
     /// # Errors
-    /// `Error::Device` saying which ways were tried, or with the compiler's own messages.
+    /// `Error::Device` with the origins that were tried, or with the compiler's own messages.
     pub(super) fn code_object(&self, unit: Unit) -> Result<CodeObject> {
-        match self.embedded.filter(|target| target.has(unit)) {
-            Some(target) => self.unpack(target, unit),
+        match self.embedded(unit)? {
+            Some(code) => Ok(code),
             None => self.compile(unit),
         }
+    }
+
+    /// Returns the embedded code of a unit; `None` if it has to be compiled for the GPU.
+    ///
+    /// # Errors
+    /// See `code_object`.
+    pub(super) fn embedded(&self, unit: Unit) -> Result<Option<CodeObject>> {
+        self.embedded.filter(|target| target.has(unit)).map(|target| self.unpack(target, unit)).transpose()
     }
 
     fn unpack(&self, target: &'static Target, unit: Unit) -> Result<CodeObject> {
@@ -110,11 +126,19 @@ impl Compiler {
         Ok(CodeObject { image: image.to_vec(), origin })
     }
 
-    /// Returns the code of a unit from the machine's compiler, made now or before.
+    /// Returns the code of a unit from the machine's compiler or from the cache.
     ///
     /// # Errors
-    /// See `code_object`.
+    /// The errors of `code_object`, and one for a GPU that is newer than the kernels.
     pub(super) fn compile(&self, unit: Unit) -> Result<CodeObject> {
+        let arch = &self.properties.arch;
+        if generation(arch).is_some_and(|generation| generation > NEWEST_GENERATION) {
+            return Err(self.error(format!(
+                "this release of rocmforge ({}) has no kernels for {arch}: its newest are those of \
+                 gfx{NEWEST_GENERATION}xx; install a newer one, or use device=\"cpu\"",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
         let runtime = self.runtime.get_or_init(|| RuntimeCompiler::open(&self.properties, &self.options));
         let runtime = runtime.as_ref().map_err(|problem| self.error(self.no_code(problem)))?;
         let job = runtime.job(unit);
@@ -126,7 +150,7 @@ impl Compiler {
             return Ok(code);
         }
         let lock = self.cache.lock(&job.key);
-        // Whoever had the lock before may have compiled just this.
+        // The previous holder of the lock may have compiled this unit.
         if lock.is_some()
             && let Some(code) = cached()
         {

@@ -1,11 +1,11 @@
-//! The plan of compilation: the units of the kernels' sources, as the table has them, and the generic targets. The
-//! build script includes this file and the table, so they use nothing of the crate.
+//! The compilation plan: the units of the kernels' sources, from the table, and the generic targets. The build script
+//! includes this file and the table, so they use nothing of the crate.
 
 use super::table::{with_kernel_types, with_kernels};
 
 macro_rules! declare_kernel_types {
     ($($variant:ident $ggml:ident $operands:ident)*) => {
-        /// A type with kernels of its own.
+        /// A tensor type that has kernels.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum KernelType {
             $($variant,)*
@@ -14,14 +14,14 @@ macro_rules! declare_kernel_types {
         impl KernelType {
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// ggml's name: what `-DTYPE=` takes. Kernels have it in their names in lower case.
+            /// Returns ggml's name, the value of `-DTYPE=`. Kernels' names contain it in lower case.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($ggml),)*
                 }
             }
 
-            /// The numbers that weights of this type are multiplied in on the matrix units.
+            /// Returns the numbers in which the matrix units multiply weights of this type.
             pub const fn operands(self) -> Operands {
                 match self {
                     $(Self::$variant => Operands::$operands,)*
@@ -38,34 +38,34 @@ with_kernel_types!(declare_kernel_types);
 pub enum Operands {
     F16,
     Bf16,
-    /// The type has no kernels on them.
+    /// The matrix units have no kernels for the type.
     Nothing,
 }
 
 impl KernelType {
-    /// Types that lie in one stack in common files (the V of every other layer has more bits than Q and K), and whose
-    /// products are made in one launch.
+    /// Types that share a stack in common files (the V of every other layer has more bits than Q and K). One launch
+    /// computes their products.
     pub const PAIRS: [[Self; 2]; 2] = [[Self::Q4K, Self::Q6K], [Self::Q5K, Self::Q6K]];
 }
 
-/// The things that a kernel is compiled for, once for each.
+/// The things that a kernel is compiled for, with one compilation each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Per {
-    /// There is one.
+    /// A single compilation.
     Once,
     /// Each element type of the KV cache.
     Cache,
-    /// Each that latent rows may have.
+    /// Each element type of latent rows.
     LatentCache,
-    /// Each element type of the KV cache and size of a head.
+    /// Each element type of the KV cache with each head size.
     Head,
-    /// These are the same where single rows are attended with on the vector units, and where on the matrix units: that
-    /// depends on the platform.
+    /// Like `Head`, for decode attention on the vector units, and on the matrix units. The platform decides which heads
+    /// go where.
     VectorHead,
     MatrixHead,
     /// Each tensor type; on the matrix units, each that they multiply.
     Type,
-    /// Each of these on NVIDIA, and nothing on other platforms.
+    /// Like `Type` on NVIDIA; none on other platforms.
     TypeOnNvidia,
     /// Each of `KernelType::PAIRS`.
     Pair,
@@ -119,7 +119,7 @@ impl Unit {
         Self { file, ty: Some(first), second: Some(second) }
     }
 
-    /// Returns no type, one, or the two of a pair.
+    /// Yields no type, one type, or the two of a pair.
     pub fn types(self) -> impl Iterator<Item = KernelType> {
         self.ty.into_iter().chain(self.second)
     }
@@ -131,17 +131,17 @@ impl Unit {
         if types.is_empty() { stem.to_string() } else { format!("{stem}.{}", types.join("_")) }
     }
 
-    /// The compiler's definitions.
+    /// Returns the compiler's definitions.
     pub fn defines(self) -> Vec<String> {
         self.types().zip(["TYPE", "SECOND"]).map(|(ty, macro_name)| format!("-D{macro_name}={}", ty.name())).collect()
     }
 
-    /// Whether the kernels of this unit compute on matrix units.
+    /// True if the kernels of this unit compute on matrix units.
     pub fn on_matrix_units(self) -> bool {
         FILES.iter().any(|file| file.name == self.file && file.multiplies == Multiplies::OnMatrixUnits)
     }
 
-    /// Every unit of every file in the table that there is on a platform.
+    /// Returns every unit of the table's files for a platform.
     pub fn all(on_nvidia: bool) -> Vec<Self> {
         FILES.iter().flat_map(|file| Self::all_of(file, on_nvidia)).collect()
     }
@@ -160,9 +160,13 @@ impl Unit {
 }
 
 /// Targets that run on several GPUs, with those GPUs (LLVM, "AMDGPU Usage", table of generic processors).
-pub(crate) const GENERIC_TARGETS: [(&str, &[&str]); 4] = [
+pub(crate) const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
+    ("gfx10-1-generic", &["gfx1010", "gfx1011", "gfx1012", "gfx1013"]),
     ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"]),
-    ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]),
+    (
+        "gfx11-generic",
+        &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1154"],
+    ),
     ("gfx12-generic", &["gfx1200", "gfx1201"]),
 ];

@@ -1,4 +1,4 @@
-//! The platform's compiler at run time: hipRTC or NVRTC, whichever library is on the machine.
+//! The platform's compiler at run time: hipRTC or NVRTC, from the machine's library.
 
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use libloading::Library;
 use serde_json::{Value, json};
 
-use super::cache::Key;
 use super::embedded::SOURCES;
 use super::plan::Unit;
+use crate::backend::gpu::cache::Key;
 use crate::backend::gpu::child;
 use crate::backend::gpu::driver::DeviceProperties;
 use crate::backend::gpu::job::{self, Failure};
@@ -18,16 +18,23 @@ use crate::backend::gpu::sys::rtc::{Hiprtc, Nvrtc};
 use crate::backend::gpu::sys::{ProgramHandle, Status, file_of, reason};
 use crate::config::{GpuOptions, Platform};
 
-/// A unit takes seconds; a compiler that hangs must not hang the engine.
+/// A unit takes seconds. A compiler that hangs must not hang the engine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Major version from which on NVRTC compiles for `sm_90a`.
+/// The first major version of NVRTC that compiles for `sm_90a`.
 const OLDEST_NVRTC_FOR_WGMMA: c_int = 12;
+
+/// Begins the message about a compiler that died.
+const DIED: &str = "the compiler's process";
+/// Ends the message of a compiler without output.
+const NO_MESSAGE: &str = " without a message";
 
 pub(super) struct RuntimeCompiler {
     library: Api,
     file: PathBuf,
     platform: Platform,
+    /// The GPU's architecture.
+    arch: String,
     helper: Option<Vec<OsString>>,
     name: String,
     target: Vec<String>,
@@ -58,7 +65,7 @@ macro_rules! rtc {
 }
 
 impl RuntimeCompiler {
-    /// The first compiler found that fits the driver.
+    /// Opens the first compiler that fits the driver.
     pub(super) fn open(properties: &DeviceProperties, options: &GpuOptions) -> Result<Self, String> {
         search(properties, options).find(|library, file| {
             let compiler = Self::load(properties, file, library, options)?;
@@ -76,7 +83,7 @@ impl RuntimeCompiler {
     ) -> Result<Self, String> {
         let kind = if properties.platform == Platform::Amd { "hipRTC" } else { "NVRTC" };
         let library = load(properties.platform, library)?;
-        // A bare name may be that of a library which the process has from somewhere else: the child is told this file.
+        // For a bare name, the process may have opened the library from elsewhere. The child must open the same file.
         let function = match &library {
             Api::Hiprtc(api) => api.hiprtcVersion as *const c_void,
             Api::Nvrtc(api) => api.nvrtcVersion as *const c_void,
@@ -95,7 +102,7 @@ impl RuntimeCompiler {
                 properties.arch
             ));
         }
-        // hipRTC's own number stays the same over releases that compile differently: the driver's tells them apart.
+        // hipRTC's version stays the same over releases that compile differently, so the driver's version is added.
         let name = match properties.platform {
             Platform::Amd => format!("{kind} {major}.{minor} ({path}) of {}", properties.driver),
             Platform::Nvidia => format!("{kind} {major}.{minor} ({path})"),
@@ -104,6 +111,7 @@ impl RuntimeCompiler {
             library,
             file,
             platform: properties.platform,
+            arch: properties.arch.clone(),
             helper: options.helper.clone(),
             name,
             target: target_options(properties),
@@ -127,7 +135,7 @@ impl RuntimeCompiler {
         let options: Vec<String> = options.collect();
         let mut hash = blake3::Hasher::new();
         let mut add = |text: &str| {
-            // The length goes first: else two texts could be cut differently and be the same.
+            // The length goes first, or different texts could concatenate to the same bytes.
             hash.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
         };
         add(&self.name);
@@ -140,11 +148,19 @@ impl RuntimeCompiler {
         Job { key: hash.finalize(), unit, options }
     }
 
-    /// Compiles in a process of its own: hipRTC ends its process when it is asked for a GPU that it does not know.
+    /// Compiles in a separate process: hipRTC ends its process when it gets an unknown GPU.
     ///
     /// # Errors
     /// The compiler's messages, or how its process ended.
     pub(super) fn compile(&self, job: &Job) -> Result<Vec<u8>, String> {
+        // A compiler that does not know a GPU prints nothing, or dies.
+        self.compile_apart(job).map_err(|problem| match problem.contains(DIED) || problem.ends_with(NO_MESSAGE) {
+            true => format!("{problem} (it may not know {} yet: a newer release does)", self.arch),
+            false => problem,
+        })
+    }
+
+    fn compile_apart(&self, job: &Job) -> Result<Vec<u8>, String> {
         let Some(command) = &self.helper else {
             return child::run(TIMEOUT, || compile_unit(&self.library, job.unit, &job.options));
         };
@@ -156,13 +172,13 @@ impl RuntimeCompiler {
             "options": job.options,
         });
         job::run(command, &request, TIMEOUT).map_err(|failure| match failure {
-            Failure::Died(how) => format!("the compiler's process {how}"),
-            Failure::NotRun(problem) => problem,
+            Failure::Died(how) => format!("{DIED} {how}"),
+            Failure::Exited(problem) | Failure::NotRun(problem) => problem,
         })
     }
 }
 
-/// Does a job of `RuntimeCompiler::compile`, in the process of its own.
+/// Does a job of `RuntimeCompiler::compile`, in the separate process.
 ///
 /// # Errors
 /// The compiler's messages.
@@ -216,8 +232,8 @@ fn compile_here(
     let header_texts = pointers(&mut headers.iter().map(|(_, text)| text));
     let options = pointers(&mut options.iter());
     let mut program = ProgramHandle::NULL;
-    // SAFETY: every array has the length that is passed, every text ends with a zero byte, and all of them outlive
-    // the program. The program is not destroyed: the process that it lives in ends with it.
+    // SAFETY: every array has the length that is passed, every text ends with a zero byte, and all of them outlive the
+    // program. The program is not destroyed, because its process ends with it.
     unsafe {
         ok(
             "creating the program",
@@ -242,7 +258,8 @@ fn compile_here(
                 |bytes| rtc!(api, hiprtcGetProgramLog | nvrtcGetProgramLog(program, bytes)),
             )?;
             let log = String::from_utf8_lossy(&log);
-            return Err(format!("status {}, {}", status.0, log.trim_end_matches('\0').trim()));
+            let log = log.trim_end_matches('\0').trim();
+            return Err(format!("status {}{}{log}", status.0, if log.is_empty() { NO_MESSAGE } else { ", " }));
         }
         read(
             |size| rtc!(api, hiprtcGetCodeSize | nvrtcGetCUBINSize(program, size)),
@@ -251,7 +268,7 @@ fn compile_here(
     }
 }
 
-/// Reads what is asked for in two calls: its size, then its bytes.
+/// Reads data with two calls: its size, then its bytes.
 fn read(size: impl FnOnce(*mut usize) -> Status, fill: impl FnOnce(*mut u8) -> Status) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
     ok("asking for a size", size(&raw mut bytes))?;
@@ -264,7 +281,7 @@ fn ok(what: &str, status: Status) -> Result<(), String> {
     if status == Status(0) { Ok(()) } else { Err(format!("{what} failed with status {}", status.0)) }
 }
 
-/// The unit's file and all headers.
+/// Yields the unit's file and all headers.
 fn sources_of(unit: Unit) -> impl Iterator<Item = (&'static str, &'static str)> {
     SOURCES.iter().copied().filter(move |(name, _)| *name == unit.file || name.ends_with(".h"))
 }
@@ -276,14 +293,15 @@ fn target_options(properties: &DeviceProperties) -> Vec<String> {
             vec![format!("--offload-arch={arch}"), "-O3".into(), "-std=c++17".into(), "-ffp-contract=on".into()]
         }
         Platform::Nvidia => {
-            // The plain target of Hopper leaves `wgmma` out.
+            // Hopper's plain target does not include `wgmma`.
             let suffix = if properties.has_wgmma() { "a" } else { "" };
             vec![format!("--gpu-architecture={arch}{suffix}"), "--std=c++17".into(), "-default-device".into()]
         }
     }
 }
 
-/// Names where to look. The driver's own generation comes first: code of a newer compiler may not load.
+/// Returns the search for the compiler. The generation of the driver comes first: code of a newer compiler may not
+/// load.
 fn search(properties: &DeviceProperties, options: &GpuOptions) -> Search {
     let major = properties.driver_version.0;
     let majors = |newest: u32, oldest: u32| {
@@ -292,7 +310,7 @@ fn search(properties: &DeviceProperties, options: &GpuOptions) -> Search {
         all
     };
     let names: Vec<String> = match properties.platform {
-        // Up to ROCm 5 hipRTC was a part of libamdhip64.
+        // Up to ROCm 5, libamdhip64 contains hipRTC.
         Platform::Amd => {
             let own = majors(8, 6).into_iter().map(|version| format!("libhiprtc.so.{version}"));
             let part = majors(8, 5).into_iter().map(|version| format!("libamdhip64.so.{version}"));

@@ -1,13 +1,13 @@
-//! The one table of kernels and of tensor types. From it come the units to compile (`plan`, which the build script has
-//! too), the kernels' names and block sizes (`kernel`), what an engine loads (`functions`) and what `doctor` prints
-//! (`report`). A new kernel is its code in kernels/, a line here, and the op that launches it; a new tensor type is its
-//! files in kernels/ and a line here.
+//! The only table of kernels and of tensor types. It defines the units to compile (`plan`, shared with the build
+//! script) and the kernels' names and block sizes (`kernel`). It also defines what an engine loads (`functions`) and
+//! what `doctor` prints (`report`). A new kernel is its code in kernels/, a line here, and the op that launches it. A
+//! new tensor type is its files in kernels/ and a line here.
 //!
-//! The tables are macros that hand their rows to another one, because each reader takes another part of a row.
+//! The tables are macros that pass their rows to another macro, because each reader needs other parts of a row.
 
-/// The types whose kernels work on the file's own quantised blocks. A row: our name, ggml's name (which kernels/ has
-/// too), and the numbers that the type is multiplied in on the matrix units. F32 has none: no matrix unit multiplies
-/// f32 exactly, so more rows of such matrices have kernels of their own (`matmul_f32.hip`).
+/// The types whose kernels work on the file's own quantised blocks. A row contains our name, ggml's name (which
+/// kernels/ also uses), and the numbers in which the matrix units multiply the type. F32 has none, since no matrix unit
+/// multiplies f32 exactly. Products of several f32 rows have separate kernels (`matmul_f32.hip`).
 macro_rules! with_kernel_types {
     ($then:ident) => {
         $then! {
@@ -27,26 +27,33 @@ macro_rules! with_kernel_types {
             Iq4Nl IQ4_NL F16
             Iq4Xs IQ4_XS F16
             Mxfp4 MXFP4 F16
+            Nvfp4 NVFP4 F16
+            Q1_0 Q1_0 F16
+            Q2_0 Q2_0 F16
+            Tq1_0 TQ1_0 F16
+            Tq2_0 TQ2_0 F16
+            Iq2Xxs IQ2_XXS F16
+            Iq3Xxs IQ3_XXS F16
         }
     };
 }
 pub(crate) use with_kernel_types;
 
-/// The kernels, by the file that they are in. After a file's name stand the models that need it (`Needed`) and what its
-/// kernels multiply on (`Multiplies`). A row of a file:
+/// The kernels, by source file. After a file's name come the models that need it (`Needed`) and the hardware that its
+/// kernels multiply on (`Multiplies`). A row of a file contains:
 ///
-/// - the constant by which Rust names the kernel. The kernel's own name is the same in lower case, or what follows
-///   `as`; behind it come the names of what it is compiled for (`Variant`);
+/// - the kernel's constant in Rust. The kernel's own name is the same in lower case, or the name after `as`. A suffix
+///   names the things that it is compiled for (`Variant`);
 /// - its argument struct in `args.h`;
-/// - what it is compiled for, once for each (`Per`);
+/// - the things that it is compiled for (`Per`);
 /// - the threads of a block (`Threads`);
-/// - the op as `doctor` calls it. A kernel without one is not listed. Kernels of one file and op share a line.
+/// - the op's name in `doctor`. A kernel without one is not listed. Kernels of one file and op share a line.
 macro_rules! with_kernels {
     ($then:ident) => {
         $then! {
             "step.hip" Always Plainly {
                 COPY_STEP: CopyStepArgs, Once, One(COPY_STEP_THREADS), "numbers of a step";
-                LINK_STEPS: LinkStepsArgs, Once, One(LINK_THREADS), "test of recorded steps";
+                LINK_STEPS: LinkStepsArgs, Once, One(LINK_THREADS), "test of captured graphs";
             }
             "rows.hip" Always Plainly {
                 NORM_ROWS: NormRowsArgs, Once, One(NORM_THREADS), "norm";
@@ -56,8 +63,9 @@ macro_rules! with_kernels {
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 GATE_COLUMNS: GateColumnsArgs, Once, One(256), "activation";
                 ADD_ROWS: AddRowsArgs, Once, One(256), "embedding rows";
-                SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";
+                SCALE_ROWS: ScaleRowsArgs, Once, One(256), "scale and cap";
                 GATE_ROWS: GateRowsArgs, Once, One(256), "gate of rows";
+                GATE_HEADS: GateHeadsArgs, Once, One(256), "gate of heads";
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";
                 COPY_BLOCKS: CopyBlocksArgs, Once, One(256), "copy KV blocks";
             }
@@ -141,6 +149,7 @@ macro_rules! with_kernels {
                 MAMBA2_CONVOLVE: Mamba2Args, Once, One(CONVOLUTION_THREADS), "Mamba-2";
                 MAMBA2_WALK_D32: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
                 MAMBA2_WALK_D128: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
+                MAMBA2_WALK_D256: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
                 MAMBA2_GATE: Mamba2Args, Once, One(MAMBA2_GATE_THREADS), "Mamba-2";
             }
             "short_convolution.hip" States Plainly {

@@ -1,4 +1,4 @@
-//! Tests of what the build script embedded, and of what a run-time compiler makes of the same sources.
+//! Tests of the embedded code, and of a run-time compiler's output for the same sources.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,10 @@ use crate::backend::gpu::kernel::{self, NORM_ROWS, ONCE, TABLE};
 use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{EngineArgs, Platform};
+use crate::quant::codebooks;
 
-/// Kernels of a code object with the block size that each was compiled for: the metadata of its ELF note is a
-/// MessagePack map, whose sorted keys put `.max_flat_workgroup_size` right before the kernel's `.name`.
+/// Returns the kernels of a code object with the block size that each was compiled for. The metadata of its ELF note is
+/// a MessagePack map. Its sorted keys put `.max_flat_workgroup_size` right before the kernel's `.name`.
 fn kernels_in(image: &[u8]) -> BTreeMap<String, u32> {
     let after = |from: usize, key: &[u8]| {
         let at = image[from..].windows(key.len()).position(|window| window == key);
@@ -38,7 +39,7 @@ fn kernels_in(image: &[u8]) -> BTreeMap<String, u32> {
     kernels
 }
 
-/// G17, G18: every embedded code object has exactly the kernels that the host asks for, in the same block sizes.
+/// G17, G18: every embedded code object has exactly the kernels that the host uses, with the same block sizes.
 #[test]
 fn embedded_kernels_are_those_that_are_asked_for() {
     let mut wanted: BTreeMap<String, BTreeMap<String, u32>> = BTreeMap::new();
@@ -54,7 +55,7 @@ fn embedded_kernels_are_those_that_are_asked_for() {
     }
 }
 
-/// Several engines of a process share what is unpacked; another target's is another, whatever its name.
+/// Engines of a process share unpacked code; another target with the same name has other code.
 #[test]
 fn code_objects_are_unpacked_once() {
     let [one, other] = [b"one", b"two"].map(|code| Target::of("gfx11-generic", &[("rows", code)]));
@@ -86,8 +87,8 @@ fn the_plan_has_every_file() {
 /// Name, block size and argument struct of a kernel.
 type Signature = (String, u32, String);
 
-/// The kernels of a unit as the C++ preprocessor finds them in the sources in `directory`, whose `gpu.h` makes a mark
-/// of each: `KERNEL_OF(ROPE_STORE_THREADS; rope_store_f16; RopeStoreArgs)`. `None` without a compiler.
+/// Returns the kernels of a unit as the C++ preprocessor finds them in the sources. `gpu.h` in `directory` marks each
+/// of them: `KERNEL_OF(ROPE_STORE_THREADS; rope_store_f16; RopeStoreArgs)`. `None` without a compiler.
 fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Signature>> {
     let mut preprocess = std::process::Command::new("c++");
     preprocess.args(["-E", "-P", "-x", "c++"]).args(unit.defines()).arg(directory.join(unit.file));
@@ -107,7 +108,7 @@ fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Sign
     };
     let declared = text.lines().filter_map(|line| line.trim().strip_prefix("constexpr u32 ")?.split_once(';'));
     for (name, is) in declared.flat_map(|(list, _)| list.split(", ")).filter_map(|one| one.split_once(" = ")) {
-        // Other constants are of no block's size.
+        // Other constants are no block sizes.
         constants.extend(value(&constants, is).map(|value| (name, value)));
     }
     let marks = text.split("KERNEL_OF(").skip(1).map(|rest| rest.split_once(')').unwrap().0);
@@ -121,19 +122,19 @@ fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Sign
     Some(signatures.collect())
 }
 
-/// Every kernel of the sources is in the table and the reverse, for each type and pair, in the same block sizes and
-/// with the same arguments. The code objects are compared too, where there are any.
+/// The table and the sources have the same kernels, for each type and pair, with the same block sizes and arguments.
+/// Code objects are compared, too, if there are any.
 #[test]
 fn the_table_and_the_sources_have_the_same_kernels() {
     for (platform, is_nvidia) in [(Platform::Amd, 0), (Platform::Nvidia, 1)] {
         if !has_the_kernels_of_the_sources(platform, is_nvidia) {
-            println!("skipped: no C++ compiler (c++)");
+            devices::skip("no C++ compiler (c++)");
             return;
         }
     }
 }
 
-/// Compares the table with the sources as a platform's compiler sees them. Returns false without a compiler.
+/// Compares the table with the preprocessed sources for a platform. Returns false without a compiler.
 fn has_the_kernels_of_the_sources(platform: Platform, is_nvidia: u32) -> bool {
     let mut expected: BTreeMap<String, Vec<Signature>> = BTreeMap::new();
     for row in TABLE {
@@ -164,7 +165,7 @@ fn has_the_kernels_of_the_sources(platform: Platform, is_nvidia: u32) -> bool {
     true
 }
 
-/// A GPU takes its own code, else its family's, else none.
+/// A GPU uses its own code, else its family's, else none.
 #[test]
 fn targets_are_chosen_by_architecture() {
     let name = |arch| target_for(arch).map(|target| target.name);
@@ -179,7 +180,7 @@ fn targets_are_chosen_by_architecture() {
     }
 }
 
-/// A GPU without code and without a compiler is an error that says what is there and what was looked for.
+/// A GPU without code and without a compiler is an error that names the available code and the search.
 #[test]
 fn no_code_and_no_compiler_is_an_error() {
     let properties = DeviceProperties { arch: "gfx803".into(), ..fake::properties() };
@@ -189,8 +190,22 @@ fn no_code_and_no_compiler_is_an_error() {
     assert!(error.contains("gfx803") && error.contains("libnone.so"), "{error}");
 }
 
-/// Code of a family of GPUs that the driver does not load is compiled here instead; where that cannot be, the error
-/// says what was wrong with both.
+/// A GPU generation after the newest supported one is refused before any compiler runs.
+#[test]
+fn a_gpu_of_a_later_generation_is_refused_by_a_sentence() {
+    for (arch, expected) in
+        [("gfx1310", Some(13)), ("gfx1250", Some(12)), ("gfx90a", Some(9)), ("gfx803", Some(8)), ("cpu-wave32", None)]
+    {
+        assert_eq!(generation(arch), expected, "{arch}");
+    }
+    let properties = DeviceProperties { arch: "gfx1310".into(), ..fake::properties() };
+    let compiler = Compiler::new(&properties, &GpuOptions::default());
+    let error = compiler.code_object(Unit::plain("rows.hip")).err().unwrap().to_string();
+    assert!(error.contains("has no kernels for gfx1310: its newest are those of gfx12xx; install a newer"), "{error}");
+}
+
+/// If the driver does not load code of a GPU family, it is compiled here. If that fails, the error contains both
+/// reasons.
 #[test]
 fn embedded_code_that_does_not_load_is_compiled() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
@@ -238,8 +253,8 @@ fn what_others_compile_is_waited_for() {
     assert_eq!(files, 1, "locks were left");
 }
 
-/// Whatever is no whole code object has no known matrix unit, and does no harm. The matrix unit of the embedded ones is
-/// tested with what `doctor` prints.
+/// An image that is no complete code object has an unknown matrix unit, and does not panic. The matrix unit of embedded
+/// code is tested with `doctor`'s output.
 #[test]
 fn matrix_unit_of_damaged_code_is_unknown() {
     for image in [&b""[..], b"\x7fELF", &[0xff; 200], b"BC\xc0\xde, which is bitcode"] {
@@ -252,14 +267,14 @@ fn matrix_unit_of_damaged_code_is_unknown() {
         assert_eq!(MatrixUnit::of(&image[..length]), MatrixUnit::Unknown, "{length} bytes");
     }
     for at in 0..0x40 {
-        // Wherever its tables are said to be: no panic.
+        // Section tables at any offset must not panic.
         let mut bad = image.to_vec();
         bad[at] ^= 0xff;
         MatrixUnit::of(&bad);
     }
 }
 
-/// NVRTC compiles for a GPU that need not be there, the result is kept, and a damaged file is made anew.
+/// NVRTC compiles for a GPU that is not in the machine, the result is cached, and a damaged file is compiled again.
 #[test]
 fn nvrtc_compiles_and_keeps() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,7 +291,7 @@ fn nvrtc_compiles_and_keeps() {
         return;
     }
     let compiler = Compiler::new(&properties, &options);
-    // One type stands for all: the sixteen take minutes.
+    // One type represents all sixteen, which take minutes.
     let there = |unit: &Unit| SOURCES.iter().any(|(name, _)| *name == unit.file);
     let one_type = |unit: &Unit| unit.ty.is_none_or(|ty| ty == KernelType::Q4K);
     for unit in Unit::all(true).into_iter().filter(|unit| there(unit) && one_type(unit)) {
@@ -302,4 +317,21 @@ fn nvrtc_compiles_and_keeps() {
     let other = DeviceProperties { arch: "sm_1".into(), ..properties };
     let error = Compiler::new(&other, &options).code_object(unit).err().unwrap().to_string();
     assert!(error.contains("rows") && error.contains("NVRTC"), "{error}");
+}
+
+/// The codebooks of the kernels are those of the scalar decoders.
+#[test]
+fn codebooks_are_those_of_the_decoders() {
+    let (_, text) = SOURCES.iter().find(|(name, _)| *name == "quant_grids.h").unwrap();
+    let words = |name: &str| -> Vec<u32> {
+        let (_, rest) = text.split_once(&format!("{name}_GRID[")).unwrap();
+        let (list, _) = rest.split_once('{').unwrap().1.split_once('}').unwrap();
+        let words = list.split(',').map(str::trim).filter_map(|word| word.strip_prefix("0x"));
+        words.map(|word| u32::from_str_radix(word, 16).unwrap()).collect()
+    };
+    let points = |points: &[i8]| -> Vec<u32> {
+        points.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(four.map(|point| point as u8))).collect()
+    };
+    assert_eq!(words("IQ2_XXS"), points(codebooks::IQ2_XXS.as_flattened()));
+    assert_eq!(words("IQ3_XXS"), points(codebooks::IQ3_XXS.as_flattened()));
 }

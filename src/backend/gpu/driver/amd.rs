@@ -1,24 +1,30 @@
-//! HIP on AMD GPUs: libamdhip64 of ROCm 6, 7 or 10, whose names end in .6, .7 and .8.
+//! HIP on AMD GPUs: libamdhip64 of ROCm 6, 7 or 10. Its name ends in .6 for ROCm 6, and in .7 for the other two.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::SUCCESS;
 use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
+use crate::backend::gpu::probe::{self, Verdict};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::hip::{self, Hip};
 use crate::backend::gpu::sys::{
     self, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, file_of,
     reason,
 };
+use crate::backend::gpu::system::System;
 use crate::config::{GpuOptions, Platform};
 
-/// Names in ROCm 10, 7 and 6; Python packages have it without a number. ROCm 5's is here so that its age is reported.
+/// Names in ROCm 7 and 10, and in 6; Python packages have it without a number. The first is that of a future release.
+/// ROCm 5's name is included, to report that it is too old.
 const LIBRARIES: [&str; 5] =
     ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "libamdhip64.so.5"];
+
+/// The remedy if no library can be used.
+const INSTALL: &str = "install rocm-hip-runtime, or set ROCMFORGE_GPU_LIBRARY to the path of libamdhip64.so";
 
 pub(super) struct Amd {
     hip: Hip,
@@ -26,53 +32,82 @@ pub(super) struct Amd {
     properties: DeviceProperties,
 }
 
-/// The library, with the file that it is.
+/// Opens the library; returns it with its file.
 fn load(options: &GpuOptions) -> Result<(Hip, PathBuf), String> {
-    Search::driver(options, Platform::Amd, &LIBRARIES).find(|library, file| {
-        // SAFETY: a library of this name has the functions of hip_runtime_api.h.
-        let hip = unsafe { Hip::load(library) }.map_err(|e| format!("older than ROCm 6 or not HIP: {}", reason(&e)))?;
-        let loaded = file_of(hip.hipInit as *const c_void).unwrap_or_else(|| file.to_path_buf());
-        Ok((hip, loaded))
-    })
+    probe(options, Verdict::Earlier)?;
+    search(options).find(functions).map_err(|tried| format!("{tried}; {INSTALL}"))
 }
 
-/// Any failure of hipInit counts as "no AMD device": without one the library fails in several ways.
-fn count_devices(hip: &Hip) -> Result<c_int, String> {
+/// True if there is a library. This opens it.
+pub(super) fn is_installed(options: &GpuOptions) -> bool {
+    search(options).find(functions).is_ok()
+}
+
+/// Checks, before the library is even opened, that this process may use it.
+///
+/// # Errors
+/// The text says how it failed.
+pub(super) fn probe(options: &GpuOptions, verdict: Verdict) -> Result<(), String> {
+    // Two such libraries in one process conflict, so one that is already open is the one that will be used.
+    let loaded = search(options).find_loaded(functions).map(|(_, file)| file);
+    let options = GpuOptions { library: loaded.or_else(|| options.library.clone()), ..options.clone() };
+    probe::check(&options, &search(&options).state(&options.loader_folders), verdict)
+}
+
+fn search(options: &GpuOptions) -> Search {
+    Search::driver(options, Platform::Amd, &LIBRARIES)
+}
+
+/// Returns the functions of an opened library, with its file.
+fn functions(library: libloading::Library, file: &Path) -> Result<(Hip, PathBuf), String> {
+    // SAFETY: a library of this name has the functions of hip_runtime_api.h.
+    let hip = unsafe { Hip::load(library) }.map_err(|e| format!("older than ROCm 6 or not HIP: {}", reason(&e)))?;
+    let loaded = file_of(hip.hipInit as *const c_void).unwrap_or_else(|| file.to_path_buf());
+    Ok((hip, loaded))
+}
+
+/// Counts the devices. Any failure of hipInit counts as "no AMD device". Without a device the library fails in several
+/// ways, and none of them says why.
+fn count_devices(hip: &Hip, options: &GpuOptions) -> Result<c_int, String> {
     let mut count = 0;
     // SAFETY: `count` outlives the call.
-    unsafe {
-        call!(*hip, hipInit(0)).map_err(|e| format!("it finds no device: {e}"))?;
-        call!(*hip, hipGetDeviceCount(&raw mut count)).map_err(|e| format!("it finds no device: {e}"))?;
+    let counted = unsafe { call!(*hip, hipInit(0)).and_then(|()| call!(*hip, hipGetDeviceCount(&raw mut count))) };
+    let why = || System::look(options).why_no_device();
+    match counted {
+        Ok(()) if count > 0 => Ok(count),
+        Ok(()) => Err(format!("it finds no device: {}", why())),
+        Err(error) => Err(format!("it finds no device: {} ({error})", why())),
     }
-    Ok(count)
 }
 
-fn list_devices(hip: &Hip) -> Result<Vec<Listed>, String> {
+fn list_devices(hip: &Hip, options: &GpuOptions) -> Result<Vec<Listed>, String> {
     let list = |device: c_int| {
         let number = |number| attribute(hip, device, number);
-        let arch = number(hip::ATTRIBUTE_WARP_SIZE)
-            .and_then(|warp| read_arch(hip, device, warp, number(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?));
+        let found = number(hip::ATTRIBUTE_WARP_SIZE)
+            .and_then(|warp| read_structure(hip, device, warp, number(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?));
+        // A problem of an unused device must not hide the others.
+        let found = found.unwrap_or_else(|problem| Structure { arch: format!("unknown: {problem}"), memory: 0 });
         Ok(Listed {
             index: device.unsigned_abs(),
             name: name(hip, device)?,
-            // A problem of a device that nobody asks for must not hide the others.
-            arch: arch.unwrap_or_else(|problem| format!("unknown: {problem}")),
+            arch: found.arch,
             integrated: is_integrated(hip, device),
+            memory: found.memory,
         })
     };
-    (0..count_devices(hip)?).map(list).collect()
+    (0..count_devices(hip, options)?).map(list).collect()
 }
 
 pub(super) fn list(options: &GpuOptions) -> Result<(PathBuf, Vec<Listed>), String> {
     let (hip, library) = load(options)?;
-    let devices = list_devices(&hip).map_err(|problem| format!("{}: {problem}", library.display()))?;
+    let devices = list_devices(&hip, options).map_err(|problem| format!("{}: {problem}", library.display()))?;
     Ok((library, devices))
 }
 
 pub(super) fn open(options: &GpuOptions) -> Opening<Amd> {
     let (hip, library) = load(options)?;
     let named = |problem: String| format!("{}: {problem}", library.display());
-    let index = match choose(options.device_index, &list_devices(&hip).map_err(named)?) {
+    let index = match choose(options.device_index, &list_devices(&hip, options).map_err(named)?) {
         Err(Unopened::Unusable(problem)) => return Err(named(problem).into()),
         chosen => chosen?,
     };
@@ -95,7 +130,7 @@ fn attribute(hip: &Hip, device: c_int, attribute: c_int) -> Result<u32, String> 
     u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
 }
 
-/// A library that does not know the attribute has no integrated device that we could tell.
+/// Tells if the device is integrated. A library without this attribute counts as "no".
 fn is_integrated(hip: &Hip, device: c_int) -> bool {
     attribute(hip, device, hip::ATTRIBUTE_INTEGRATED).is_ok_and(|value| value != 0)
 }
@@ -116,11 +151,12 @@ fn read_properties(
     let attribute = |number| attribute(hip, device, number);
     let warp_size = attribute(hip::ATTRIBUTE_WARP_SIZE)?;
     let multiprocessors = attribute(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let Structure { arch, memory } = read_structure(hip, device, warp_size, multiprocessors)?;
     Ok(DeviceProperties {
         platform: Platform::Amd,
         index: device.unsigned_abs(),
         name: name(hip, device)?,
-        arch: read_arch(hip, device, warp_size, multiprocessors)?,
+        arch,
         driver: format!("{}, HIP {}.{}", library.display(), driver_version.0, driver_version.1),
         library,
         driver_version,
@@ -133,13 +169,30 @@ fn read_properties(
             attribute(hip::ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ],
         integrated: is_integrated(hip, device),
+        memory,
+        bus: bus(hip, device),
     })
 }
 
-/// The architecture's name is in no attribute, only in a structure whose layout is the library's affair. It is read
-/// from where ROCm 6 and 7 have it, if two fields on the way lie where they should.
-fn read_arch(hip: &Hip, device: c_int, warp_size: u32, multiprocessors: u32) -> Result<String, String> {
-    // Larger than the structure, should a later library write more of it.
+/// Returns the place on the PCI bus. `None` if the library does not tell, since only estimates of the memory need it.
+fn bus(hip: &Hip, device: c_int) -> Option<String> {
+    let mut place = [0; 64];
+    // SAFETY: the text is 64 bytes, as said.
+    unsafe { call!(*hip, hipDeviceGetPCIBusId(place.as_mut_ptr(), 64, device)) }.ok()?;
+    Some(text(&place.map(|c| c as u8)).to_lowercase())
+}
+
+/// Properties that no attribute contains.
+struct Structure {
+    arch: String,
+    memory: u64,
+}
+
+/// Reads the architecture's name and the memory's size from a structure, since they are in no attribute. The
+/// structure's layout is private to the library. ROCm 6 and 7 have them at these offsets, which two other fields
+/// confirm.
+fn read_structure(hip: &Hip, device: c_int, warp_size: u32, multiprocessors: u32) -> Result<Structure, String> {
+    // Larger than the structure, in case a later library writes more of it.
     let mut bytes = vec![0u8; 4 * hip::PROPERTIES_BYTES];
     // SAFETY: the buffer has several times the structure's size.
     unsafe { call!(*hip, hipGetDevicePropertiesR0600(bytes.as_mut_ptr(), device)) }.map_err(|e| e.to_string())?;
@@ -152,15 +205,16 @@ fn read_arch(hip: &Hip, device: c_int, warp_size: u32, multiprocessors: u32) -> 
             (warp_size, multiprocessors)
         ));
     }
+    let memory = u64::from(number(hip::PROPERTIES_MEMORY)) | u64::from(number(hip::PROPERTIES_MEMORY + 4)) << 32;
     let name = text(&bytes[hip::PROPERTIES_GCN_ARCH_NAME..][..hip::PROPERTIES_GCN_ARCH_NAME_BYTES]);
-    // "gfx90a:sramecc+:xnack-": our code objects leave both features open.
+    // "gfx90a:sramecc+:xnack-": our code objects run with any state of both features.
     match name.split(':').next() {
-        Some(arch) if !arch.is_empty() => Ok(arch.to_string()),
+        Some(arch) if !arch.is_empty() => Ok(Structure { arch: arch.to_string(), memory }),
         _ => Err(format!("the device's architecture is {name:?}, expected a name like gfx1100")),
     }
 }
 
-/// The text before the first zero byte.
+/// Returns the text before the first zero byte.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
 }
@@ -179,8 +233,8 @@ fn check(hip: &Hip, call: &'static str, status: Status) -> Outcome<()> {
     Err(DriverError { call, code: status.0, text: format!("{}: {}", text(name), text(explanation)) })
 }
 
-// SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
-// sizes are what the caller vouches for (see `Driver`).
+// SAFETY of every block below: locals that are written through pointers outlive the call, and the caller vouches for
+// handles, addresses and sizes (see `Driver`).
 impl Driver for Amd {
     entry_points!(hip_calls);
 

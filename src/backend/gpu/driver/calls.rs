@@ -1,5 +1,5 @@
-//! The entry points that the two drivers have in common, in one table: what the engine calls, and how HIP and CUDA's
-//! driver name it. Their signatures are the same, so the methods of `Driver` are written once.
+//! The entry points that both drivers share, in one table: the engine's name, HIP's name and the CUDA driver's name.
+//! Their signatures are the same, so the methods of `Driver` are written once.
 
 macro_rules! entry_points {
     ($pick:ident) => {
@@ -30,21 +30,21 @@ macro_rules! entry_points {
     };
 }
 
-/// Makes the methods of `impl Driver` over HIP from the first column.
+/// Defines the methods of `impl Driver` for HIP from the first column.
 macro_rules! hip_calls {
     ($($method:ident: $hip:ident, $cuda:ident;)*) => {
         shared_calls! { hip $($method: $hip;)* }
     };
 }
 
-/// Makes the same methods over CUDA's driver from the second column.
+/// Defines the same methods for CUDA's driver from the second column.
 macro_rules! cuda_calls {
     ($($method:ident: $hip:ident, $cuda:ident;)*) => {
         shared_calls! { cuda $($method: $cuda;)* }
     };
 }
 
-/// Calls a function of the library and turns a non-zero status into an error that names it.
+/// Calls a function of the library and converts a non-zero status to an error that names it.
 macro_rules! call {
     ($library:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let status = ($library.$function)($($argument),*);
@@ -52,8 +52,8 @@ macro_rules! call {
     }};
 }
 
-// SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
-// sizes are what the caller vouches for (see `Driver`).
+// SAFETY of every block below: locals that are written through pointers outlive the call, and the caller vouches for
+// handles, addresses and sizes (see `Driver`).
 macro_rules! shared_calls {
     (
         $library:ident

@@ -1,13 +1,13 @@
-//! A failed call of the driver, and what it means for us.
+//! A failed call of the driver, and its consequence for the engine.
 
 use crate::Error;
 use crate::backend::gpu::sys::Status;
 
-/// The consequence of a failure for everything after it.
+/// The consequence of a failure for all later calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     OutOfMemory,
-    /// The context is gone with all that it held: no later call can succeed.
+    /// The context is lost with everything in it: no later call can succeed.
     DeviceLost,
     /// This call failed; others may succeed.
     Other,
@@ -27,7 +27,7 @@ pub(super) const OUT_OF_MEMORY: i32 = 2;
 pub(super) const SUCCESS: Status = Status(0);
 
 impl DriverError {
-    /// The codes are CUDA's, which HIP took over where it has them.
+    /// Returns the consequence of the failure. The codes are CUDA's, which HIP shares where it has them.
     pub(crate) fn failure(&self) -> Failure {
         match self.code {
             OUT_OF_MEMORY => Failure::OutOfMemory,
@@ -40,14 +40,14 @@ impl DriverError {
             | 709    // context destroyed
             | 710    // assertion in a kernel
             | 714..=719 // hardware stack, illegal instruction, misaligned address, address space, pc, launch failure
-            | 999    // unknown: what a hung or reset GPU gives
+            | 999    // unknown: the code of a hung or reset GPU
             => Failure::DeviceLost,
             _ => Failure::Other,
         }
     }
 
-    /// The error of the crate, for the device named `device`. Being out of memory needs more to be said; the callers
-    /// that allocate say it.
+    /// Returns the crate's error, for the device named `device`. Callers that allocate handle out-of-memory errors,
+    /// which need more details.
     pub(crate) fn into_error(self, device: &str) -> Error {
         match self.failure() {
             Failure::DeviceLost => Error::EngineDead { reason: format!("device {device} was lost: {self}") },

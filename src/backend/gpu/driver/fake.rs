@@ -1,5 +1,5 @@
-//! A driver in memory, for tests of the types above it: work runs at once, "device" memory is the host's, kernels do
-//! nothing. A handle or address that is not alive is an error, so a double free or a use after one is noticed.
+//! An in-memory driver, for tests of the types above it. Work runs at once, "device" memory is the host's, and kernels
+//! do nothing. A dead handle or address is an error, which detects a double free or a use after free.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
@@ -12,7 +12,7 @@ use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
 use crate::config::Platform;
 
-/// A kernel of this name is found as a null pointer; one whose name starts with `no_` is not found.
+/// A kernel of this name is found as a null pointer; a name that starts with `no_` is not found.
 pub(crate) const NULL_KERNEL: &str = "null_kernel";
 /// Threads that every kernel allows.
 pub(crate) const KERNEL_THREADS: u32 = 256;
@@ -41,7 +41,7 @@ struct State {
 
 pub(crate) struct Fake {
     properties: DeviceProperties,
-    /// Bytes that are there to be taken; an integrated device may have more of them than it calls the total.
+    /// Bytes that can be allocated; an integrated device may have more than it reports as its total.
     capacity: u64,
     total: u64,
     state: Mutex<State>,
@@ -61,6 +61,8 @@ pub(crate) fn properties() -> DeviceProperties {
         max_threads_per_block: 1024,
         max_grid: [u32::MAX >> 1, 65535, 65535],
         integrated: false,
+        memory: 1 << 20,
+        bus: None,
     }
 }
 
@@ -69,7 +71,7 @@ impl Fake {
         Self::with_memory(1 << 20, 1 << 20, properties())
     }
 
-    /// Says that `capacity` bytes are free at first, whatever it calls the total.
+    /// Creates a driver with `capacity` free bytes at first, independent of the reported total.
     pub(crate) fn with_memory(capacity: u64, total: u64, properties: DeviceProperties) -> Self {
         Self { properties, capacity, total, state: Mutex::new(State { next_handle: 1, ..State::default() }) }
     }
@@ -120,7 +122,7 @@ impl Fake {
         Ok(())
     }
 
-    /// Whether the work is to be recorded only.
+    /// True if the work is only captured.
     fn captures(&self, stream: StreamHandle) -> Outcome<bool> {
         self.check("stream", stream.0, Kind::Stream)?;
         Ok(self.state.lock().capturing == Some(stream.0 as u64))

@@ -1,5 +1,5 @@
-//! A driver around another that fails on command, counts what it is asked, and knows what is still alive: how tests
-//! prove that no failure leaves anything behind.
+//! A driver around another one: it fails on command, counts calls, and tracks live objects. Tests use it to prove that
+//! no failure leaks anything.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -73,14 +73,14 @@ impl Call {
         Self::LaunchGraph,
     ];
 
-    /// Whether the call gives something back. It does so even when it then reports a failure.
+    /// True if the call releases something. It releases it even if it then reports a failure.
     fn releases(self) -> bool {
         use Call::*;
         matches!(self, Free | FreeHost | DestroyStream | DestroyEvent | UnloadModule | DestroyGraph)
     }
 }
 
-/// Numbers of objects that are alive.
+/// Numbers of live objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Live {
     pub allocations: i64,
@@ -96,7 +96,7 @@ pub(crate) struct Live {
 struct State {
     calls: [u64; Call::ALL.len()],
     planned: Option<Planned>,
-    /// The call that was made to fail last.
+    /// The last call that failed as planned.
     failed: Option<Call>,
     live: Live,
     host_bytes: u64,
@@ -104,11 +104,11 @@ struct State {
     graph_bytes: u64,
 }
 
-/// A call that is to fail.
+/// A call that will fail.
 struct Planned {
-    /// `None`: a call of any kind but `MakeCurrent`, which comes before each of the others and not by itself.
+    /// `None`: a call of any kind except `MakeCurrent`, which precedes each of the others.
     call: Option<Call>,
-    /// How many such calls go well before.
+    /// The number of such calls that succeed before it.
     before: u64,
     code: i32,
 }
@@ -119,19 +119,19 @@ impl Planned {
     }
 }
 
-/// The test's hand on a faulty driver; clones are the same hand.
+/// Controls a faulty driver; clones control the same one.
 #[derive(Clone, Default)]
 pub(crate) struct Faults {
     state: Arc<Mutex<State>>,
 }
 
 impl Faults {
-    /// Lets the `nth` call of a kind from now on (0: the next) fail once with the driver's code `code`.
+    /// Makes the `nth` call of a kind from now on (0: the next) fail once with the driver's code `code`.
     pub(crate) fn fail(&self, call: Call, nth: u64, code: i32) {
         self.plan(Some(call), nth, code);
     }
 
-    /// Like `fail`, for the `nth` call of whatever kind.
+    /// Like `fail`, for the `nth` call of any kind.
     pub(crate) fn fail_any(&self, nth: u64, code: i32) {
         self.plan(None, nth, code);
     }
@@ -142,27 +142,27 @@ impl Faults {
         state.failed = None;
     }
 
-    /// The call that failed as planned last, if it has come.
+    /// Returns the last call that failed as planned, if any.
     pub(crate) fn failed(&self) -> Option<Call> {
         self.state.lock().failed
     }
 
-    /// Whether the planned failure is still to come; it is planned no more then.
+    /// Cancels the planned failure; true if it had not happened yet.
     pub(crate) fn disarm(&self) -> bool {
         self.state.lock().planned.take().is_some()
     }
 
-    /// Calls of a kind so far.
+    /// Returns the number of calls of a kind so far.
     pub(crate) fn calls(&self, call: Call) -> u64 {
         self.state.lock().calls[call as usize]
     }
 
-    /// Bytes copied between host and device so far, both ways.
+    /// Returns the bytes copied between host and device so far, both ways.
     pub(crate) fn host_bytes(&self) -> u64 {
         self.state.lock().host_bytes
     }
 
-    /// Lets each graph take so much of the device's memory.
+    /// Makes each graph take this much of the device's memory.
     pub(crate) fn take_for_graphs(&self, bytes: u64) {
         self.state.lock().graph_bytes = bytes;
     }
@@ -223,7 +223,7 @@ impl Faulty {
     }
 }
 
-// SAFETY of every block below: what the caller promised this driver, it promised the one inside.
+// SAFETY of every block below: the caller's promise to this driver also holds for the one inside.
 impl Driver for Faulty {
     fn properties(&self) -> &DeviceProperties {
         self.driver.properties()

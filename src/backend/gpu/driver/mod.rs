@@ -1,11 +1,12 @@
-//! The calls of HIP that the backend makes, behind one trait: `amd` makes them in libamdhip64, `nvidia` in libcuda, and
-//! tests put a driver in memory or one that fails on purpose in their place. Nothing here owns anything; the types
-//! beside this module do.
+//! The calls of HIP that the backend makes, behind one trait. `amd` makes them in libamdhip64 and `nvidia` in libcuda.
+//! Tests use an in-memory driver or one that fails on command instead. Nothing here owns anything; types in the parent
+//! module do.
 
 use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
+use super::probe::Verdict;
 use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
@@ -27,7 +28,7 @@ pub(super) use error::{DriverError, Failure};
 
 pub(super) type Outcome<T> = std::result::Result<T, DriverError>;
 
-/// Properties that the device states.
+/// The device's properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceProperties {
     pub platform: Platform,
@@ -40,21 +41,25 @@ pub struct DeviceProperties {
     pub driver: String,
     /// The file that the library was loaded from.
     pub library: PathBuf,
-    /// Major and minor version of HIP or CUDA that the driver is of.
+    /// Major and minor version of the driver's HIP or CUDA.
     pub driver_version: (u32, u32),
     pub warp_size: u32,
     pub multiprocessors: u32,
     pub max_threads_per_block: u32,
     pub max_grid: [u32; 3],
-    /// Whether it is part of a processor, and its memory the machine's.
+    /// True if it is part of a processor and shares the machine's memory.
     pub integrated: bool,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Its place on the PCI bus, as the system writes it (`0000:03:00.0`), if the driver tells.
+    pub bus: Option<String>,
 }
 
 /// The blocks that a kernel is launched in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     pub threads: u32,
-    /// Bytes of shared memory beside what the kernel's code declares.
+    /// Bytes of shared memory in addition to those that the kernel's code declares.
     pub shared_bytes: u32,
 }
 
@@ -65,12 +70,12 @@ impl Block {
 }
 
 impl DeviceProperties {
-    /// Whether warpgroups multiply (`wgmma`), which Hopper's alone do: code for it runs on no other GPU.
+    /// True if the device has warpgroup instructions (`wgmma`). Only Hopper has them; code for it runs on no other GPU.
     pub fn has_wgmma(&self) -> bool {
         self.platform == Platform::Nvidia && self.arch == "sm_90"
     }
 
-    /// The device's name in messages.
+    /// Returns the device's name in messages.
     pub fn label(&self) -> String {
         format!("gpu:{} ({}, {})", self.index, self.name, self.arch)
     }
@@ -82,12 +87,12 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// One opened device. Every method but `make_current` needs the device to be current on the calling thread.
+/// One opened device. Every method except `make_current` needs the device to be current on the calling thread.
 ///
 /// # Safety
-/// The `unsafe` methods take handles and addresses on trust: the handle was made by this driver and not destroyed
-/// since, the memory is as large as said and not freed, and what an asynchronous call reads or writes stays untouched
-/// until the stream has passed it.
+/// The `unsafe` methods trust handles and addresses. A handle was made by this driver and not destroyed since. Memory
+/// is as large as stated and not freed. Data of an asynchronous call stays untouched until the stream has passed the
+/// call.
 pub(crate) trait Driver: Send + Sync {
     fn properties(&self) -> &DeviceProperties;
     fn make_current(&self) -> Outcome<()>;
@@ -96,23 +101,23 @@ pub(crate) trait Driver: Send + Sync {
     fn allocate(&self, bytes: u64) -> Outcome<u64>;
     #[allow(clippy::missing_safety_doc)] // the trait's
     unsafe fn free(&self, address: u64) -> Outcome<()>;
-    /// Page-locked host memory, which kernels may use too.
+    /// Allocates page-locked host memory, which kernels may also use.
     fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()>;
-    /// Address of page-locked memory for kernels: each driver promises this call, and equal addresses only some
-    /// devices.
+    /// Returns the address of page-locked memory for kernels. Each driver supports this call, but only some devices
+    /// guarantee equal addresses.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64>;
 
-    /// A stream that does not wait for the default stream.
+    /// Creates a stream that does not wait for the default stream.
     fn create_stream(&self) -> Outcome<StreamHandle>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()>;
 
-    /// An event without timing.
+    /// Creates an event without timing.
     fn create_event(&self) -> Outcome<EventHandle>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()>;
@@ -134,20 +139,20 @@ pub(crate) trait Driver: Send + Sync {
     fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()>;
-    /// A null handle with success is possible: the caller checks.
+    /// May succeed with a null handle, which the caller checks.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
-    /// Most threads of a block of the kernel, as its loaded code says.
+    /// Returns the most threads in a block of the kernel, from its loaded code.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn max_threads(&self, function: FunctionHandle) -> Outcome<u32>;
-    /// Lets the kernel's blocks have so many bytes of shared memory beside what its code declares. NVIDIA's driver
-    /// wants to be asked; AMD's takes what a launch says.
+    /// Allows the kernel's blocks this much shared memory in addition to what its code declares. NVIDIA's driver
+    /// requires the call; AMD's accepts the number at a launch.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn allow_shared_bytes(&self, _function: FunctionHandle, _bytes: u32) -> Outcome<()> {
         Ok(())
     }
-    /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of
-    /// it has ended, where the device can do that; it then waits itself (`pdl_wait`).
+    /// `args` points to the kernel's only parameter, a struct. `overlaps`: on devices that support it, the kernel may
+    /// start before its predecessor has ended, and then waits itself (`pdl_wait`).
     #[allow(clippy::missing_safety_doc)]
     unsafe fn launch(
         &self,
@@ -159,10 +164,10 @@ pub(crate) trait Driver: Send + Sync {
         stream: StreamHandle,
     ) -> Outcome<()>;
 
-    /// Captures what this thread puts on the stream; other threads go on as usual.
+    /// Captures the work that this thread queues on the stream; other threads are not affected.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()>;
-    /// Takes the stream out of capture, also when it fails.
+    /// Takes the stream out of capture, even if it fails.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle>;
     #[allow(clippy::missing_safety_doc)]
@@ -175,7 +180,7 @@ pub(crate) trait Driver: Send + Sync {
     unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()>;
 }
 
-/// Opens the device that the options name: AMD's where it has one, else NVIDIA's, unless a platform is named.
+/// Opens the device that the options name: AMD's if it has one, else NVIDIA's, unless a platform is named.
 ///
 /// # Errors
 /// `Error::Device` with everything that was tried.
@@ -188,7 +193,7 @@ pub(super) fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
         };
         match opened {
             Ok(driver) => return Ok(driver),
-            // There are devices, but not the one that was asked for: another platform's is not it either.
+            // The platform has devices, but not the requested one. Another platform's would not be it, either.
             Err(Unopened::NoSuchIndex(problem)) => return Err(Error::Device { device: "gpu".into(), problem }),
             Err(Unopened::Unusable(problem)) => tried.push(format!("{}: {problem}", platform.name())),
         }
@@ -196,7 +201,7 @@ pub(super) fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
     Err(Error::Device { device: "gpu".into(), problem: choose::no_device(options, &tried.join("; ")) })
 }
 
-/// Every device that the drivers of the options' platforms have.
+/// Returns every device in the drivers of the options' platforms.
 pub(super) fn survey(options: &GpuOptions) -> Vec<Survey> {
     let list = |platform| Survey {
         platform,
@@ -208,18 +213,41 @@ pub(super) fn survey(options: &GpuOptions) -> Vec<Survey> {
     platforms(options).into_iter().map(list).collect()
 }
 
-/// The platforms, in the order in which they are tried.
+/// Probes those drivers of the options' platforms again that are probed at all.
+pub(super) fn probe_anew(options: &GpuOptions) {
+    if options.platform != Some(Platform::Nvidia) {
+        // The next opening of the device reports the verdict.
+        let _ = amd::probe(options, Verdict::Anew);
+    }
+}
+
+/// True if AMD's driver library is installed. This opens it.
+pub(super) fn amd_is_installed(options: &GpuOptions) -> bool {
+    amd::is_installed(options)
+}
+
+/// Returns the platforms, in the order in which they are tried.
 fn platforms(options: &GpuOptions) -> Vec<Platform> {
-    options.platform.map_or_else(|| vec![Platform::Amd, Platform::Nvidia], |platform| vec![platform])
+    match options.platform {
+        Some(platform) => vec![platform],
+        None if library_fails_probe(options) => vec![Platform::Amd],
+        None => vec![Platform::Amd, Platform::Nvidia],
+    }
+}
+
+/// True if the probe of AMD's driver failed on the library file that the options name. Another platform would open the
+/// same file, and crash or hang this process.
+fn library_fails_probe(options: &GpuOptions) -> bool {
+    options.library.is_some() && amd::probe(options, Verdict::Earlier).is_err()
 }
 
 type Opening<T> = std::result::Result<T, Unopened>;
 
-/// Why a platform gives no device.
+/// The reason why a platform gives no device.
 enum Unopened {
-    /// There is none, or something about it does not work.
+    /// There is none, or it does not work.
     Unusable(String),
-    /// There are devices, but none of the number that was asked for.
+    /// There are devices, but not the requested one.
     NoSuchIndex(String),
 }
 
@@ -229,7 +257,7 @@ impl From<String> for Unopened {
     }
 }
 
-/// Splits the driver's one number into major and minor version.
+/// Splits the driver's version number into major and minor version.
 fn version_of(number: i32, major: u32, minor: u32) -> (u32, u32) {
     let number = number.unsigned_abs();
     (number / major, number % major / minor)

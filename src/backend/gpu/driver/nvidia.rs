@@ -1,4 +1,4 @@
-//! HIP on NVIDIA GPUs: each call is the CUDA driver's that HIP itself maps it to.
+//! HIP on NVIDIA GPUs: each method makes the CUDA driver call that HIP itself maps it to.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 pub(super) struct Nvidia {
     cuda: Cuda,
     device: c_int,
-    /// The device's primary context, shared with whatever else in the process uses CUDA.
+    /// The device's primary context, shared with all other users of CUDA in the process.
     context: ContextHandle,
     properties: DeviceProperties,
-    /// Whether kernels may start before their predecessor has ended (compute capability 9 and later).
+    /// True if kernels may start before their predecessor has ended (compute capability 9 and later).
     dependent_launch: bool,
 }
 
-/// The library, with the file that it is.
+/// Opens the library; returns it with its file.
 fn load(options: &GpuOptions) -> Result<(Cuda, PathBuf), String> {
     Search::driver(options, Platform::Nvidia, &LIBRARIES).find(|library, file| {
         // SAFETY: a library of this name has the functions of cuda.h.
@@ -47,8 +47,8 @@ fn list_devices(cuda: &Cuda) -> Result<Vec<Listed>, String> {
         call!(*cuda, cuDeviceGetCount(&raw mut count)).map_err(|e| format!("it finds no device: {e}"))?;
     }
     let list = |index: c_int| {
-        let DeviceProperties { name, arch, integrated, .. } = read_properties(cuda, device_of(cuda, index)?)?;
-        Ok(Listed { index: index.unsigned_abs(), name, arch, integrated })
+        let DeviceProperties { name, arch, integrated, memory, .. } = read_properties(cuda, device_of(cuda, index)?)?;
+        Ok(Listed { index: index.unsigned_abs(), name, arch, integrated, memory })
     };
     (0..count).map(list).collect()
 }
@@ -91,7 +91,7 @@ pub(super) fn open(options: &GpuOptions) -> Opening<Nvidia> {
     Ok(opened)
 }
 
-/// Reads the properties that attributes tell. The rest is left empty: the size of the memory needs a context.
+/// Reads the properties that need no context; the rest is left empty.
 fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, String> {
     let attribute = |attribute| {
         let mut value = 0;
@@ -105,6 +105,9 @@ fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, Strin
         call!(*cuda, cuDeviceGetName(name.as_mut_ptr(), 256, device)).map_err(|e| e.to_string())?;
         CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
     };
+    let mut memory = 0;
+    // SAFETY: `memory` outlives the call.
+    unsafe { call!(*cuda, cuDeviceTotalMem_v2(&raw mut memory, device)) }.map_err(|e| e.to_string())?;
     let major = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(DeviceProperties {
@@ -124,6 +127,8 @@ fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, Strin
             attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ],
         integrated: attribute(cuda::ATTRIBUTE_INTEGRATED)? != 0,
+        memory: memory as u64,
+        bus: None,
     })
 }
 
@@ -155,8 +160,8 @@ impl Drop for Nvidia {
     }
 }
 
-// SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
-// sizes are what the caller vouches for (see `Driver`).
+// SAFETY of every block below: locals that are written through pointers outlive the call, and the caller vouches for
+// handles, addresses and sizes (see `Driver`).
 impl Driver for Nvidia {
     entry_points!(cuda_calls);
 

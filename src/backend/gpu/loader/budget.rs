@@ -1,16 +1,16 @@
-//! Counts the bytes that a load will take, before and while they are taken.
+//! Computes the bytes of a load, before and during it.
 
+use super::matrix_library::LIBRARY_BYTES;
 use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::plans::{NUM_COUNTERS, PARTIAL_BYTES};
-use crate::backend::gpu::stacks::{Layout, device_type, values_bytes};
-use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
+use crate::backend::gpu::stacks::{Layout, values_bytes};
+use crate::backend::gpu::{KernelType, graphs, select, step, warm_up};
 use crate::backend::{Loader, RopeSpec, Upload};
-use crate::config::ComputeDtype;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Bytes of an upload on the device.
+/// Returns the bytes of an upload on the device.
 pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
     match upload {
         Upload::Matrix(parts) => {
@@ -20,11 +20,12 @@ pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
         Upload::Heads(tensor, _) => heads_bytes(tensor),
         Upload::Experts(tensors) => experts::weight_bytes(tensors),
         Upload::Vector(tensor) | Upload::Taps(tensor) => values_bytes(tensor),
+        Upload::Constant(len) => aligned(4 * *len as u64),
         Upload::Rope(spec) => rope_bytes(spec),
     }
 }
 
-/// Bytes of matrices of heads, which are f16.
+/// Returns the bytes of matrices of heads, which are f16.
 pub(super) fn heads_bytes(tensor: &TensorView<'_>) -> u64 {
     aligned(2 * tensor.rows as u64 * tensor.cols as u64)
 }
@@ -34,13 +35,14 @@ pub(super) fn rope_bytes(spec: &RopeSpec) -> u64 {
 }
 
 impl GpuLoader {
-    /// Bytes left beside the uploads and the workspace, without a matrix library that is not yet open.
+    /// Returns the bytes left after the uploads on the device and the workspace. A matrix library that is not open yet
+    /// counts only if the placement of weights has reserved room for it.
     ///
     /// # Errors
-    /// `OutOfMemory` when the weights alone do not fit.
+    /// `OutOfMemory` if the weights alone do not fit.
     pub(super) fn room_for_buffers(&self, uploads: &[Upload<'_>]) -> Result<u64> {
-        let available = self.device.free_memory()?.saturating_sub(MARGIN);
-        let weights = uploads.iter().map(upload_bytes).sum::<u64>();
+        let available = self.available()?;
+        let weights = uploads.iter().map(upload_bytes).sum::<u64>() - self.host_bytes();
         if weights > available {
             return Err(Error::OutOfMemory {
                 what: format!("the model, its weights alone, on {}", self.device.label()),
@@ -49,55 +51,57 @@ impl GpuLoader {
                 advice: WEIGHTS_ADVICE,
             });
         }
-        let types = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type));
-        let types = types.chain(experts::matrix_types(uploads));
-        let workspace = self.workspace_bytes(types, most_cols(uploads));
-        Ok((available - weights).saturating_sub(workspace))
+        let workspace = self.workspace_bytes(most_cols(uploads));
+        Ok((available - weights).saturating_sub(workspace).saturating_sub(self.library_reserve))
     }
 
-    /// The types of what was uploaded.
+    /// Returns the bytes that may still be allocated on the device: its free memory, at most what is left of the user's
+    /// limit, less the margin.
+    ///
+    /// # Errors
+    /// `Error::Device` if the driver does not tell the free memory.
+    pub(super) fn available(&self) -> Result<u64> {
+        let free = self.device.free_memory()?;
+        let limit = self.options.memory_limit.map(|limit| limit.saturating_sub(self.device.allocated_bytes()));
+        Ok(limit.map_or(free, |left| free.min(left)).saturating_sub(MARGIN))
+    }
+
+    /// Yields the types of the uploaded weights.
     pub(super) fn uploaded_types(&self) -> impl Iterator<Item = KernelType> {
         self.types.iter().map(|(ty, _)| *ty)
     }
 
-    /// Rows that may have to be converted from one format to another: all, unless every matrix agrees on one; then only
-    /// those that were gathered for the logits. No format is that of 8-bit floats: attention, for one, writes 16 bits.
-    fn conversion_rows(&self, types: impl Iterator<Item = KernelType>) -> usize {
-        let agree = common_format(types).is_some() && self.options.compute_dtype == ComputeDtype::Auto;
-        if agree { self.limits.logits_rows } else { self.limits.tokens }
+    /// Returns the bytes of a `Workspace` for matrices of up to `max_cols` inputs: its partial sums, counters and
+    /// conversions. Any row of a step may need conversion. Examples are residuals that a product reads without a norm,
+    /// rows prepared for a library that then refuses, and rows between matrices of different types.
+    pub(super) fn workspace_sizes(&self, max_cols: usize) -> [u64; 3] {
+        [PARTIAL_BYTES, 4 * NUM_COUNTERS as u64, Self::buffer_bytes(self.limits.tokens, max_cols)]
     }
 
-    /// Bytes of a `Workspace` for matrices of these types, and of up to `max_cols` inputs: its partial sums, counters
-    /// and conversions.
-    pub(super) fn workspace_sizes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> [u64; 3] {
-        let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
-        [PARTIAL_BYTES, 4 * NUM_COUNTERS as u64, conversion]
-    }
-
-    /// Bytes that `finish` will still take with matrices of these types, and of up to `max_cols` inputs.
-    pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
-        let step = step::device_bytes(&self.limits, &self.tuning) + select::device_bytes(&self.limits);
-        let vendor = if self.blas.is_some() { self.library_bytes(max_cols) } else { 0 };
-        let sizes = self.workspace_sizes(types, max_cols);
+    /// Returns the bytes that `finish` will still take with matrices of up to `max_cols` inputs.
+    pub(super) fn workspace_bytes(&self, max_cols: usize) -> u64 {
+        let step = step::device_bytes(&self.limits) + select::device_bytes(&self.limits);
+        let vendor = if self.blas.is_some() { LIBRARY_BYTES } else { 0 };
+        let sizes = self.workspace_sizes(max_cols);
         sizes.into_iter().fold(vendor + step + self.graph_bytes(), u64::saturating_add)
     }
 
-    /// Bytes left to the driver for recorded steps.
+    /// Returns the bytes reserved for the driver's captured graphs.
     pub(crate) fn graph_bytes(&self) -> u64 {
         match graphs::wanted(&self.options, self.device.properties()) {
-            Ok(()) => rehearsal::room(self.limits.most_decodes()),
+            Ok(()) => warm_up::room(self.limits.most_decodes()),
             Err(_) => 0,
         }
     }
 }
 
-/// Number of inputs of the widest matrix.
+/// Returns the number of inputs of the widest matrix.
 pub(super) fn most_cols(uploads: &[Upload<'_>]) -> usize {
     let cols = stacks(uploads).flatten().map(|part| part.weight.cols).chain(experts::inputs(uploads));
     cols.max().unwrap_or(1)
 }
 
-/// The format that the matrix kernels of all types take; `None` where they differ, or where there is none.
+/// Returns the format that the matrix kernels of all types take; `None` if they differ or there is none.
 pub(super) fn common_format(types: impl Iterator<Item = KernelType>) -> Option<Format> {
     let mut formats = types.map(KernelType::matmul_format);
     let first = formats.next()??;
@@ -112,14 +116,14 @@ mod tests {
     use crate::quant::GgmlType;
     use crate::tensor::TensorView;
 
-    /// G24: what is counted of each kind of upload is what it takes, to the byte: here of odd sizes, with biases.
+    /// G24: each kind of upload takes exactly the bytes that were computed, here with odd sizes and biases.
     #[test]
     fn uploads_take_what_was_counted() {
         let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
         let zeros = vec![0; 64 << 10];
         let view = |ggml_type: GgmlType, rows: usize, cols: usize| {
             let bytes = ggml_type.row_bytes(cols).unwrap() * rows;
-            TensorView { name: "odd", ggml_type, rows, cols, data: &zeros[..bytes] }
+            TensorView { name: "odd", ggml_type, rows, cols, data: &zeros[..bytes], scales: &[] }
         };
         let f32s = |rows, cols| view(GgmlType::F32, rows, cols);
         let stack = vec![
@@ -142,6 +146,7 @@ mod tests {
             scale: 1.0,
             router_scale: 1.0,
             output_scales: true,
+            weighs_inputs: false,
         };
         let experts = ExpertTensors {
             spec,
@@ -161,6 +166,7 @@ mod tests {
             Upload::Experts(Box::new(experts)),
             Upload::Vector(f32s(33, 1)),
             Upload::Taps(f32s(33, 3)),
+            Upload::Constant(37),
             Upload::Rope(rope),
             Upload::Heads(f32s(3 * 33, 17), 3),
         ];
@@ -175,6 +181,7 @@ mod tests {
                 Upload::Experts(tensors) => drop(loader.upload_experts(tensors, &mut |_| Ok(())).unwrap()),
                 Upload::Vector(tensor) => drop(loader.upload_vector(*tensor).unwrap()),
                 Upload::Taps(tensor) => drop(loader.upload_taps(*tensor).unwrap()),
+                Upload::Constant(len) => drop(loader.upload_constant(1.0, *len).unwrap()),
                 Upload::Rope(spec) => drop(loader.upload_rope(spec).unwrap()),
                 Upload::Heads(tensor, heads) => drop(loader.upload_heads(*tensor, *heads, &mut |_| Ok(())).unwrap()),
             }

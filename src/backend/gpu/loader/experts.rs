@@ -1,6 +1,6 @@
-//! Memory of a mixture of experts: its weights, and the room that a step needs beside its residuals.
+//! Memory of a mixture of experts: its weights, and the room of a step in addition to its residuals.
 
-use super::{GpuLoader, aligned};
+use super::{Arena, GpuLoader, aligned};
 use crate::Result;
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
@@ -10,32 +10,36 @@ use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Loader, Progress, Up
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
-/// Bytes of one of the matrices of all experts: each expert's are whole tiles.
+/// Returns the bytes of one of the matrices of all experts, in whole tiles per expert.
 fn matrix_bytes(tensors: &ExpertTensors<'_>, part: ExpertPart) -> u64 {
     let first = tensors.matrix(part, 0);
     aligned(tensors.spec.num as u64 * device_type(first.ggml_type).matrix_bytes(first.rows, first.cols))
 }
 
-/// Bytes of the router on the device, which is f32.
+/// Returns the bytes of the router on the device, which is f32.
 fn router_bytes(spec: &ExpertSpec) -> u64 {
     aligned(KernelType::F32.matrix_bytes(spec.num, spec.hidden_size))
 }
 
-/// Bytes of an upload on the device.
-pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
-    let experts = tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part));
-    let biases = [tensors.router_bias, tensors.choice_bias, tensors.output_scales].into_iter().flatten();
-    let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
-    router_bytes(&tensors.spec) + experts.sum::<u64>() + biases.sum::<u64>()
+/// Returns the bytes of all experts' matrices, without router and biases.
+pub(super) fn tiles_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+    tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part)).sum()
 }
 
-/// Types on the device of the experts and routers among the uploads.
+/// Returns the bytes of an upload.
+pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+    let biases = [tensors.router_bias, tensors.choice_bias, tensors.output_scales].into_iter().flatten();
+    let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
+    router_bytes(&tensors.spec) + tiles_bytes(tensors) + biases.sum::<u64>()
+}
+
+/// Yields the types on the device of the experts and routers among the uploads.
 pub(super) fn types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
     let router = experts_among(uploads).next().map(|_| KernelType::F32);
     matrix_types(uploads).chain(router)
 }
 
-/// Types on the device of the experts among the uploads, without routers.
+/// Yields the types on the device of the experts among the uploads, without routers.
 pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
     experts_among(uploads)
         .flat_map(|tensors| [tensors.gate, Some(tensors.up), Some(tensors.down)])
@@ -43,7 +47,7 @@ pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = Kerne
         .map(|tensor| device_type(tensor.ggml_type))
 }
 
-/// Numbers of inputs of the experts' matrices.
+/// Yields the numbers of inputs of the experts' matrices.
 pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
     experts_among(uploads).flat_map(|tensors| [tensors.spec.hidden_size, tensors.spec.ffn_size])
 }
@@ -51,12 +55,17 @@ pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
 fn experts_among<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a ExpertTensors<'b>> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Experts(tensors) => Some(&**tensors),
-        Upload::Matrix(_) | Upload::Heads(..) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
+        Upload::Matrix(_)
+        | Upload::Heads(..)
+        | Upload::Vector(_)
+        | Upload::Constant(_)
+        | Upload::Taps(_)
+        | Upload::Rope(_) => None,
     })
 }
 
-/// Rows and columns of the buffers of an `ExpertWork` (logits, values, gate and up, gated), and the words of its lists
-/// of pairs, of runs and of places.
+/// Returns the sizes of an `ExpertWork`: rows and columns of its buffers (logits, values, gate and up, gated), and
+/// words of its pair, run and place lists.
 fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 3]) {
     let [short, long] = EXPERT_RUNS.map(|run| run as usize);
     let pairs = rows.saturating_mul(spec.used);
@@ -67,14 +76,20 @@ fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 3]) {
     (buffers, [pairs, most_runs(pairs, spec.num, short), places])
 }
 
-/// Bytes of an `ExpertWork`, for budgeting.
+/// Returns the bytes of an `ExpertWork`, for budgeting.
 pub(super) fn work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
     let (buffers, lists) = work_sizes(spec, rows);
     let buffers = buffers.map(|[rows, cols]| GpuLoader::buffer_bytes(rows, cols));
-    buffers.into_iter().fold(lists_bytes(lists), u64::saturating_add)
+    let beside = lists_bytes(lists).saturating_add(weighed_bytes(spec, rows));
+    buffers.into_iter().fold(beside, u64::saturating_add)
 }
 
-/// Bytes of three lists of pairs, one of runs and one of places.
+/// Returns the bytes of rows that are weighted before their experts.
+fn weighed_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
+    if spec.weighs_inputs { list_bytes(rows.saturating_mul(spec.hidden_size)) } else { 0 }
+}
+
+/// Returns the bytes of three lists of pairs, one of runs and one of places.
 fn lists_bytes([pairs, runs, places]: [usize; 3]) -> u64 {
     3 * list_bytes(pairs) + list_bytes(runs) + list_bytes(places)
 }
@@ -97,10 +112,11 @@ impl GpuLoader {
         let data = tensors.router_bytes()?;
         let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
         let tiles = self.weights(router_bytes(&tensors.spec))?;
-        // The router's format does not count: rows between layers are in that of the other matrices.
+        // The router's type does not decide the common format: rows between layers have that of the other matrices.
         let ty = self.upload_tiles(&view, tiles.slice(), progress)?;
         let bias = self.optional_values(tensors.router_bias)?;
         let segment = Segment { ty, first_row: 0, rows: num, tiles, bias, dense: None };
+        let mut on_host = self.next_on_host();
         let [gate_bias, up_bias, down_bias] = tensors.biases.map_or([None; 3], |biases| biases.map(Some));
         Ok(Experts {
             spec: tensors.spec,
@@ -108,11 +124,11 @@ impl GpuLoader {
             choice_bias: self.optional_values(tensors.choice_bias)?,
             output_scales: self.optional_values(tensors.output_scales)?,
             gate: match tensors.spec.gate {
-                true => Some(self.expert_matrix(tensors, ExpertPart::Gate, gate_bias, progress)?),
+                true => Some(self.expert_matrix(tensors, ExpertPart::Gate, gate_bias, &mut on_host, progress)?),
                 false => None,
             },
-            up: self.expert_matrix(tensors, ExpertPart::Up, up_bias, progress)?,
-            down: self.expert_matrix(tensors, ExpertPart::Down, down_bias, progress)?,
+            up: self.expert_matrix(tensors, ExpertPart::Up, up_bias, &mut on_host, progress)?,
+            down: self.expert_matrix(tensors, ExpertPart::Down, down_bias, &mut on_host, progress)?,
         })
     }
 
@@ -120,15 +136,16 @@ impl GpuLoader {
         tensor.map(|tensor| self.upload_values(&tensor)).transpose()
     }
 
-    /// Uploads one of the matrices of all experts.
+    /// Uploads one of the matrices of all experts. `on_host` is the host's memory of these experts.
     fn expert_matrix(
         &mut self,
         tensors: &ExpertTensors<'_>,
         part: ExpertPart,
         bias: Option<TensorView<'_>>,
+        on_host: &mut Arena,
         progress: &mut Progress<'_>,
     ) -> Result<ExpertMatrix> {
-        let tiles = self.weights(matrix_bytes(tensors, part))?;
+        let tiles = self.tiles(on_host, matrix_bytes(tensors, part))?;
         let TensorView { ggml_type, rows, cols, .. } = tensors.matrix(part, 0);
         let matrix = ExpertMatrix { ty: device_type(ggml_type), rows, cols, tiles, bias: self.optional_values(bias)? };
         for expert in 0..tensors.spec.num {
@@ -146,7 +163,8 @@ impl GpuLoader {
         let [logits, values, gate_up, gated] = sizes;
         let (logits, values) = (buffer(logits)?, buffer(values)?);
         let (gate_up, gated) = (buffer(gate_up)?, buffer(gated)?);
-        let bytes = lists_bytes([pairs, runs, places]);
+        let (of_lists, of_rows) = (lists_bytes([pairs, runs, places]), weighed_bytes(spec, rows));
+        let bytes = of_lists + of_rows;
         let lists = self.allocate(bytes, "the lists of experts", "lower max_num_batched_tokens")?;
         self.ledger.scratch += bytes;
         let list = |index: u64| lists.part(index * list_bytes(pairs), list_bytes(pairs));
@@ -157,6 +175,7 @@ impl GpuLoader {
             values,
             gate_up,
             gated,
+            weighed: spec.weighs_inputs.then(|| lists.part(of_lists, of_rows)).transpose()?,
             experts: list(0)?,
             weights: list(1)?,
             places: list(2)?,

@@ -1,4 +1,4 @@
-//! Uploads the matrices of heads: f16, whatever the file has, since one kernel multiplies them for any number of rows.
+//! Uploads the matrices of heads, always as f16, since one kernel multiplies them for any number of rows.
 
 use std::borrow::Cow;
 

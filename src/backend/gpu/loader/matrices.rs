@@ -10,10 +10,10 @@ use crate::backend::{LinearPart, Progress};
 use crate::quant;
 use crate::{Error, Result};
 
-/// Rows and columns of a stack.
+/// Returns the rows and columns of a stack.
 ///
 /// # Errors
-/// `Error::Internal` for a stack of nothing, of different columns, or with bytes that are not those of a shape.
+/// `Error::Internal` for an empty stack, different numbers of columns, or bytes that do not match a shape.
 fn shape(parts: &[LinearPart<'_>]) -> Result<[usize; 2]> {
     let cols = parts.first().map_or(0, |part| part.weight.cols);
     let mut rows = 0;
@@ -37,7 +37,7 @@ fn shape(parts: &[LinearPart<'_>]) -> Result<[usize; 2]> {
     }
 }
 
-/// The biases of all `rows` outputs of a stack, 0 for a matrix that has none.
+/// Returns the biases of all `rows` outputs of a stack, 0 for a matrix without one.
 fn biases(parts: &[LinearPart<'_>], rows: usize) -> Result<Vec<f32>> {
     let mut values = vec![0.0; rows];
     let mut rest = &mut values[..];
@@ -64,7 +64,8 @@ impl GpuLoader {
                 Some(memory)
             }
         };
-        let tiles = self.weights(layout.bytes)?;
+        let mut on_host = self.next_on_host();
+        let tiles = self.tiles(&mut on_host, layout.bytes)?;
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
             self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
         }
@@ -77,7 +78,7 @@ impl GpuLoader {
         Ok(Matrix { rows, cols, segments: segments.collect::<Result<_>>()? })
     }
 
-    /// Room for weights as the matrix library takes them; `None` where it would take too much of the memory.
+    /// Takes room for dequantised weights of the matrix library; `None` if it does not fit.
     fn dense(&mut self, rows: usize, cols: usize, is_fp8: bool) -> Option<Dense> {
         if !is_fp8 {
             return Some(Dense { rows: self.dense.take(dequantized_bytes(rows, cols))?, scales: None });
@@ -86,7 +87,8 @@ impl GpuLoader {
         Some(Dense { rows: rows?, scales: Some(scales?) })
     }
 
-    /// A run of a stack whose tiles and biases these are, with the place of its dequantised copy, where it keeps one.
+    /// Returns the segment of a stack's run with its tiles and biases, and with the room of its dequantised copy, if it
+    /// is kept.
     fn segment(
         &mut self,
         run: &Run,

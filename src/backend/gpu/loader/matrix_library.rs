@@ -1,11 +1,9 @@
-//! Opens the vendor's matrix library at a load: finds it, tries it with the model's shapes, and counts its memory.
+//! Opens the vendor's matrix library at load: finds it, tests it with the model's shapes, and accounts for its memory.
 
 use std::path::{Path, PathBuf};
 
-use super::budget::most_cols;
-use super::{GpuLoader, aligned, stacks};
+use super::{GpuLoader, stacks};
 use crate::backend::Upload;
-use crate::backend::gpu::args::Format;
 use crate::backend::gpu::dense::kept_bytes;
 use crate::backend::gpu::plans::VENDOR_WEIGHTS_BYTES;
 use crate::backend::gpu::tuning::LibraryRows;
@@ -15,18 +13,11 @@ use crate::config::ComputeDtype;
 use crate::error::shortage;
 use crate::{Error, Result};
 
+/// Bytes for the vendor's library, apart from kept weights: weights dequantised for one product, and its workspace.
+pub(super) const LIBRARY_BYTES: u64 = VENDOR_WEIGHTS_BYTES + blas::WORKSPACE_BYTES;
+
 impl GpuLoader {
-    /// Bytes that the vendor's library needs, beside weights that are kept for it.
-    pub(super) fn library_bytes(&self, max_cols: usize) -> u64 {
-        self.library_weights_bytes(max_cols) + blas::WORKSPACE_BYTES
-    }
-
-    /// Bytes for weights on their way to the library, or for all rows of a step, should it refuse in the middle of one.
-    pub(super) fn library_weights_bytes(&self, max_cols: usize) -> u64 {
-        aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
-    }
-
-    /// The vendor's matrix library, if it is to serve and is there, and from how many rows on it serves.
+    /// Returns the vendor's matrix library, and the fewest rows that it serves.
     ///
     /// # Errors
     /// The text says why it does not serve.
@@ -38,19 +29,22 @@ impl GpuLoader {
         Ok((located?, rows))
     }
 
-    /// Opens the vendor's matrix library if it is to serve and `spare` bytes are enough for it, and tries it with the
-    /// shapes of the model, before anything else takes the device's memory. Whatever is wrong with it is said once, and
-    /// our own kernels serve. Answers how many bytes of weights may be kept dequantised for it: those that `spare` has
-    /// room for too, or none.
+    /// Opens the vendor's matrix library if it may serve and fits in `spare` bytes. Tests it with the model's shapes,
+    /// before anything else takes device memory. A problem is logged once, and our own kernels serve. Returns the bytes
+    /// of weights that may be kept dequantised for it: all of them if `spare` has room, or none.
     ///
     /// # Errors
-    /// Nothing else serves where 8-bit floats are asked for: `InvalidRequest` says why the library does not multiply
-    /// them, `OutOfMemory` that they do not fit.
+    /// Only the library serves 8-bit floats. If they are requested, `InvalidRequest` says why the library does not
+    /// multiply them, `OutOfMemory` that they do not fit.
     pub(super) fn open_library(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<u64> {
         let dtype = self.options.compute_dtype;
         let is_asked_for = dtype == ComputeDtype::Fp8;
-        let kept = stacks(uploads).filter_map(|parts| kept_bytes(parts, dtype)).sum::<u64>();
-        let needed = self.library_bytes(most_cols(uploads));
+        // Copies of weights would take the room of weights that lie in the host's memory.
+        let kept = match &self.placement {
+            Some(_) => 0,
+            None => stacks(uploads).filter_map(|parts| kept_bytes(parts, dtype)).sum::<u64>(),
+        };
+        let (needed, spare) = (LIBRARY_BYTES, spare.saturating_add(self.library_reserve));
         if is_asked_for && needed + kept > spare {
             return Err(Error::OutOfMemory {
                 what: format!("weights as 8-bit floats, beside the file's, on {}", self.device.label()),
@@ -70,7 +64,7 @@ impl GpuLoader {
         }
     }
 
-    /// Opens the library of this file, and tries it. What is wrong with it is said, and noted.
+    /// Opens the library of this file and tests it. A problem is logged and kept for reports.
     fn try_library(
         &mut self,
         library: &Path,
@@ -86,7 +80,7 @@ impl GpuLoader {
             let products = vendor::products(stacks(uploads), self.limits.tokens, rows, dtype);
             vendor::trial::check(self.device.properties(), library, &products, &self.options)?;
             let mut blas = VendorBlas::open_file(&self.device, library)?;
-            // A library that is not tried may lack them all the same.
+            // A library that is not tested may still lack them.
             let fp8 = products.into_iter().filter(|product| product.input == Element::Fp8);
             fp8.into_iter().try_for_each(|product| blas.prepare(product))?;
             Ok(blas)

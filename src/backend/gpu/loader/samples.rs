@@ -1,4 +1,4 @@
-//! Samples for the self-test, chosen from the matrices that were uploaded.
+//! Samples for the self-test, chosen from the uploaded matrices.
 
 use crate::Result;
 use crate::backend::gpu::KernelType;
@@ -8,7 +8,7 @@ use crate::backend::gpu::stacks::{Layout, device_type};
 use crate::backend::{ExpertTensors, LinearPart};
 use crate::quant::GgmlType;
 
-/// The first matrix of each type, and the first stack of each two types that have kernels of their own.
+/// The first matrix of each type, and the first stack of each pair of types that has special kernels.
 #[derive(Default)]
 pub(super) struct Samples(Vec<Sample>);
 
@@ -17,10 +17,10 @@ impl Samples {
         &self.0
     }
 
-    /// Takes what is missing of a stack that was uploaded.
+    /// Adds samples of an uploaded stack for types that have none yet.
     ///
     /// # Errors
-    /// `Error::Internal` for a matrix that was not made of these parts.
+    /// `Error::Internal` for a matrix that does not consist of these parts.
     pub(super) fn of_matrix(&mut self, parts: &[LinearPart<'_>], matrix: &Matrix) -> Result<()> {
         let layout = Layout::of(parts);
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
@@ -28,7 +28,7 @@ impl Samples {
             if self.has(&[(ty, weight.ggml_type)]) {
                 continue;
             }
-            // The segment that begins with the matrix, or holds it.
+            // The segment that starts with the matrix, or contains it.
             let runs = layout.segments.iter().zip(&matrix.segments);
             if let Some((run, segment)) = runs.take_while(|(run, _)| run.start <= start).last() {
                 let tiles = segment.tiles.part(start - run.start, ty.matrix_bytes(weight.rows, weight.cols))?;
@@ -38,7 +38,7 @@ impl Samples {
         if let [first, second] = &matrix.segments[..]
             && KernelType::PAIRS.contains(&[first.ty, second.ty])
         {
-            // The sample has the first matrix of each segment.
+            // The sample contains the first matrix of each segment.
             let first_of = |start: u64| parts.iter().zip(&layout.starts).find(|(_, at)| **at == start);
             let weights = layout.segments.iter().zip([first, second]).filter_map(|(run, segment)| {
                 first_of(run.start).map(|(part, _)| (&part.weight, segment.ty, &segment.tiles))
@@ -52,7 +52,7 @@ impl Samples {
         Ok(())
     }
 
-    /// Takes what is missing of experts that were uploaded: matrices of the first one.
+    /// Adds samples of uploaded experts for types that have none yet: matrices of the first expert.
     ///
     /// # Errors
     /// The errors of `of_matrix`.
@@ -68,7 +68,7 @@ impl Samples {
         Ok(())
     }
 
-    /// Whether there is one of these types, on the device and in the file.
+    /// True if there is a sample of these types, on the device and in the file.
     fn has(&self, types: &[(KernelType, GgmlType)]) -> bool {
         self.0.iter().any(|sample| sample.is_of(types))
     }
@@ -83,22 +83,21 @@ mod tests {
     use crate::config::GpuOptions;
     use crate::tensor::TensorView;
 
-    /// One of each type that the file has, also where two of them are one matrix on the device, and of each pair; the
-    /// self-test finds each where it lies.
+    /// There is one sample per type in the file, even if two types share a matrix on the device, and one per pair. The
+    /// self-test finds each at its place.
     #[test]
     fn each_type_is_sampled_once_where_it_lies() {
-        const TYPES: [[GgmlType; 2]; 2] = [[GgmlType::F16, GgmlType::TQ2_0], [GgmlType::Q4_K, GgmlType::Q6_K]];
+        const TYPES: [[GgmlType; 2]; 2] = [[GgmlType::F16, GgmlType::IQ1_S], [GgmlType::Q4_K, GgmlType::Q6_K]];
         let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
         let mut loader = devices::loader(&(device, GpuOptions { self_test: true, ..options }), 64);
         let mut random = Random(1);
         for types in TYPES {
             let data = types.map(|ty| {
                 let mut bytes: Vec<u8> = (0..16 * ty.row_bytes(256).unwrap()).map(|_| random.next() as u8).collect();
-                // Where these types have 16-bit numbers: all of them are 1.
+                // These types have 16-bit scales here: all of them are 1.
                 let scales = match ty {
                     GgmlType::Q4_K => 0..4,
                     GgmlType::Q6_K => 208..210,
-                    GgmlType::TQ2_0 => 64..66,
                     _ => 0..2,
                 };
                 for block in bytes.chunks_mut(ty.block_bytes()) {
@@ -107,16 +106,17 @@ mod tests {
                 bytes
             });
             let parts = [0, 1].map(|i| {
-                let weight = TensorView { name: "w", ggml_type: types[i], rows: 16, cols: 256, data: &data[i] };
+                let weight =
+                    TensorView { name: "w", ggml_type: types[i], rows: 16, cols: 256, data: &data[i], scales: &[] };
                 LinearPart { weight, bias: None }
             });
             loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
             loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
         }
         let of = |ty| (device_type(ty), ty);
-        let [[f16, tq2_0], [q4_k, q6_k]] = TYPES.map(|types| types.map(of));
-        assert_eq!(f16.0, tq2_0.0);
-        let expected = [vec![f16], vec![tq2_0], vec![q4_k], vec![q6_k], vec![q4_k, q6_k]];
+        let [[f16, iq1_s], [q4_k, q6_k]] = TYPES.map(|types| types.map(of));
+        assert_eq!(f16.0, iq1_s.0);
+        let expected = [vec![f16], vec![iq1_s], vec![q4_k], vec![q6_k], vec![q4_k, q6_k]];
         assert_eq!(loader.samples.all().len(), expected.len());
         assert!(loader.samples.all().iter().zip(&expected).all(|(sample, types)| sample.is_of(types)));
         loader.finish().unwrap();

@@ -1,4 +1,4 @@
-//! RoPE, the cache, and attention over it.
+//! RoPE, the KV cache, and attention over it.
 
 use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
@@ -6,7 +6,7 @@ use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
     ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, LATENT_VALUES, ROPE_STORE_SHORT,
     ROPE_STORE_THREADS, ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs,
-    RotationArgs,
+    RotationArgs, WINDOW_OF_CHUNK,
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
@@ -19,15 +19,15 @@ use crate::backend::gpu::kernel::{
 use crate::backend::gpu::plans::{DecodePlan, PiecesPlan};
 use crate::backend::{
     Attention, CopyBlocks, KvLayerSpec, Norm, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
-    Rotation,
+    Rotation, Temperature,
 };
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
-/// More tokens than a context has. Added to a position they stay within 32 bits.
+/// More tokens than any context has. Added to a position, the sum stays within 32 bits.
 const MOST_AHEAD: u32 = 1 << 30;
 
-/// No rotation: q, k and v are rotated and stored already.
+/// No rotation: q, k and v are already rotated and stored.
 const ROTATED: RotationArgs = RotationArgs {
     slot_mapping: DevicePtr::NULL,
     q_norm: DevicePtr::NULL,
@@ -39,10 +39,11 @@ const ROTATED: RotationArgs = RotationArgs {
     eps: 0.0,
     temperature: 0.0,
     temperature_context: 0,
+    temperature_offset: 0,
 };
 
-/// Checks where the step's K and V go, and gives what rotates its rows. Norms of all heads of a row at once are done
-/// here, in place.
+/// Checks the slots of the step's K and V, and returns the arguments of the rotation. Norms over all heads of a row are
+/// computed here, in place.
 fn rotation_args(
     step: &mut GpuStep<'_>,
     qkv: &mut Buffer,
@@ -52,6 +53,7 @@ fn rotation_args(
     spec: KvLayerSpec,
 ) -> Result<RotationArgs> {
     let Rotation { norms, rope, angles, temperature } = rotation;
+    let Temperature { scale, context, offset } = temperature.unwrap_or(Temperature::NONE);
     step.inputs.check(step.batch, Check::Slots { group, spec })?;
     let of_rows = norms.filter(|norms| norms.is_of_rows(layout));
     if let Some(norms) = of_rows {
@@ -70,12 +72,13 @@ fn rotation_args(
         num_pairs: count(rope.num_pairs)?,
         flags: neox | norms_last | norm_v,
         eps: of_heads.map_or(0.0, |norms| norms.eps),
-        temperature: temperature.map_or(0.0, |temperature| temperature.scale),
-        temperature_context: temperature.map_or(1, |temperature| temperature.context),
+        temperature: scale,
+        temperature_context: context,
+        temperature_offset: offset,
     })
 }
 
-/// Norms of all heads of q, and of all heads of k.
+/// Computes the norms over all heads of q, and over all heads of k.
 fn norm_rows(
     step: &mut GpuStep<'_>,
     qkv: &mut Buffer,
@@ -84,7 +87,7 @@ fn norm_rows(
 ) -> Result<()> {
     let start = qkv.read_f32("qkv", step.tokens, layout.cols())?;
     let (q, k) = (layout.gate_cols(), layout.gate_cols() + layout.q_cols());
-    let of_k = norms.k.map(|weight| (weight, k, layout.kv_cols()));
+    let of_k = norms.k.map(|weight| (weight, k, layout.k_cols()));
     for (weight, first, cols) in [(norms.q, q, layout.q_cols())].into_iter().chain(of_k) {
         let at = start.after(4 * first as u64)?;
         let rows = NormedRows::in_place(at, step.tokens, cols, layout.cols());
@@ -125,8 +128,9 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
         rows: count(rows)?,
         num_heads: count(layout.num_heads)?,
         num_kv_heads: count(num_kv_heads)?,
-        row_heads: count(layout.row_heads())?,
+        row_cols: count(layout.cols())?,
         head_dim: count(layout.head_dim)?,
+        value_dim: count(layout.value_dim)?,
         block_size: count(kv.spec.block_size)?,
     };
     if rows == 0 {
@@ -140,8 +144,9 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
 }
 
-/// Whether attention's kernel rotates q and k and stores K and V itself: the kernel for single rows can, where no norm
-/// comes after RoPE, v has none, no temperature multiplies q, and the rows hold k and v.
+/// True if the attention kernel itself rotates q and k and stores K and V. Only the kernel for single rows does that,
+/// of which no other row of the step may read the keys. No norm may come after RoPE, v has no norm, no temperature
+/// multiplies q, and the rows hold k and v.
 fn rotates_in_attention(step: &GpuStep<'_>, rotation: &Rotation<'_, GpuBackend>, layout: QkvLayout) -> bool {
     let norms_last = rotation.norms.is_some_and(|norms| norms.after_rope && !norms.is_of_rows(layout));
     let norms_v = rotation.norms.is_some_and(|norms| norms.v);
@@ -168,37 +173,38 @@ pub(super) fn attention(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>)
     attend(step, args, ROTATED)
 }
 
-/// The tokens that a token sees, as the kernels take them: of those before it a window, itself among them (0: all), and
-/// so many behind it.
+/// Returns the visible tokens in the form of the kernels. The first number is the window, which includes the token
+/// itself (0: all), or the chunk. The second is the number of later tokens.
 fn window_and_ahead(spec: &KvLayerSpec) -> (u32, u32) {
     match spec.kind {
         GroupKind::Full => (if spec.skips_first { ALL_BUT_FIRST } else { 0 }, 0),
-        GroupKind::Sliding { window } => (window, 0),
+        // Such a window covers all tokens.
+        GroupKind::Sliding { window } => (if window < WINDOW_OF_CHUNK { window } else { 0 }, 0),
+        GroupKind::Chunked { size } => (WINDOW_OF_CHUNK | size, 0),
         GroupKind::Bidirectional { reach } => (reach.checked_add(1).unwrap_or(0), reach.min(MOST_AHEAD)),
     }
 }
 
-/// Queues attention. With a `rotation` other than `ROTATED`, q is as it was projected, and k and v of the same tokens
-/// are stored on the way.
+/// Queues attention. With a `rotation` other than `ROTATED`, q is not rotated yet, and the kernel also stores k and v
+/// of the same tokens.
 fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: RotationArgs) -> Result<()> {
     let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
     let rows = step.tokens;
     step.inputs.check(step.batch, Check::Tables { group, spec: kv.spec })?;
-    let (is_latent, value_dim) = (kv.spec.latent.is_some(), kv.spec.value_dim());
-    // Results of latent attention go through products of heads, others through the next matrix.
+    let (is_latent, value_dim) = (kv.spec.latent.is_some(), layout.value_dim);
+    // Results of latent attention go through products of heads; others go through the next matrix.
     let format = match is_latent {
         true => Format::F32,
         false => step.compute.activation_format(step.compute.common(), rows),
     };
-    let out_cols = layout.num_heads * value_dim;
-    let (qkv, out) =
-        (qkv.read_f32("qkv", rows, layout.cols())?, out.write("attention's output", rows, out_cols, format)?);
+    let qkv = qkv.read_f32("qkv", rows, layout.cols())?;
+    let out = out.write("attention's output", rows, layout.out_cols(), format)?;
     let (num_heads, num_kv_heads) = (count(layout.num_heads)?, count(layout.num_kv_heads)?);
     let value_dim = count(value_dim)?;
     let shape = step.inputs.shape();
-    let decode_items = count(step.recorded.unwrap_or(shape.decode_items))?;
-    let prefill_items = count(shape.prefill_items)?;
-    // Blocks of a sequence and a split: for each query head, or for those that share keys; and the results of a head.
+    let decode_items = count(step.captured.unwrap_or(shape.decode_items))?;
+    let tiles = [count(shape.text_tiles)?, count(shape.image_tiles)?];
+    // A block per query head, or per group of heads with the same keys; and the size of a head's result.
     let for_keys = if is_latent { num_heads.div_ceil(ATTENTION_LATENT_HEADS) } else { num_kv_heads };
     let heads = [num_heads, for_keys, value_dim];
     let (launcher, workspace) = (step.compute.launcher(), step.compute.workspace());
@@ -248,7 +254,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         sinks: sinks.map(|sinks| sinks.read(layout.num_heads)).transpose()?.into(),
         num_heads,
         num_kv_heads,
-        row_heads: count(layout.row_heads())?,
+        row_cols: count(layout.cols())?,
         head_dim: count(layout.head_dim)?,
         value_dim,
         block_size: count(kv.spec.block_size)?,
@@ -265,15 +271,25 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         // SAFETY: see `ops`; the block tables were checked against the cache.
         unsafe { launcher.launch(decode, variant, grid, &args)? };
     }
-    if prefill_items > 0 {
-        args.items = step.inputs.prefill_items()?.ptr();
-        // A token sees no more keys than its window has.
-        let context = shape.prefill_context.min(window.checked_sub(1).unwrap_or(u32::MAX));
+    // The tiles of images whose tokens attend to each other follow those of text.
+    let mut items = step.inputs.prefill_items()?;
+    for (tiles, ahead) in [(tiles[0], ahead), (tiles[1], MOST_AHEAD)] {
+        if tiles == 0 {
+            continue;
+        }
+        (args.items, args.ahead) = (items.ptr(), ahead);
+        // A token sees at most the keys of its window or chunk.
+        let most = match kv.spec.kind {
+            GroupKind::Chunked { size } => size,
+            _ => window,
+        };
+        let context = shape.prefill_context.min(most.checked_sub(1).unwrap_or(u32::MAX));
         let heads = [num_heads, if is_latent { LATENT_VALUES } else { head_size(layout.head_dim)? }];
         let block = launcher.function(prefill, variant)?.block();
-        args.splits = launcher.tuning().attention_prefill_splits(prefill_items, heads, context, multiprocessors, block);
+        args.splits = launcher.tuning().attention_prefill_splits(tiles, heads, context, multiprocessors, block);
         // SAFETY: as above.
-        unsafe { launcher.launch(prefill, variant, [num_heads, prefill_items, args.splits], &args)? };
+        unsafe { launcher.launch(prefill, variant, [num_heads, tiles, args.splits], &args)? };
+        items = items.after(8 * u64::from(tiles))?;
     }
     Ok(())
 }
@@ -284,7 +300,7 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     if num_pairs == 0 {
         return Ok(());
     }
-    // Half of a block's bytes are K, and half are V; latent rows are both, and are copied to the same place twice.
+    // Half of a block's bytes are K, and half are V. Latent rows are both, and are copied to the same place twice.
     let bytes = kv.spec.block_bytes().unwrap_or(0) / if kv.spec.latent.is_some() { 1 } else { 2 };
     let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
     let num_pairs = count(num_pairs)?;

@@ -1,5 +1,5 @@
-//! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
-//! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
+//! A mixture of experts. Few (row, expert) pairs go through `gemv`, each with its expert's weights. Many pairs are
+//! grouped by expert and go through the matrix units, which read an expert's weights once for its rows.
 
 use super::linear::GemvRows;
 use super::rows::{Gated, Norm, gemv_norm, is_plain};
@@ -22,21 +22,21 @@ use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
 struct Rows<'b> {
     memory: DeviceSlice<'b>,
     stride: usize,
-    /// Number of pairs that have one of these rows in common.
+    /// Number of pairs that share one of these rows.
     share: usize,
 }
 
 /// Products of pairs, each with the matrix of its expert.
 struct PairProducts<'b> {
     matrix: &'b ExpertMatrix,
-    /// Another matrix of each expert: the outputs are then what the activation makes of the products with both.
+    /// A second matrix per expert. The outputs are then the activation of both products.
     up: Option<(&'b ExpertMatrix, Activation)>,
     x: Rows<'b>,
-    /// Weights of an RMSNorm of the rows on the way.
+    /// Weights of a fused RMSNorm of the rows.
     norm: Option<DeviceSlice<'b>>,
     eps: f32,
     pairs: usize,
-    /// The number of each pair's expert.
+    /// The expert's number, per pair.
     experts: DeviceSlice<'b>,
     out: Rows<'b>,
 }
@@ -47,15 +47,15 @@ struct RunProducts<'b> {
     /// In the format of the matrix units.
     x: DeviceSlice<'b>,
     out: DeviceSlice<'b>,
-    /// Columns from one row of `out` to the next.
+    /// Columns between the starts of consecutive rows of `out`.
     out_stride: usize,
     run: u32,
     runs: usize,
-    /// The number of each run's expert.
+    /// The expert's number, per run.
     experts: DeviceSlice<'b>,
 }
 
-/// Input of the experts: rows, or the norm of one.
+/// Input of the experts: rows, or the norm of a single row.
 struct Input<'b> {
     x: &'b Buffer,
     /// Rows that the router reads.
@@ -64,15 +64,25 @@ struct Input<'b> {
     rows: usize,
 }
 
-/// Where the sum over a row's experts goes.
+/// The output of the sum over a row's experts.
 struct Sum<'b> {
     memory: DeviceSlice<'b>,
-    /// Whether it is added to what is there.
+    /// True if the sum is added to the present values.
     add: bool,
 }
 
+/// Rows of pairs to add up, `used` per row.
+struct RowSum<'b> {
+    values: DeviceSlice<'b>,
+    /// `None`: all weights are 1.
+    weights: Option<DeviceSlice<'b>>,
+    /// `None`: the pairs are in order.
+    places: Option<DeviceSlice<'b>>,
+    used: usize,
+}
+
 impl Compute {
-    /// `out = experts(x)`, or that added to what `out` holds.
+    /// Computes `out = experts(x)`, or adds that to `out`.
     pub(super) fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
         let MixExperts { x, routed, experts, rows, work, out, add } = args;
         let (what, hidden) = ("the experts' output", experts.spec.hidden_size);
@@ -84,13 +94,14 @@ impl Compute {
         self.mix_experts(input, experts, work, Sum { memory, add })
     }
 
-    /// `residual += experts(n(residual))`, n being the norm.
+    /// Computes `residual += experts(n(residual))`, where n is the norm.
     pub(super) fn norm_experts(&mut self, args: NormExperts<'_, GpuBackend>) -> Result<()> {
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
         let hidden = experts.spec.hidden_size;
         let out = Sum { memory: residual.read_f32("the experts' residual", rows, hidden)?, add: true };
-        // The norm of a single row is `gemv`'s, of the router and of the experts, if it can.
-        if rows <= self.launcher().tuning().gemv.most_rows && is_plain(Some(norm)) {
+        // For a single row the norm is fused into the `gemv` of the router and of the experts, if it supports the norm.
+        let takes_norm = is_plain(Some(norm)) && !experts.spec.weighs_inputs;
+        if rows <= self.launcher().tuning().gemv.most_rows && takes_norm {
             let input = Input { x: residual, routed: residual, norm: Some(norm), rows };
             return self.mix_experts(input, experts, work, out);
         }
@@ -115,6 +126,14 @@ impl Compute {
         let launcher = self.launcher();
         launcher.choose(experts, rows, work)?;
         let run = launcher.tuning().expert_run(rows, spec.used, spec.num);
+        let mut x = x.read_f32("the experts' input", rows, hidden)?;
+        // A second handle of the same memory.
+        let weighed = work.weighed.clone();
+        if let Some(weighed) = &weighed {
+            let sum = RowSum { values: x, weights: Some(work.weights.slice()), places: None, used: 1 };
+            launcher.add_experts(&sum, rows, hidden, Sum { memory: weighed.slice(), add: false })?;
+            x = weighed.slice();
+        }
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
                 self.products_of_runs(experts, x, rows, run, formats, work)?;
@@ -122,27 +141,33 @@ impl Compute {
             }
             _ => {
                 let (norm, eps) = gemv_norm(norm, hidden)?;
-                let x = x.read_f32("the experts' input", rows, hidden)?;
                 launcher.products_of_pairs(experts, x, norm, eps, rows, work)?;
                 None
             }
         };
-        let args = AddExpertsArgs {
-            values: work.values.memory().ptr(),
-            weights: work.weights.ptr(),
-            places: places.into(),
-            out: out.memory.ptr(),
-            cols: count(hidden)?,
-            used: count(spec.used)?,
-            add: u32::from(out.add),
-        };
-        let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS as usize))?, 1];
-        // SAFETY: see `ops`.
-        unsafe { launcher.launch(ADD_EXPERTS, ONCE, grid, &args) }
+        let weights = (!spec.weighs_inputs).then(|| work.weights.slice());
+        let sum = RowSum { values: work.values.memory(), weights, places, used: spec.used };
+        launcher.add_experts(&sum, rows, hidden, out)
     }
 }
 
 impl Launcher {
+    /// Computes `out[r]`, the weighted sum over the pairs of row `r`.
+    fn add_experts(&self, sum: &RowSum<'_>, rows: usize, cols: usize, out: Sum<'_>) -> Result<()> {
+        let args = AddExpertsArgs {
+            values: sum.values.ptr(),
+            weights: sum.weights.into(),
+            places: sum.places.into(),
+            out: out.memory.ptr(),
+            cols: count(cols)?,
+            used: count(sum.used)?,
+            add: u32::from(out.add),
+        };
+        let grid = [count(rows)?, count(cols.div_ceil(ADD_EXPERTS_COLS as usize))?, 1];
+        // SAFETY: see `ops`.
+        unsafe { self.launch(ADD_EXPERTS, ONCE, grid, &args) }
+    }
+
     fn choose(&self, experts: &Experts, rows: usize, work: &ExpertWork) -> Result<()> {
         let spec = &experts.spec;
         let args = ChooseExpertsArgs {
@@ -165,7 +190,7 @@ impl Launcher {
         unsafe { self.launch(CHOOSE_EXPERTS, ONCE, [blocks, 1, 1], &args) }
     }
 
-    /// Multiplies each pair by itself. The results lie in the order of the pairs.
+    /// Multiplies each pair separately. The results are in the order of the pairs.
     fn products_of_pairs(
         &self,
         experts: &Experts,
@@ -200,7 +225,7 @@ impl Launcher {
         self.gemv_of_pairs(&product(&experts.down, gated_rows, out))
     }
 
-    /// `out` = the activation of the products of gate and up, or of up alone.
+    /// Computes `out`, the activation of the products of gate and up, or of up alone.
     fn activation_of(
         &self,
         experts: &Experts,
@@ -225,7 +250,7 @@ impl Launcher {
             bias: matrix.bias().into(),
             bias_up: up.and_then(|(up, _)| up.bias()).into(),
             out: out.memory.ptr(),
-            // The kernel before this one writes numbers of experts that there are.
+            // The kernel before this one writes only valid expert numbers.
             experts: experts.ptr(),
             expert_bytes: matrix.expert_bytes(),
             out_rows: count(matrix.rows)?,
@@ -234,7 +259,7 @@ impl Launcher {
             x_stride: count(x.stride)?,
             out_stride: count(out.stride)?,
             flags: 0,
-            activation: up.map_or(ActivationCode::Silu, |(_, activation)| activation.into()),
+            activation: up.map_or(ActivationCode::SILU, |(_, activation)| activation.into()),
             grid_x,
             eps,
             share: count(x.share)?,
@@ -244,11 +269,11 @@ impl Launcher {
 }
 
 impl Compute {
-    /// Multiplies runs of `run` pairs of one expert on the matrix units. The results lie at the pairs' places.
+    /// Multiplies runs of `run` pairs of one expert on the matrix units. The results are at the pairs' places.
     fn products_of_runs(
         &self,
         experts: &Experts,
-        x: &Buffer,
+        x: DeviceSlice<'_>,
         rows: usize,
         run: u32,
         [format_in, format_down]: [Format; 2],
@@ -272,7 +297,7 @@ impl Compute {
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
         unsafe { launcher.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
         let args = GatherPairsArgs {
-            x: x.read_f32("the experts' input", rows, hidden)?.ptr(),
+            x: x.ptr(),
             rows: work.rows_of_places.ptr(),
             out: work.values.write("the experts' inputs", places, hidden, format_in)?.ptr(),
             cols: count(hidden)?,
@@ -281,7 +306,7 @@ impl Compute {
         // SAFETY: see `ops`; runs are of 16 places and more.
         unsafe { launcher.launch(GATHER_PAIRS, ONCE, [count(places)? / 8, 1, 1], &args)? };
 
-        // Places that no pair has are computed too, of whatever lies there, and never read.
+        // Places without a pair are computed too, from stale values, and never read.
         let numbers = work.run_experts.slice();
         let x = work.values.memory();
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
@@ -317,7 +342,7 @@ impl Compute {
         unsafe { launcher.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
     }
 
-    /// Stores what the activation makes of the products with gate, of which `products` are, and with `up`.
+    /// Stores the activation of the products with gate, which `products` describes, and with `up`.
     fn gated_matmul_of_runs(
         &self,
         products: &RunProducts<'_>,
@@ -359,7 +384,7 @@ impl Compute {
     }
 }
 
-/// Most runs that `pairs` pairs may need: each expert that has any fills all of its runs but the last.
+/// Returns the most runs that `pairs` pairs may need: an expert with any pairs fills all of its runs but the last.
 pub(crate) fn most_runs(pairs: usize, num_experts: usize, run: usize) -> usize {
     (pairs + pairs.min(num_experts) * (run - 1)) / run
 }
@@ -374,7 +399,7 @@ mod tests {
             for experts in [1, 2, 7, 64] {
                 for run in [16, 64] {
                     let most = most_runs(pairs, experts, run);
-                    // At worst, as many experts as possible have one pair more than their whole runs.
+                    // In the worst case as many experts as possible have one pair more than fills their runs.
                     let rest = pairs.saturating_sub(experts.min(pairs));
                     let worst = experts.min(pairs) + rest / run;
                     assert!(most >= worst && most <= pairs, "{pairs} {experts} {run}: {most}, {worst}");

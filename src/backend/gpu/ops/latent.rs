@@ -2,17 +2,17 @@
 
 use crate::Result;
 use crate::backend::gpu::GpuBackend;
-use crate::backend::gpu::args::{Format, HEAD_PRODUCTS_TILE, HeadProductsArgs, LatentStoreArgs};
+use crate::backend::gpu::args::{Format, HEAD_PRODUCTS_TILE, HeadProductsArgs, LatentStoreArgs, ROTATION_NEOX};
 use crate::backend::gpu::buffer::{HeadMatrices, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{HEAD_PRODUCTS, LATENT_STORE, ONCE, Subject};
-use crate::backend::{HeadProducts, RopeAndStoreLatent};
+use crate::backend::{HeadProducts, RopeAndStoreLatent, RopeKind, Temperature};
 
 pub(super) fn head_products(step: &mut GpuStep<'_>, args: HeadProducts<'_, GpuBackend>) -> Result<()> {
     let HeadProducts { x, x_head, matrices, rows, out, out_head } = args;
     let &HeadMatrices { heads, rows: out_cols, cols, .. } = matrices;
-    // Rows that are whole go through the next layer's matrix; others are completed first.
+    // Complete rows go through the next layer's matrix; others are completed first.
     let format = match out_head == out_cols {
         true => step.compute.activation_format(step.compute.common(), rows),
         false => Format::F32,
@@ -38,7 +38,8 @@ pub(super) fn head_products(step: &mut GpuStep<'_>, args: HeadProducts<'_, GpuBa
 }
 
 pub(super) fn rope_and_store_latent(step: &mut GpuStep<'_>, args: RopeAndStoreLatent<'_, GpuBackend>) -> Result<()> {
-    let RopeAndStoreLatent { q, queries, latent, shape, norm, eps, angles, temperature, group, kv, .. } = args;
+    let RopeAndStoreLatent { q, queries, latent, shape, norm, eps, rope, angles, temperature, group, kv } = args;
+    let Temperature { scale, context, offset } = temperature.unwrap_or(Temperature::NONE);
     let rows = step.tokens;
     step.inputs.check(step.batch, Check::Slots { group, spec: kv.spec })?;
     let args = LatentStoreArgs {
@@ -54,9 +55,11 @@ pub(super) fn rope_and_store_latent(step: &mut GpuStep<'_>, args: RopeAndStoreLa
         plain_dim: count(shape.plain_dim)?,
         rope_dim: count(shape.rope_dim)?,
         rank: count(shape.rank)?,
+        flags: if rope.kind == RopeKind::Neox { ROTATION_NEOX } else { 0 },
         eps,
-        temperature: temperature.map_or(0.0, |temperature| temperature.scale),
-        temperature_context: temperature.map_or(1, |temperature| temperature.context),
+        temperature: scale,
+        temperature_context: context,
+        temperature_offset: offset,
     };
     if rows == 0 {
         return Ok(());

@@ -1,7 +1,8 @@
-//! Products with weights: one row by `gemv` straight from the quantised tiles, more rows on the matrix units, or, with
-//! weights in f32, on the vector units. Stacks of
-//! two types, where they are common, have kernels that multiply both in one launch, for the rows of a decode step: the
-//! second matrix is so small there that its launch takes longer than its bytes.
+//! Products with weights. One row goes through `gemv`, straight from the quantised tiles. More rows go through the
+//! matrix units, or, with f32 weights, through the vector units.
+//!
+//! Common stacks of two types have kernels that multiply both in one launch, for the rows of a decode step. The second
+//! matrix is so small that its launch would take longer than reading it.
 
 use super::rows::{Norm, gemv_norm, is_plain};
 use crate::Result;
@@ -18,10 +19,10 @@ use crate::backend::gpu::product::{Product, ProductShape};
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
 use crate::backend::{Activation, GatedActivation, Linear, NormGatedLinear, NormLinear};
 
-/// Most blocks along the second dimension of a grid.
+/// The largest second dimension of a grid.
 const MAX_GRID_Y: u32 = 65_535;
 
-/// Rows (f32) that `gemv` reads and writes, and the number of each row's expert.
+/// Rows (f32) that `gemv` reads and writes, and the expert's number per row.
 #[derive(Clone, Copy)]
 pub(super) struct GemvRows<'b> {
     pub x: DeviceSlice<'b>,
@@ -30,7 +31,7 @@ pub(super) struct GemvRows<'b> {
 }
 
 impl Compute {
-    /// The format in which a segment reads its activations.
+    /// Returns the format in which a segment reads its activations.
     fn segment_format(&self, segment: &Segment, rows: usize) -> Format {
         match self.activation_format(segment.ty.matmul_format(), rows) {
             Format::F16 | Format::Bf16 if segment.is_fp8() => Format::Fp8,
@@ -38,29 +39,30 @@ impl Compute {
         }
     }
 
-    /// The format in which all segments read their activations, if they agree.
+    /// Returns the format in which all segments read their activations, if they agree.
     fn matrix_format(&self, matrix: &Matrix, rows: usize) -> Option<Format> {
         let mut formats = matrix.segments.iter().map(|segment| self.segment_format(segment, rows));
         let first = formats.next()?;
         formats.all(|format| format == first).then_some(first)
     }
 
-    /// Whether `gemv` computes all segments together with what is before and behind them, which it does for a single
-    /// row. Where a row must not depend on others it computes any number of rows of f32 weights, so the chain is never
-    /// its own there: its norm sums in another order than `norm_rows`.
+    /// True if norm, product and activation are fused into one `gemv`, which serves a single row only. Batch-invariant
+    /// mode uses `gemv` for any number of rows of f32 weights, but never fused: the fused norm sums in another order
+    /// than `norm_rows`.
     fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
         let most = self.launcher().tuning().gemv.most_rows;
         rows == 1 && rows <= most && self.matrix_format(matrix, rows) == Some(Format::F32)
     }
 
-    /// The segments of a matrix that are multiplied in one launch.
+    /// Returns the segments of a matrix that are multiplied in one launch.
     fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
         let [first, second] = &matrix.segments[..] else { return None };
         let wanted = rows <= self.launcher().tuning().matmul.most_pair_rows;
         (wanted && self.launcher().has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
     }
 
-    /// Sees to it that the rows are in `format`: in `x` itself, else where they have been `converted` to.
+    /// Ensures that the rows are in `format`, either in `x` itself or in the conversion buffer, whose format is
+    /// `converted`.
     fn bring(
         &mut self,
         format: Format,
@@ -69,7 +71,8 @@ impl Compute {
         cols: usize,
         converted: &mut Option<Format>,
     ) -> Result<()> {
-        // They are converted again only when the segments differ: kernels before this one have read what is there.
+        // Another conversion is needed only if segments differ. It may overwrite the rows, since earlier kernels have
+        // read them.
         if x.format() != format && *converted != Some(format) {
             self.convert(x, rows, cols, format)?;
             *converted = Some(format);
@@ -77,8 +80,8 @@ impl Compute {
         Ok(())
     }
 
-    /// Computes `out (+)= matrix · x`. `x` may have a norm only where it `is_gemv`, and outputs may have 16 bits only
-    /// by the vendor's library: other kernels have neither.
+    /// Computes `out (+)= matrix · x`. `x` may have a norm only if it `is_gemv`. Outputs may have 16 bits only from the
+    /// vendor's library. Other kernels support neither.
     pub(in super::super) fn linear(
         &mut self,
         args: Linear<'_, GpuBackend>,
@@ -115,7 +118,8 @@ impl Compute {
                     let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory(), shape };
                     let Some(refused) = library.product(launcher, segment, format, &product)? else { continue };
                     self.give_up_library(refused.why);
-                    // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
+                    // Our own kernels compute the missing outputs. They write f32, so 16-bit outputs are computed again
+                    // from the first.
                     let first = if out_format.is_f32() { refused.first } else { 0 };
                     out.write("linear's output", rows, matrix.rows, Format::F32)?;
                     let format = self.activation_format(segment.ty.matmul_format(), rows);
@@ -138,15 +142,15 @@ impl Compute {
         Ok(())
     }
 
-    /// Computes `out = matrix · norm(x)`, in `out_format`. For one row the norm is `gemv`'s, if it can; else `normed`
-    /// takes the rows in the matrix' format.
+    /// Computes `out = matrix · norm(x)`, in `out_format`. For one row the norm is fused into `gemv`, if it supports
+    /// the norm. Otherwise `normed` gets the rows in the matrix' format.
     pub(super) fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>, out_format: Format) -> Result<()> {
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
         if self.is_gemv(matrix, rows) && is_plain(norm) {
             return self.linear(Linear { x, matrix, rows, out, add: false }, norm, out_format);
         }
         let format = match self.matrix_format(matrix, rows) {
-            // Other norms have no kernel for it: the rows are rounded behind them.
+            // Other norms have no kernel with 8-bit outputs, so their rows are rounded afterwards.
             Some(Format::Fp8) if !is_plain(norm) => Format::F32,
             Some(format) => format,
             None => Format::F32,
@@ -155,8 +159,8 @@ impl Compute {
         self.linear(Linear { x, matrix, rows, out, add: false }, None, out_format)
     }
 
-    /// How gate and up are multiplied in one launch with their activation, and the format in which they take the rows;
-    /// `None` where that is not worth while, the vendor's library multiplies, or there is no kernel.
+    /// Returns the launch of gate and up with their fused activation, and the format of its rows. `None` if it is not
+    /// faster, if the vendor's library multiplies, or if there is no kernel.
     fn gated_plan(&self, gate_up: &Matrix, gate: &Outputs<'_>, rows: usize) -> Result<Option<(MatmulPlan, Format)>> {
         let tiled = |format: &Format| matches!(format, Format::F16Tiled | Format::Bf16Tiled);
         let Some(format) = self.matrix_format(gate_up, rows).filter(tiled) else { return Ok(None) };
@@ -170,7 +174,7 @@ impl Compute {
         Ok(plan.map(|plan| (plan, format)))
     }
 
-    /// Computes `out = act(gate · n(x)) * (up · n(x))`, n being the norm.
+    /// Computes `out = act(gate · n(x)) * (up · n(x))`, where n is the norm.
     pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
         let cols = args.cols();
         let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
@@ -214,9 +218,9 @@ impl Compute {
             };
             return self.launcher().matmul_gated([gate, up], activation, &product, plan, self.workspace());
         }
-        // The library's products are half as wide where that loses nothing that the activation's own format would keep.
-        // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
-        // The library would read a bias as 16-bit numbers too.
+        // The library writes 16-bit products if the activation's own format would round them to f16 anyway. Segments
+        // must begin at whole tiles of columns, or the activation would not find the 16-bit rows. There must be no
+        // bias, since the library would read it as 16-bit numbers.
         let taken = self.matrix_format(gate_up, rows);
         let is_f16 = |segment: &Segment| segment.ty.matmul_format() == Some(Format::F16Tiled) && segment.bias.is_none();
         let format = match (&gate_up.segments[..], taken) {
@@ -228,7 +232,8 @@ impl Compute {
             _ => Format::F32,
         };
         self.norm_linear(NormLinear { x, norm, matrix: gate_up, rows, normed, out: products }, format)?;
-        // The matrix behind takes what gate and up take. If the library refused them, nothing is 8 bits any more.
+        // The next matrix takes the format of gate and up. After the library has refused them, nothing is 8 bits any
+        // more.
         let format = match taken {
             Some(Format::Fp8) if cols.is_multiple_of(8) && self.library_rows().is_some() => Format::Fp8,
             _ => self.activation_format(self.common(), rows),
@@ -238,7 +243,7 @@ impl Compute {
 }
 
 impl Launcher {
-    /// Returns the rows behind a norm, in `format`: `x` itself where that is what they are, else `normed`.
+    /// Returns the normed rows in `format`: `x` itself if that needs no work, else `normed`.
     fn normed<'b>(
         &self,
         x: &'b Buffer,
@@ -254,7 +259,7 @@ impl Launcher {
         Ok(normed)
     }
 
-    /// Multiplies f32 rows with a matrix; with another one `up`, stores what the activation makes of both products.
+    /// Multiplies f32 rows with a matrix; with a second matrix `up`, stores the activation of both products.
     fn gemv(&self, outputs: &Outputs<'_>, up: Option<(&Outputs<'_>, Activation)>, product: &Product<'_>) -> Result<()> {
         let grid_x = self.tuning().gemv_blocks(outputs.rows, self.multiprocessors());
         let args = gemv_args(outputs, product, grid_x)?;
@@ -268,7 +273,7 @@ impl Launcher {
         self.launch_gemv(outputs.ty, rows, &args)
     }
 
-    /// Multiplies f32 rows with a matrix. More of them than `gemv` serves have weights in f32 too.
+    /// Multiplies f32 rows with a matrix. More rows than `gemv` takes occur only with f32 weights.
     fn product_of_f32(&self, outputs: &Outputs<'_>, product: &Product<'_>) -> Result<()> {
         let ProductShape { rows, cols, out_stride, flags, .. } = product.shape;
         let (rows, out_rows) = (count(rows)?, count(outputs.rows)?);
@@ -289,9 +294,9 @@ impl Launcher {
         unsafe { self.launch(MATMUL_F32, Variant::with_rows(ONCE, plan.n), plan.grid, &args) }
     }
 
-    /// Launches `gemv` as many times as the rows need.
+    /// Launches `gemv` as often as the number of rows requires.
     pub(super) fn launch_gemv(&self, ty: KernelType, rows: GemvRows<'_>, args: &GemvArgs) -> Result<()> {
-        // Each launch takes whole rows of x, each of which `share` outputs have in common.
+        // Each launch takes whole rows of x, each shared by `share` outputs.
         let most = MAX_GRID_Y / args.share * args.share;
         for first in (0..args.rows).step_by(most as usize) {
             let behind = |rows: u32, stride: u32| 4 * u64::from(rows) * u64::from(stride);
@@ -320,8 +325,8 @@ impl Launcher {
         unsafe { self.launch(GEMV_PAIR, pair.map(|segment| segment.ty), grid, &args) }
     }
 
-    /// Launches a product on the matrix units. The sums of its splits are left where they are added to what the output
-    /// holds, a residual: a norm of it follows, which reads all of it anyhow.
+    /// Launches a product on the matrix units. If it adds to a residual, its splits' partial sums stay in the
+    /// workspace. A norm of the residual follows and adds them, since it reads all of the residual anyway.
     fn matmul(&self, outputs: &Outputs<'_>, product: &Product<'_>, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.shape.rows)?, count(outputs.rows)?, count(product.shape.cols)?);
         let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());
@@ -340,7 +345,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Launches the products with gate and up, and their activation.
+    /// Launches the products with gate and up, fused with their activation.
     fn matmul_gated(
         &self,
         [gate, up]: [&Outputs<'_>; 2],
@@ -396,7 +401,7 @@ fn gemv_args(outputs: &Outputs<'_>, product: &Product<'_>, grid_x: u32) -> Resul
         x_stride: count(cols)?,
         out_stride: count(out_stride)?,
         flags,
-        activation: ActivationCode::Silu,
+        activation: ActivationCode::SILU,
         grid_x,
         eps,
         share: 1,

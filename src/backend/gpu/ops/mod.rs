@@ -1,8 +1,8 @@
-//! The ops of a step: arguments are checked, formats chosen, kernels queued.
+//! The ops of a step: each checks its arguments, chooses formats and queues kernels.
 //!
-//! SAFETY of every launch below: addresses come from memory whose room for the rows was checked. The backend shares in
-//! owning all of it, and waits for what was queued before it lets go. Everything is queued on the one stream, in the
-//! order of the ops. That the argument struct is the kernel's is what the types of `Launcher::launch` say.
+//! SAFETY of every launch below: addresses come from memory whose room for the rows was checked. The backend co-owns
+//! all of it, and waits for queued work before it lets go. Everything is queued on one stream, in the order of the ops.
+//! The types of `Launcher::launch` ensure that the argument struct is the kernel's.
 
 mod attention;
 mod experts;
@@ -20,9 +20,9 @@ use super::args::Format;
 use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
-    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows,
+    Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateHeads, GateRows,
     GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear,
-    NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits,
+    NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleRows,
     ShortConvolution,
 };
 
@@ -36,7 +36,7 @@ impl Ops<GpuBackend> for GpuStep<'_> {
         self.logits
     }
 
-    /// A step takes milliseconds, and what was queued cannot be called back.
+    /// A step takes milliseconds, and queued work cannot be recalled.
     fn check_interrupt(&self) -> Result<()> {
         Ok(())
     }
@@ -84,14 +84,19 @@ impl Ops<GpuBackend> for GpuStep<'_> {
         rows::gate_columns(self, args)
     }
 
-    fn scale_logits(&mut self, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {
+    fn scale_rows(&mut self, args: ScaleRows<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        rows::scale_logits(self, args)
+        rows::scale_rows(self, args)
     }
 
     fn gate_rows(&mut self, args: GateRows<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         rows::gate_rows(self, args)
+    }
+
+    fn gate_heads(&mut self, args: GateHeads<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        rows::gate_heads(self, args)
     }
 
     fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {

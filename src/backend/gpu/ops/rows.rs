@@ -1,34 +1,35 @@
-//! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
+//! Ops on rows of activations: embedding, norm and conversion, gated activation, gather.
 
 use crate::backend::gpu::args::{
-    ACTIVATION_COLS, ADD_ROWS_COLS, ActivationArgs, AddRowsArgs, EmbedArgs, Format, GATED_COLS, GateColumnsArgs,
-    GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
+    ACTIVATION_COLS, ADD_ROWS_COLS, ActivationArgs, AddRowsArgs, EmbedArgs, Format, GATE_HEADS_COLS, GATED_COLS,
+    GateColumnsArgs, GateHeadsArgs, GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs,
+    SCALE_COLS, ScaleRowsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATED_ACTIVATION_FP8, GATHER_ROWS,
-    NORM_ROWS, NORM_ROWS_FP8, NORM_ROWS_OF_PARTS, NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
+    ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_HEADS, GATE_ROWS, GATED_ACTIVATION, GATED_ACTIVATION_FP8,
+    GATHER_ROWS, NORM_ROWS, NORM_ROWS_FP8, NORM_ROWS_OF_PARTS, NORM_ROWS_OTHER, ONCE, SCALE_ROWS,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend};
 use crate::backend::{
-    self, Activate, Activation, AddNorm, AddRows, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
-    NormInPlace, NormKind, NormRows, ScaleLogits, TableRow, VectorShape,
+    self, Activate, Activation, AddNorm, AddRows, Cap, Embed, GateColumns, GateHeads, GateRows, GatedActivation,
+    GatherRows, NormInPlace, NormKind, NormRows, ScaleRows, TableRow, VectorShape, Xielu,
 };
 use crate::{Error, Result};
 
-/// Norm of rows that a product takes, or `None` for the rows as they are.
+/// The norm of rows before a product, or `None` for unchanged rows.
 pub(in super::super) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
 
-/// Whether a norm divides by the root mean square and adds nothing: `gemv` can do that on the way.
+/// True if a norm divides by the root mean square and adds nothing. `gemv` can fuse that.
 pub(super) fn is_plain(norm: Norm<'_>) -> bool {
     norm.is_none_or(|norm| norm.kind == NormKind::Rms && norm.bias.is_none())
 }
 
-/// Weights and epsilon of the norm of rows of `cols`, as `gemv` takes them.
+/// Returns weights and epsilon of the norm of rows of `cols`, in the form that `gemv` takes.
 ///
 /// # Errors
 /// `Error::Internal` for a norm that is not plain.
@@ -44,11 +45,11 @@ pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(Option<DeviceSli
 pub(super) struct NormedRows<'b> {
     pub x: DeviceSlice<'b>,
     pub out: DeviceSlice<'b>,
-    /// Scales of the rows that are 8-bit floats, of `out` or of `x`; null where none are.
+    /// Scales of the 8-bit rows of `out` or of `x`; null if neither is 8-bit floats.
     pub scales: DevicePtr,
     pub rows: usize,
     pub cols: usize,
-    /// f32 columns from one row of `x` to the next.
+    /// f32 columns between the starts of consecutive rows of `x`.
     pub x_stride: usize,
     pub out_stride: usize,
     pub format_in: Format,
@@ -60,7 +61,7 @@ pub(super) struct NormedRows<'b> {
 }
 
 impl<'b> NormedRows<'b> {
-    /// Rows of `cols` f32 columns that stay where they are, `stride` columns from one to the next.
+    /// Returns rows of `cols` f32 columns that are changed in place, whose starts are `stride` columns apart.
     pub(super) fn in_place(at: DeviceSlice<'b>, rows: usize, cols: usize, stride: usize) -> Self {
         Self {
             x: at,
@@ -78,7 +79,7 @@ impl<'b> NormedRows<'b> {
     }
 }
 
-/// Products of gate and up, or of up alone, and where what the activation makes of them goes.
+/// Products of gate and up, or of up alone, and the output of their activation.
 pub(super) struct Gated<'b> {
     pub activation: Activation,
     /// `rows` rows of `2 * cols` columns, or of `cols`.
@@ -166,15 +167,21 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
 pub(super) fn gate_rows(step: &mut GpuStep<'_>, args: GateRows<'_, GpuBackend>) -> Result<()> {
     let GateRows { x, norm, weight, rows, cols, out } = args;
     let hidden = weight.elements();
+    let memory = out.read_any("the rows that are gated", rows, cols)?.ptr();
+    // The gate multiplies the scales of 8-bit floats, which follow the rows. The rounded floats do not change.
+    let (memory, cols, format_out) = match out.format() {
+        Format::Fp8 => (scales(out.memory(), rows, cols)?, 1, Format::F32),
+        format => (memory, cols, format),
+    };
     let args = GateRowsArgs {
         x: x.read("the rows of a gate", rows, hidden)?.ptr(),
         norm: norm.map(|norm| norm.weight.read(hidden)).transpose()?.into(),
         weight: weight.read(hidden)?.ptr(),
-        out: out.read("the rows that are gated", rows, cols)?.ptr(),
+        out: memory,
         hidden: count(hidden)?,
         cols: count(cols)?,
         format_in: x.format(),
-        format_out: out.format(),
+        format_out,
         eps: norm.map_or(0.0, |norm| norm.eps),
     };
     if rows == 0 {
@@ -185,35 +192,55 @@ pub(super) fn gate_rows(step: &mut GpuStep<'_>, args: GateRows<'_, GpuBackend>) 
     unsafe { launcher.launch(GATE_ROWS, ONCE, [count(rows)?, 1, 1], &args) }
 }
 
-pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {
-    let ScaleLogits { logits, rows, cols, scale, softcap } = args;
-    let args = ScaleLogitsArgs {
-        logits: logits.read_f32("the logits", rows, cols)?.ptr(),
-        cols: count(cols)?,
-        scale,
-        // The kernel takes 0 for none.
-        softcap: softcap.unwrap_or(0.0),
+pub(super) fn gate_heads(step: &mut GpuStep<'_>, args: GateHeads<'_, GpuBackend>) -> Result<()> {
+    let GateHeads { gate, function, rows, heads, cols, out } = args;
+    let args = GateHeadsArgs {
+        gate: gate.read_f32("the gates of heads", rows, heads)?.ptr(),
+        out: out.read("the heads that are gated", rows, heads * cols)?.ptr(),
+        heads: count(heads)?,
+        head_cols: count(cols)?,
+        function: function.into(),
+        format: out.format(),
     };
+    if rows == 0 {
+        return Ok(());
+    }
+    let launcher = step.compute.launcher();
+    let grid = [count(rows)?, count((heads * cols).div_ceil(GATE_HEADS_COLS as usize))?, 1];
+    // SAFETY: see `ops`.
+    unsafe { launcher.launch(GATE_HEADS, ONCE, grid, &args) }
+}
+
+pub(super) fn scale_rows(step: &mut GpuStep<'_>, args: ScaleRows<'_, GpuBackend>) -> Result<()> {
+    let ScaleRows { x, rows, cols, scale, cap } = args;
+    // For the kernel, 0 means none.
+    let (softcap, limit) = match cap {
+        None => (0.0, 0.0),
+        Some(Cap::Soft(cap)) => (cap, 0.0),
+        Some(Cap::Hard(cap)) => (0.0, cap),
+    };
+    let x = x.read_f32("the values that are scaled", rows, cols)?.ptr();
+    let args = ScaleRowsArgs { x, cols: count(cols)?, scale, softcap, limit };
     if rows == 0 {
         return Ok(());
     }
     let launcher = step.compute.launcher();
     let grid = [count(rows)?, count(cols.div_ceil(SCALE_COLS as usize))?, 1];
     // SAFETY: see `ops`.
-    unsafe { launcher.launch(SCALE_LOGITS, ONCE, grid, &args) }
+    unsafe { launcher.launch(SCALE_ROWS, ONCE, grid, &args) }
 }
 
-/// Blocks of a launch in which each has `ACTIVATION_COLS` of a row's stored columns.
+/// Returns the grid of a launch whose blocks have `ACTIVATION_COLS` stored columns of a row each.
 fn activation_grid(format: Format, rows: usize, cols: usize) -> Result<[u32; 3]> {
     Ok([count(rows)?, count(stored_cols(format, cols).div_ceil(ACTIVATION_COLS as usize))?, 1])
 }
 
-/// Where the scales of rows of 8-bit floats lie: behind the rows.
+/// Returns the address of the scales of 8-bit rows, which follow the rows.
 fn scales(rows_at: DeviceSlice<'_>, rows: usize, cols: usize) -> Result<DevicePtr> {
     Ok(rows_at.after(Format::fp8_bytes(rows, cols)[0])?.ptr())
 }
 
-/// Columns that are stored of rows of `cols`, the padding included.
+/// Returns the stored columns of rows of `cols`, including padding.
 fn stored_cols(format: Format, cols: usize) -> usize {
     if format.is_f32() { cols } else { cols.next_multiple_of(TILE_COLS) }
 }
@@ -290,7 +317,7 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
 }
 
 impl Launcher {
-    /// `out = x`, or its norm, in `format`.
+    /// Computes `out = x`, or its norm, in `format`.
     pub(in super::super) fn norm_rows(
         &self,
         x: &Buffer,
@@ -301,7 +328,7 @@ impl Launcher {
         format: Format,
     ) -> Result<()> {
         let format_in = x.format();
-        let x = x.read("the input of a norm or conversion", rows, cols)?;
+        let x = x.read_any("the input of a norm or conversion", rows, cols)?;
         let out = out.write("the output of a norm or conversion", rows, cols, format)?;
         let rows = NormedRows {
             x,
@@ -323,8 +350,7 @@ impl Launcher {
         self.launch_norm_rows(&rows, norm)
     }
 
-    /// Rounds rows that follow each other, as a matrix library takes them, to 8-bit floats: those of `out`, and their
-    /// scales.
+    /// Rounds consecutive rows in a matrix library's layout to 8-bit floats. `out` holds the floats and their scales.
     pub(in super::super) fn round_to_fp8(
         &self,
         x: DeviceSlice<'_>,
@@ -337,12 +363,12 @@ impl Launcher {
         self.launch_norm_rows(&rows, None)
     }
 
-    /// Launches `norm_rows` in memory that has room for it.
+    /// Launches `norm_rows` in memory that is large enough.
     pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
         let &NormedRows { x, out, scales, rows, cols, x_stride, out_stride, format_in, format_out, flags, factor } =
             normed;
         let bias = norm.and_then(|norm| norm.bias);
-        // Rows that a product has not completed: the norm does it, where its kernel can.
+        // The norm also completes rows with pending partial sums, if its kernel can.
         let takes = is_plain(norm) && format_in.is_f32() && x_stride == cols && flags == 0 && format_out != Format::Fp8;
         let left = if takes { self.take_left(x.ptr(), count(rows)?, count(cols)?) } else { None };
         let args = NormRowsArgs {
@@ -377,11 +403,24 @@ impl Launcher {
         unsafe { self.launch(kernel, ONCE, [blocks, 1, 1], &args) }
     }
 
-    /// Launches `activation` on products of up alone, which are f32, in memory that has room for it.
+    /// Launches `activation` on f32 products of up alone, in memory that is large enough.
     pub(super) fn activation(&self, products: &Gated<'_>) -> Result<()> {
         let &Gated { activation, gate_up: x, rows, cols, out, format_out, .. } = products;
-        let (x, out, activation) = (x.ptr(), out.ptr(), activation.into());
-        let args = ActivationArgs { x, out, cols: count(cols)?, format_out, activation };
+        let Xielu { positive, negative, slope, eps } = match activation {
+            Activation::Xielu(xielu) => xielu,
+            _ => Xielu { positive: 0.0, negative: 0.0, slope: 0.0, eps: 0.0 },
+        };
+        let args = ActivationArgs {
+            x: x.ptr(),
+            out: out.ptr(),
+            cols: count(cols)?,
+            format_out,
+            activation: activation.into(),
+            positive,
+            negative,
+            slope,
+            eps,
+        };
         if rows == 0 {
             return Ok(());
         }
@@ -390,7 +429,7 @@ impl Launcher {
         unsafe { self.launch(ACTIVATION, ONCE, grid, &args) }
     }
 
-    /// Launches `gated_activation` in memory that has room for it.
+    /// Launches `gated_activation` in memory that is large enough.
     pub(super) fn gated_activation(&self, gated: &Gated<'_>) -> Result<()> {
         let &Gated { activation, gate_up, rows, cols, out, format_in, format_out } = gated;
         let is_fp8 = format_out == Format::Fp8;

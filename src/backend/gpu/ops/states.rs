@@ -1,4 +1,4 @@
-//! Layers that carry states.
+//! Layers with recurrent states.
 
 use crate::backend::gpu::args::{
     CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DELTA_NET_TILE, DeltaNetArgs,
@@ -9,7 +9,8 @@ use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
     DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_PAIRS, DELTA_NET_SCAN, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128,
-    JOIN_ROWS, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_WALK_D32, MAMBA2_WALK_D128, ONCE, SHORT_CONVOLUTION,
+    JOIN_ROWS, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_WALK_D32, MAMBA2_WALK_D128, MAMBA2_WALK_D256, ONCE,
+    SHORT_CONVOLUTION,
 };
 use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{
@@ -18,10 +19,11 @@ use crate::backend::{
 };
 use crate::{Error, Result};
 
-/// Rows of the smaller one of the matrices that kernels are compiled for.
+/// Numbers of matrix rows that kernels are compiled for.
 const SMALL_MATRIX: usize = 32;
+const LARGE_MATRIX: usize = 128;
 
-/// A layer without states.
+/// The arguments of a layer without states.
 const NO_STATES: StatesArgs = StatesArgs {
     windows: DevicePtr::NULL,
     matrices: DevicePtr::NULL,
@@ -32,7 +34,7 @@ const NO_STATES: StatesArgs = StatesArgs {
     writes: DevicePtr::NULL,
 };
 
-/// The states of a layer, checked against the step's.
+/// Returns the states of a layer, checked against the step's.
 fn states_of(step: &mut GpuStep<'_>, state: &StateLayer) -> Result<StatesArgs> {
     step.inputs.check(step.batch, Check::States { spec: state.spec })?;
     let states = step.inputs.states()?.ok_or_else(|| Error::internal("a layer of states in a step without them"))?;
@@ -47,22 +49,22 @@ fn states_of(step: &mut GpuStep<'_>, state: &StateLayer) -> Result<StatesArgs> {
     })
 }
 
-/// Sequences of a step: in a recorded one each row is one.
+/// Returns the number of sequences of a step: in a captured one each row is one.
 fn num_sequences(step: &GpuStep<'_>) -> Result<u32> {
-    count(step.recorded.unwrap_or(step.batch.num_seqs()))
+    count(step.captured.unwrap_or(step.batch.num_seqs()))
 }
 
-/// Bytes of what the chunk kernels keep of the pairs of tokens in `rows` rows; `None` where they cannot be counted.
+/// Returns the bytes that the chunk kernels store for the token pairs of `rows` rows; `None` if they overflow.
 pub(in crate::backend::gpu) fn pairs_bytes(shape: DeltaNetShape, rows: usize) -> Option<usize> {
     let tiles = rows.div_ceil(DELTA_NET_TILE as usize);
     tiles.checked_mul(shape.value_heads)?.checked_mul(DELTA_NET_PAIRS_BYTES as usize)
 }
 
-/// Tokens from which on a sequence of the step goes by chunks; `None` where all walk.
+/// Returns the fewest tokens for which a sequence of the step is computed by chunks; `None` if all go token by token.
 fn chunked_from(step: &GpuStep<'_>, shape: DeltaNetShape) -> Option<u32> {
     let fits = shape.key_size == DELTA_NET_KEY_SIZE as usize
         && shape.value_size.is_multiple_of(STATE_COLUMNS as usize)
-        && step.recorded.is_none();
+        && step.captured.is_none();
     step.compute.launcher().tuning().states.chunked_from.filter(|_| fits)
 }
 
@@ -145,7 +147,7 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
         decay: decay.read(heads)?.ptr(),
         step_bias: step_bias.read(heads)?.ptr(),
         skip: skip.read(heads)?.ptr(),
-        norm: norm.read(shape.inner_cols())?.ptr(),
+        norm: norm.map(|norm| norm.read(shape.inner_cols())).transpose()?.into(),
         heads: count(heads)?,
         head_size: count(head_size)?,
         groups: count(groups)?,
@@ -161,7 +163,13 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
     let convolve = [rows, count(shape.channels())?.div_ceil(CONVOLUTION_THREADS), 1];
     let walk = [args.head_size.div_ceil(STATE_COLUMNS), args.heads, sequences];
     let gate = [rows, args.groups, 1];
-    let walk_kernel = if state_size <= SMALL_MATRIX { MAMBA2_WALK_D32 } else { MAMBA2_WALK_D128 };
+    let walk_kernel = if state_size <= SMALL_MATRIX {
+        MAMBA2_WALK_D32
+    } else if state_size <= LARGE_MATRIX {
+        MAMBA2_WALK_D128
+    } else {
+        MAMBA2_WALK_D256
+    };
     // SAFETY: see `ops`; the states were checked against the pool.
     unsafe {
         launcher.launch(MAMBA2_CONVOLVE, ONCE, convolve, &args)?;
@@ -173,7 +181,7 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
 pub(super) fn join_rows(step: &mut GpuStep<'_>, args: JoinRows<'_, GpuBackend>) -> Result<()> {
     let JoinRows { left, right, cols, previous, out } = args;
     let rows = step.tokens;
-    // Rows are as many as those of the whole step: there is no room to convert them all for the product that follows.
+    // The next product takes this format without a conversion.
     let format = step.compute.activation_format(step.compute.common(), rows);
     let args = JoinRowsArgs {
         states: previous.map_or(Ok(NO_STATES), |state| states_of(step, state))?,
@@ -186,7 +194,7 @@ pub(super) fn join_rows(step: &mut GpuStep<'_>, args: JoinRows<'_, GpuBackend>) 
     if rows == 0 {
         return Ok(());
     }
-    // Blocks of as many columns as those of the padded formats are a multiple of.
+    // The padded formats have a multiple of a block's columns.
     let grid = [count(rows)?, count(2 * cols)?.div_ceil(CONVOLUTION_THREADS), 1];
     let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the states were checked against the pool.
@@ -211,7 +219,7 @@ pub(super) fn short_convolution(step: &mut GpuStep<'_>, args: ShortConvolution<'
     if rows == 0 {
         return Ok(());
     }
-    // Blocks of as many columns as those of the padded formats are a multiple of.
+    // The padded formats have a multiple of a block's columns.
     let grid = [count(rows)?, args.channels.div_ceil(CONVOLUTION_THREADS), 1];
     let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the states were checked against the pool.

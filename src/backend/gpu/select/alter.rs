@@ -1,9 +1,9 @@
-//! Bias, masks and penalties of a step's rows: the tokens whose logits change are sent with every step, so the device
-//! keeps nothing of a sequence.
+//! Bias, masks and penalties of a step's rows. The tokens whose logits change are sent with every step, so the device
+//! keeps no state of a sequence.
 //!
-//! A list is as long as a sequence has distinct tokens, 12 bytes each: for 256 sequences of a thousand tokens 3 MB,
-//! written while the device computes the logits and copied in a tenth of a millisecond. It costs a small part of what
-//! attention reads for the same tokens, whatever their number.
+//! A list has 12 bytes for each distinct token of a sequence. For 256 sequences of a thousand tokens it has 3 MB. It is
+//! written while the device computes the logits, and copied in a tenth of a millisecond. That is a small part of
+//! attention's reads for the same tokens, whatever their number.
 
 use super::rows::{self, RowArgs};
 use crate::Result;
@@ -15,16 +15,16 @@ use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{Device, DeviceBuffer, DeviceSlice, HostBuffer, KernelArgs};
 use crate::selection::Alteration;
 
-/// Tokens of a row for which there is room, on average of the most rows.
+/// Average room per row, in tokens.
 const TOKENS_PER_ROW: usize = 4096;
-/// Room for these many in any case: the largest vocabularies.
+/// The least room, in tokens: that of the largest vocabularies.
 const LEAST_TOKENS: usize = 1 << 18;
 
 const TOKEN_BYTES: usize = size_of::<AlteredToken>();
 
-/// The alterations of the rows of one step, on the host and on the device.
+/// The alterations of one step's rows, on the host and on the device.
 pub(super) struct Alterations {
-    /// Altered rows of the step, with their tokens.
+    /// Altered rows of the step, each with the range of its tokens.
     rows: RowArgs<AlteredRow>,
     max_rows: usize,
     /// The tokens of all these rows, one after the other.
@@ -34,13 +34,13 @@ pub(super) struct Alterations {
     num_tokens: usize,
 }
 
-/// Rows and tokens for which there is room.
+/// Returns the numbers of rows and tokens that fit.
 fn room(limits: &StepLimits) -> (usize, usize) {
     let rows = limits.seqs.min(limits.logits_rows);
     (rows, rows.saturating_mul(TOKENS_PER_ROW).max(LEAST_TOKENS))
 }
 
-/// Bytes on either side.
+/// Returns the bytes on the host, which equal those on the device.
 pub(super) fn bytes(limits: &StepLimits) -> usize {
     let (rows, tokens) = room(limits);
     rows::bytes::<AlteredRow>(rows).saturating_add(tokens.saturating_mul(TOKEN_BYTES))
@@ -59,13 +59,13 @@ impl Alterations {
         })
     }
 
-    /// Forgets the last step's alterations: those of the next one follow.
+    /// Removes the last step's alterations.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.num_tokens = 0;
     }
 
-    /// Adds what changes a row of the step. `false` where there is no room for it: such a row is the host's to alter.
+    /// Adds the alteration of a row. `false` if there is no room: then the host has to alter the row.
     pub(super) fn add(&mut self, row: u32, alteration: &Alteration<'_>) -> bool {
         let tokens = alteration.tokens;
         if self.rows.len() == self.max_rows || tokens.len() > self.max_tokens - self.num_tokens {
@@ -88,10 +88,10 @@ impl Alterations {
         true
     }
 
-    /// Queues the copy of what was added, and the kernel that alters the rows of `cols` at `logits`.
+    /// Queues the copy of the added alterations, and the kernel that applies them to the rows of `cols` at `logits`.
     ///
     /// # Safety
-    /// The rows that were added are rows at `logits`. The last step's copies have run.
+    /// The added rows are rows at `logits`. The last step's copies have run.
     pub(super) unsafe fn queue(&mut self, launcher: &Launcher, logits: DeviceSlice<'_>, cols: usize) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
@@ -101,8 +101,8 @@ impl Alterations {
         let rows = unsafe { self.rows.queue(stream)? };
         let tokens = self.tokens(0, self.num_tokens)?;
         let args = AlterLogitsArgs { logits: logits.ptr(), rows, tokens: tokens.ptr(), cols: count(cols)? };
-        // SAFETY: the host's buffer is written again only for the next step (the caller's promise). Tokens behind the
-        // row are passed over, the rows are there.
+        // SAFETY: the host's buffer is written again only for the next step (the caller's promise). The kernel skips
+        // tokens outside the row, and the rows exist.
         unsafe {
             if self.num_tokens > 0 {
                 stream.copy_to_device(tokens, &self.host.as_slice()[..self.num_tokens * TOKEN_BYTES])?;
@@ -111,24 +111,25 @@ impl Alterations {
         }
     }
 
-    /// The place of a row's first token among all of the step, and how many it has: none where it was not altered.
+    /// Returns the index of a row's first token among those of the step, and their number, which is 0 without an
+    /// alteration.
     pub(super) fn place_of(&self, row: usize) -> (u32, u32) {
         let found = self.rows.iter().find(|altered| altered.row as usize == row);
         found.map_or((0, 0), |altered| (altered.first, altered.count))
     }
 
-    /// Memory of all tokens of the step, each now with its logit before the alteration.
+    /// Returns the memory of all tokens of the step, each now with its logit before the alteration.
     pub(super) fn all_tokens(&self) -> Result<DeviceSlice<'_>> {
         self.tokens(0, self.num_tokens)
     }
 
-    /// Memory of `count` tokens on the device, from place `first` on.
+    /// Returns the memory of `count` tokens on the device, starting at index `first`.
     fn tokens(&self, first: usize, count: usize) -> Result<DeviceSlice<'_>> {
         self.device.slice().part((first * TOKEN_BYTES) as u64, (count * TOKEN_BYTES) as u64)
     }
 
-    /// Memory of a row's tokens on the device, each now with its logit before the alteration; `None` for a row that was
-    /// not altered.
+    /// Returns the memory of a row's tokens on the device, each now with its logit before the alteration. `None` for a
+    /// row without an alteration.
     pub(super) fn tokens_of(&self, row: usize) -> Result<Option<DeviceSlice<'_>>> {
         match self.place_of(row) {
             (_, 0) => Ok(None),
@@ -137,7 +138,7 @@ impl Alterations {
     }
 }
 
-/// Gives the tokens of a row, as the device left them, their logits back.
+/// Restores the logits of a row's tokens from the device's list.
 pub(super) fn undo(tokens: &[u8], row: &mut [f32]) {
     for token in tokens.as_chunks::<TOKEN_BYTES>().0 {
         let [a, b, c, d, e, f, g, h, ..] = *token;

@@ -1,4 +1,4 @@
-//! Masks of a step's rows: the tokens that may be chosen, a bit each, which the selection kernels read with the logits.
+//! Masks of a step's rows: one bit per token that may be chosen. The selection kernels read them with the logits.
 
 use std::ops::Range;
 
@@ -8,24 +8,24 @@ use crate::backend::gpu::args::{MaskArgs, NO_MASK};
 use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream};
 use crate::selection::TokenMask;
 
-/// Words of a row's mask for which there is room, on average of the most rows: those of 262,144 tokens.
+/// Average room per row, in words of a mask: those of 262,144 tokens.
 const WORDS_PER_ROW: usize = 8192;
 
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// The masks of the rows of one step, on the host and on the device: first the place of each row's mask among them.
+/// The masks of one step's rows, on the host and on the device. The memory begins with the index of each row's mask.
 pub(super) struct Masks {
     host: HostBuffer,
     device: DeviceBuffer,
     max_rows: usize,
-    /// The place of each row's mask, or `NO_MASK`.
+    /// The index of each row's mask, or `NO_MASK`.
     places: Vec<u32>,
     num_masks: u32,
     /// Words of one mask.
     width: usize,
 }
 
-/// Bytes on either side.
+/// Returns the bytes on the host, which equal those on the device.
 pub(super) fn bytes(limits: &StepLimits) -> usize {
     let masks = limits.seqs.min(limits.logits_rows).saturating_mul(WORDS_PER_ROW);
     WORD_BYTES.saturating_mul(limits.logits_rows.saturating_add(masks)).max(WORD_BYTES)
@@ -43,30 +43,30 @@ impl Masks {
         })
     }
 
-    /// Forgets the last step's masks: those of the next one follow, of rows of `cols`.
+    /// Removes the last step's masks; the next ones are for rows of `cols`.
     pub(super) fn clear(&mut self, cols: usize) {
         self.places.clear();
         self.num_masks = 0;
         self.width = cols.div_ceil(32);
     }
 
-    /// Whether another mask finds room.
+    /// True if there is room for another mask.
     pub(super) fn has_room(&self) -> bool {
         WORD_BYTES * self.words_of(self.num_masks + 1).end <= self.host.as_slice().len()
     }
 
-    /// Words of the first masks, behind the places of all rows.
+    /// Returns the words of the first masks, which follow the indices of all rows.
     fn words_of(&self, masks: u32) -> Range<usize> {
         self.max_rows..self.max_rows + masks as usize * self.width
     }
 
-    /// Adds the mask of the step's next row, for which there is room, or that it has none.
+    /// Adds the mask of the step's next row, or notes that it has none. There must be room for it.
     pub(super) fn add(&mut self, mask: Option<&TokenMask>) {
         self.places.push(mask.map_or(NO_MASK, |_| self.num_masks));
         let Some(mask) = mask else { return };
         let at = self.words_of(self.num_masks).end;
         let (words, _) = self.host.as_mut_slice().as_chunks_mut::<WORD_BYTES>();
-        // Tokens behind the last word of a mask are not in it.
+        // Tokens after the last word of a mask are forbidden.
         let of_mask = mask.words().iter().copied().chain(std::iter::repeat(0));
         for (word, bits) in words[at..].iter_mut().zip(of_mask).take(self.width) {
             *word = bits.to_ne_bytes();
@@ -74,7 +74,7 @@ impl Masks {
         self.num_masks += 1;
     }
 
-    /// Queues the copy of what was added, and says where the kernels find it.
+    /// Queues the copy of the added masks, and returns their addresses for kernels.
     ///
     /// # Safety
     /// The last step's copies have run.

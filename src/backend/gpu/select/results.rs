@@ -1,14 +1,14 @@
-//! Results of the selection kernels: their places on the device, and the words that came to the host.
+//! Results of the selection kernels: their places on the device, and their words on the host.
 
 use crate::backend::gpu::args::DRAW_FRACTION_BITS;
 use crate::selection::{BestTokens, Cut, Drawn, FRACTION_BITS, Ranked};
 
-// A device sums weights in the units of the host.
+// The device sums weights in the same units as the host.
 const _: () = assert!(DRAW_FRACTION_BITS == FRACTION_BITS);
 
 /// Words of `Drawn` of `draw.h`.
 const DRAWN_WORDS: usize = 12;
-/// The one of them with the id of the token.
+/// The index of the token's id among them.
 const DRAWN_TOKEN: usize = 8;
 /// Words of `Rank` of `sampling.hip`.
 const RANK_WORDS: usize = 2;
@@ -18,9 +18,9 @@ pub(super) struct Places {
     pub tokens: usize,
     /// Largest logit and log-sum-exp of each row.
     pub largest: usize,
-    /// Tokens that were drawn, one after the other. They hold numbers of 64 bits.
+    /// Drawn tokens, one after the other. They contain 64-bit numbers.
     pub drawn: usize,
-    /// Candidates of the rows as they were chosen from.
+    /// Candidates of the altered rows.
     pub top: TopPlaces,
     /// Candidates of the rows before their alterations.
     pub unaltered: TopPlaces,
@@ -29,17 +29,17 @@ pub(super) struct Places {
     pub end: usize,
 }
 
-/// How much there is of what not every row has.
+/// Sizes of the results that only some rows have.
 pub(super) struct Widths {
-    /// Candidates of a row as it was chosen from, and before its alteration.
+    /// Candidates per row after its alteration, and before it.
     pub top: usize,
     pub unaltered: usize,
-    /// Rows of which a token is drawn, and rows of whose token the rank is wanted.
+    /// Rows with a random draw, and rows that request the rank of their token.
     pub draws: usize,
     pub ranks: usize,
 }
 
-/// Places of `width` candidates a row; they are empty where that is 0.
+/// Places of `width` candidates per row; empty if that is 0.
 pub(super) struct TopPlaces {
     pub log_sums: usize,
     pub ids: usize,
@@ -64,25 +64,25 @@ impl Places {
         Self { tokens: 0, largest: rows, drawn, ranks, end: ranks + widths.ranks * RANK_WORDS, top, unaltered }
     }
 
-    /// They lie behind the largest logits.
+    /// Returns the place of drawn tokens, which follow the largest logits.
     fn drawn(rows: usize) -> usize {
         (3 * rows).next_multiple_of(2)
     }
 
-    /// The word with the id of a row's chosen token: the largest, or the one drawn at a place.
+    /// Returns the word with the id of a row's chosen token: the largest one, or the token drawn at an index.
     pub(super) fn chosen_token(rows: usize, row: usize, drawn: Option<usize>) -> usize {
         drawn.map_or(row, |place| Self::drawn(rows) + place * DRAWN_WORDS + DRAWN_TOKEN)
     }
 }
 
-/// Words of the device buffer from `first` on.
+/// Words of the device buffer, starting at `first`.
 pub(super) struct Words<'a> {
     pub first: usize,
     pub words: &'a [u32],
 }
 
 impl Words<'_> {
-    /// The words at `from .. to`; nothing where they were not brought.
+    /// Returns the words at `from .. to`; none if they were not copied.
     pub(super) fn part(&self, from: usize, to: usize) -> &[u32] {
         let range = from.checked_sub(self.first).zip(to.checked_sub(self.first));
         range.and_then(|(from, to)| self.words.get(from..to)).unwrap_or(&[])
@@ -98,7 +98,7 @@ impl Words<'_> {
 /// The best tokens of each row.
 #[derive(Default)]
 pub(super) struct Top {
-    /// Candidates of a row, the most that any row wants.
+    /// Candidates per row, the most that any row requests.
     pub width: usize,
     ids: Vec<u32>,
     logits: Vec<f32>,
@@ -123,7 +123,7 @@ impl Top {
         words.floats(places.logits, places.end, &mut self.logits);
     }
 
-    /// The `k` best tokens of a row, or as many as there are.
+    /// Returns the `k` best tokens of a row, or all if there are fewer.
     pub(super) fn of_row(&self, row: usize, k: usize) -> BestTokens<'_> {
         let range = row * self.width..row * self.width + self.width.min(k);
         let (ids, logits) = (&self.ids[range.clone()], &self.logits[range]);
@@ -131,7 +131,7 @@ impl Top {
     }
 }
 
-/// Replaces the content of `out` by the tokens that were drawn.
+/// Replaces the content of `out` by the drawn tokens.
 pub(super) fn read_drawn(words: &[u32], out: &mut Vec<Drawn>) {
     out.clear();
     let pair = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);

@@ -1,16 +1,16 @@
-//! Lists of the rows that a kernel works on, with what it is told of each.
+//! Lists of the rows that a kernel processes, with its arguments for each.
 
 use crate::Result;
 use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelArgs, Stream};
 
-/// A struct for each of those rows, on the host and on the device.
+/// One struct per row, on the host and on the device.
 pub(super) struct RowArgs<A> {
     host: HostBuffer,
     device: DeviceBuffer,
     list: Vec<A>,
 }
 
-/// Bytes on either side for `rows` rows.
+/// Returns the bytes for `rows` rows on the host, which equal those on the device.
 pub(super) fn bytes<A>(rows: usize) -> usize {
     size_of::<A>().saturating_mul(rows.max(1))
 }
@@ -22,12 +22,12 @@ impl<A: KernelArgs> RowArgs<A> {
         Ok(Self { host, device, list: Vec::with_capacity(max_rows) })
     }
 
-    /// Forgets the last step's rows: those of the next one follow.
+    /// Removes the last step's rows.
     pub(super) fn clear(&mut self) {
         self.list.clear();
     }
 
-    /// Adds a row, and returns its place among them.
+    /// Adds a row, and returns its index in the list.
     pub(super) fn add(&mut self, row: A) -> usize {
         self.list.push(row);
         self.list.len() - 1
@@ -45,7 +45,7 @@ impl<A: KernelArgs> RowArgs<A> {
         self.list.is_empty()
     }
 
-    /// Queues the copy of what was added, and says where the kernel finds it.
+    /// Queues the copy of the list, and returns its address for the kernel.
     ///
     /// # Safety
     /// The last step's copy has run.

@@ -1,4 +1,4 @@
-//! The numbers of a step's states.
+//! The integers of a step's recurrent states.
 
 use super::{Layout, StepInputs, Words};
 use crate::Result;
@@ -6,24 +6,24 @@ use crate::backend::gpu::DeviceSlice;
 use crate::backend::gpu::args::{NO_SEQUENCE, NO_STATE};
 use crate::batch::Batch;
 
-/// Places of the numbers of a step's states on the device.
+/// Places of the integers of a step's states on the device.
 pub struct StateInputs<'a> {
     /// The sequence of each row.
     pub sequences: DeviceSlice<'a>,
     /// First row of each sequence.
     pub starts: DeviceSlice<'a>,
     pub reads: DeviceSlice<'a>,
-    /// First of each sequence's pairs in `writes`.
+    /// For each sequence, the start of its pairs in `writes`.
     pub write_starts: DeviceSlice<'a>,
     pub writes: DeviceSlice<'a>,
 }
 
-/// States that a batch of so many single rows may keep: of each sequence the last one, and one at the end of a block.
+/// Returns the states that a batch of single rows may keep: the last of each sequence, and one at the end of a block.
 pub(super) fn of_single_rows(rows: usize) -> usize {
     2 * rows
 }
 
-/// Writes the states of a batch, with the rows, up to `padded`, that have none.
+/// Writes the states of a batch. The padding rows, up to `padded`, have none.
 pub(super) fn put(words: &mut Words<'_>, at: &Layout, batch: &Batch, padded: usize) {
     let tokens = batch.num_tokens();
     let padding = |value: u32| std::iter::repeat_n(value, padded - tokens);
@@ -37,7 +37,7 @@ pub(super) fn put(words: &mut Words<'_>, at: &Layout, batch: &Batch, padded: usi
 }
 
 impl StepInputs {
-    /// The states of the step; `None` for a model without states.
+    /// Returns the states of the step; `None` for a model without states.
     pub fn states(&self) -> Result<Option<StateInputs<'_>>> {
         if !self.limits.has_states() {
             return Ok(None);

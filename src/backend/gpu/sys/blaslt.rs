@@ -1,9 +1,9 @@
 //! The calls of cuBLASLt and hipBLASLt that we use. Both libraries have the same functions with the same arguments
-//! under another prefix; numbers and the size of one opaque structure differ.
+//! under different prefixes. Constants and the size of one opaque structure differ.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Any of the libraries' objects.
+/// Any object of the libraries.
 pub(crate) type Handle = *mut c_void;
 
 pub(crate) const DATA_F32: c_int = 0;
@@ -11,7 +11,7 @@ pub(crate) const DATA_F16: c_int = 2;
 pub(crate) const DATA_BF16: c_int = 14;
 /// OCP's e4m3: exponents have a bias of 7, up to 448.
 pub(crate) const DATA_E4M3: c_int = 28;
-/// The e4m3 of gfx942, without a negative zero: exponents have a bias of 8, so each code is half of what OCP's is.
+/// The e4m3 of gfx942, without a negative zero: exponents have a bias of 8, so each code is half of OCP's.
 pub(crate) const DATA_E4M3_FNUZ: c_int = 1000;
 pub(crate) const EPILOGUE_BIAS: u32 = 4;
 /// A factor for each row of the first operand, or for each column of the second.
@@ -29,10 +29,10 @@ pub(crate) struct Dialect {
     pub attribute_transpose_a: c_int,
     pub attribute_epilogue: c_int,
     pub attribute_bias_pointer: c_int,
-    /// Each pair is of the first and the second operand.
+    /// One attribute each for the first and the second operand.
     pub attribute_scale_pointers: [c_int; 2],
     pub attribute_scale_modes: [c_int; 2],
-    /// Whether sums of 8-bit floats may be short of an f32's digits, which is faster; `None`: there is no choice.
+    /// Permits sums of 8-bit floats with less precision than f32, which are faster; `None`: there is no choice.
     pub attribute_fast_accumulation: Option<c_int>,
     pub operation_transpose: i32,
 }

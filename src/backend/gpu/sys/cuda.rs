@@ -31,16 +31,16 @@ pub(crate) struct LaunchConfig {
     pub num_attributes: c_uint,
 }
 
-/// `CUlaunchAttribute`, with the one kind of value that we give.
+/// `CUlaunchAttribute`, with the only kind of value that we use.
 #[repr(C)]
 pub(crate) struct LaunchAttribute {
     pub id: c_uint,
     pub padding: c_uint,
-    /// A union of 64 bytes, of which an integer is the first member here.
+    /// A union of 64 bytes, whose first member here is an integer.
     pub value: [c_int; 16],
 }
 
-/// The kernel may start before the one ahead of it in the stream has ended; it waits itself (`pdl_wait`).
+/// The kernel may start before its predecessor in the stream has ended; it waits itself (`pdl_wait`).
 pub(crate) const LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 
 api! {
@@ -50,6 +50,7 @@ api! {
         fn cuDeviceGetCount(*mut c_int) -> Status;
         fn cuDeviceGet(*mut c_int, c_int) -> Status;
         fn cuDeviceGetName(*mut c_char, c_int, c_int) -> Status;
+        fn cuDeviceTotalMem_v2(*mut usize, c_int) -> Status;
         fn cuDeviceGetAttribute(*mut c_int, c_int, c_int) -> Status;
         fn cuDevicePrimaryCtxRetain(*mut ContextHandle, c_int) -> Status;
         fn cuDevicePrimaryCtxRelease_v2(c_int) -> Status;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api};
 
-// hipDeviceAttribute_t. The numbers are the same from ROCm 5 on; only ROCm 6 has hipGetDevicePropertiesR0600.
+// hipDeviceAttribute_t. The numbers are the same since ROCm 5; only ROCm 6 has hipGetDevicePropertiesR0600.
 pub(crate) const ATTRIBUTE_INTEGRATED: c_int = 16;
 pub(crate) const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 29;
 pub(crate) const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 30;
@@ -17,9 +17,10 @@ pub(crate) const COPY_HOST_TO_DEVICE: c_int = 1;
 pub(crate) const COPY_DEVICE_TO_HOST: c_int = 2;
 pub(crate) const COPY_DEVICE_TO_DEVICE: c_int = 3;
 
-/// hipDeviceProp_tR0600: the architecture's name has no attribute, so this one structure is read by offset, and two
-/// other fields of it are compared with their attributes to notice a structure that is laid out differently.
+/// Bytes of hipDeviceProp_tR0600. The memory's size and the architecture's name have no attribute, so they are read
+/// from this structure by offset. Two other fields are compared with their attributes, to detect another layout.
 pub(crate) const PROPERTIES_BYTES: usize = 1472;
+pub(crate) const PROPERTIES_MEMORY: usize = 288;
 pub(crate) const PROPERTIES_WARP_SIZE: usize = 308;
 pub(crate) const PROPERTIES_MULTIPROCESSOR_COUNT: usize = 388;
 pub(crate) const PROPERTIES_GCN_ARCH_NAME: usize = 1160;
@@ -32,6 +33,7 @@ api! {
         fn hipGetDeviceCount(*mut c_int) -> Status;
         fn hipSetDevice(c_int) -> Status;
         fn hipDeviceGetName(*mut c_char, c_int, c_int) -> Status;
+        fn hipDeviceGetPCIBusId(*mut c_char, c_int, c_int) -> Status;
         fn hipDeviceGetAttribute(*mut c_int, c_int, c_int) -> Status;
         fn hipGetDevicePropertiesR0600(*mut u8, c_int) -> Status;
         fn hipMemGetInfo(*mut usize, *mut usize) -> Status;

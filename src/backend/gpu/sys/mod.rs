@@ -1,5 +1,5 @@
-//! The foreign functions that the backend calls, as tables filled at run time from the driver's libraries: nothing of
-//! ROCm or CUDA is needed to build. The only place that spells `extern "C"`.
+//! The foreign functions that the backend calls, as tables filled at run time from the driver's libraries. Building
+//! needs nothing of ROCm or CUDA. This is the only place with `extern "C"`.
 
 use std::error::Error as _;
 use std::ffi::{CStr, OsStr, c_int, c_uint, c_void};
@@ -11,8 +11,8 @@ pub(super) mod cuda;
 pub(super) mod hip;
 pub(super) mod rtc;
 
-/// Opens a library that is never unmapped: the vendors' leave parts of themselves behind (LLVM's options, threads),
-/// which do not bear being initialised again by the next engine of the process.
+/// Opens a library and never unmaps it. The vendors' libraries leave state behind (LLVM's options, threads), and a
+/// second initialisation by the next engine of the process would fail.
 ///
 /// # Safety
 /// The library's initialisers may run in this process.
@@ -27,20 +27,20 @@ pub(super) unsafe fn open_library(
     unsafe { Library::open(Some(path.as_ref()), flags) }.map(Into::into)
 }
 
-/// Which libraries `open_library` gives.
+/// The libraries that `open_library` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opened {
-    /// The library only if this process has opened it already.
+    /// The library only if this process has already opened it.
     Already,
     Anew,
 }
 
-/// The text of the system's loader, which the error's own text leaves out.
+/// Returns the text of the system's loader, which the error's own text leaves out.
 pub(super) fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The file that a function was loaded from.
+/// Returns the file that a function was loaded from.
 pub(super) fn file_of(function: *const c_void) -> Option<PathBuf> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -54,8 +54,8 @@ pub(super) fn file_of(function: *const c_void) -> Option<PathBuf> {
     found.then(|| PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes())))
 }
 
-// Arguments that mean the same to both drivers, by the same numbers.
-/// Flag of page-locked memory that kernels may use too.
+// Arguments with the same meaning and the same numbers in both drivers.
+/// Flag of page-locked memory that kernels may also use.
 pub(super) const HOST_MAPPED: c_uint = 2;
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
@@ -75,8 +75,8 @@ macro_rules! handles {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) struct $name(pub *mut c_void);
 
-        // SAFETY: both drivers document their handles as usable from any thread on which the device is current, and
-        // every call goes through `Device`, which makes it current first. We never dereference the pointer.
+        // SAFETY: both drivers document their handles as usable from any thread on which the device is current. Every
+        // call goes through `Device`, which makes it current first. We never dereference the pointer.
         unsafe impl Send for $name {}
         // SAFETY: as above; calls on one handle from several threads are serialised by the driver.
         unsafe impl Sync for $name {}
@@ -89,7 +89,7 @@ macro_rules! handles {
 
 handles! { StreamHandle EventHandle ModuleHandle FunctionHandle GraphHandle GraphExecHandle ContextHandle ProgramHandle }
 
-/// A table of functions of one library. The library stays open as long as the table: its field is dropped last.
+/// Defines a table of functions of one library. The library stays open as long as the table: its field is dropped last.
 macro_rules! api {
     ($(#[$doc:meta])* $name:ident { $(fn $function:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)* }) => {
         $(#[$doc])*
@@ -100,7 +100,7 @@ macro_rules! api {
         }
 
         impl $name {
-            /// Looks up every function; an error names the first one that is missing.
+            /// Looks up every function; an error names the first missing one.
             ///
             /// # Safety
             /// `library` is the library whose header the table was written from.

@@ -1,4 +1,4 @@
-//! The devices that tests can have.
+//! The devices for tests.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
@@ -10,22 +10,21 @@ pub(crate) use crate::backend::gpu::driver::faults::{Call, Faults, Faulty, Live}
 use crate::backend::gpu::{Device, GpuLoader, trial};
 use crate::config::{EngineArgs, GpuOptions, Platform};
 
-/// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine
-/// code.
+/// The stand-in's devices with kernels compiled for the CPU, in both wave sizes and both orders.
 pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
-pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
-/// Targets whose code differs little from one of those. Machine code of gfx1100 and gfx942 is executed at
-/// every commit, that of others by `make test-kernels`.
-pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
+/// The AMD target whose machine code is executed at every commit. The stand-in's CPU targets have both wave sizes.
+pub(crate) const AMD_TARGET: &str = "gfx1100";
+/// AMD targets whose machine code is executed by `make test-kernels`.
+pub(crate) const DEEP_TARGETS: [&str; 7] = ["gfx90a", "gfx1030", "gfx1201", "gfx908", "gfx950", "gfx1151", "gfx942"];
 /// One of each memory model, with workgroups that do not see each other's stores at once.
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
-/// Targets of tests that end in a fault: nobody else uses these.
+/// Targets of tests that end in a fault: no other test uses these.
 pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up@order", "cpu-wave64:up@late"];
 
-/// Targets of tests that fail calls or look at the free memory: one each, so that none sees the faults and allocations
-/// of another. `open` takes what is behind the `@` for a name of the device.
-const OWN_DEVICES: [&str; 11] = [
+/// Targets of tests that fail calls or read the free memory. Each test has one, so none sees the faults and allocations
+/// of another. `open` takes the text after the `@` as a name of the device.
+const OWN_DEVICES: [&str; 14] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
@@ -37,26 +36,29 @@ const OWN_DEVICES: [&str; 11] = [
     "cpu-wave32:up@end",
     "cpu-wave32:up@budget",
     "cpu-wave32:up@room",
+    "cpu-wave32:up@limit",
+    "cpu-wave32:up@placed",
+    "cpu-wave32:up@pinned",
 ];
 
-/// The stand-in's library: `cargo build -p hipsim` puts it beside the test binary's folder.
+/// Returns the stand-in's library: `cargo build -p hipsim` puts it next to the test binary's folder.
 pub(crate) fn stand_in() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
     Some(folder.join("libhipsim.so")).filter(|path| path.exists())
 }
 
-/// The library, which stays open as long as the process: devices are opened from it again and again.
+/// Returns the library, which stays open for the life of the process, because devices are opened from it repeatedly.
 fn library(path: &Path) -> &'static libloading::Library {
     static LIBRARY: OnceLock<libloading::Library> = OnceLock::new();
     // SAFETY: the stand-in's initialisers do nothing.
     LIBRARY.get_or_init(|| unsafe { libloading::Library::new(path).unwrap() })
 }
 
-/// Makes the stand-in's devices, once per process: one of each target.
+/// Creates the stand-in's devices, one per target, once per process.
 fn open_stand_in(path: &Path) -> &'static [&'static str] {
     static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
     TARGETS.get_or_init(|| {
-        let targets = CPU_TARGETS.into_iter().chain(AMD_TARGETS).chain(KIN_TARGETS).chain(WEAK_TARGETS);
+        let targets = CPU_TARGETS.into_iter().chain([AMD_TARGET]).chain(DEEP_TARGETS).chain(WEAK_TARGETS);
         let targets: Vec<_> = targets.chain(FAULTY_TARGETS).chain(OWN_DEVICES).collect();
         let unnamed: Vec<_> = targets.iter().filter_map(|target| target.split('@').next()).collect();
         let list = CString::new(unnamed.join(",")).unwrap();
@@ -70,7 +72,7 @@ fn open_stand_in(path: &Path) -> &'static [&'static str] {
     })
 }
 
-/// Lets the stand-in's matrix library misbehave so in this process.
+/// Makes the stand-in's matrix library misbehave in this way in this process.
 pub(crate) fn misbehave(fault: &str) {
     let fault = CString::new(fault).unwrap();
     // SAFETY: the function's type is that of its source.
@@ -81,31 +83,37 @@ pub(crate) fn misbehave(fault: &str) {
     assert_eq!(status, 0, "{fault:?}");
 }
 
-/// Products that the stand-in's matrix library was asked for in this process.
+/// Returns the number of products that the stand-in's matrix library was called for in this process.
 pub(crate) fn products() -> u64 {
     // SAFETY: as above.
     unsafe { library(&stand_in().unwrap()).get::<unsafe extern "C" fn() -> u64>(b"hipsim_blaslt_products").unwrap()() }
 }
 
-/// A device with its options.
+/// Reports why a test cannot run. In CI that is a failure, since CI installs everything that tests need except a GPU.
+pub(crate) fn skip(reason: &str) {
+    assert_ne!(option_env!("CI"), Some("true"), "a test that could not run in CI: {reason}");
+    println!("skipped: {reason}");
+}
+
+/// Opens a device and returns it with its options.
 pub(crate) fn open(target: &str) -> Option<(Device, GpuOptions)> {
     let arch = target.split(':').next().unwrap_or(target);
     if arch.starts_with("gfx") {
         let Some(code) = target_for(arch) else {
-            println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
+            skip(&format!("built without a compiler for AMD GPUs, or without code for {target}"));
             return None;
         };
-        // Stays unpacked as long as the process: tests load again and again.
+        // Stays unpacked for the life of the process, since tests load repeatedly.
         std::mem::forget(code.unpack().unwrap());
     }
     let Some(library) = stand_in() else {
-        println!("skipped: no stand-in library; run `cargo build -p hipsim`");
+        skip("no stand-in library; run `cargo build -p hipsim`");
         return None;
     };
     let index = open_stand_in(&library).iter().position(|&known| known == target)?;
     let options = GpuOptions {
         platform: Some(Platform::Amd),
-        // Kernels that are compiled stay in a cache of the tests.
+        // Compiled kernels stay in a cache of the tests.
         cache_dir: library.parent().map(|folder| folder.join("test-kernels")),
         library: Some(library),
         device_index: Some(index as u32),
@@ -116,7 +124,7 @@ pub(crate) fn open(target: &str) -> Option<(Device, GpuOptions)> {
     Some((Device::open(&options).unwrap(), options))
 }
 
-/// Makes one kind of wait of a stand-in's device do nothing, or, with 0, none (`hipsim_without`).
+/// Disables one kind of wait of a stand-in's device, or, with 0, none (`hipsim_without`).
 pub(crate) fn leave_out(options: &GpuOptions, wait: u32) {
     let index = options.device_index.unwrap() as c_int;
     // SAFETY: the function's type is that of its source.
@@ -127,7 +135,7 @@ pub(crate) fn leave_out(options: &GpuOptions, wait: u32) {
     assert_eq!(status, 0, "hipsim_without");
 }
 
-/// Lets the numbers of a step come too late for the kernels of repeated graphs (`hipsim_late_graphs`).
+/// Delays a step's integers for the kernels of replayed graphs (`hipsim_late_graphs`).
 pub(crate) fn late_graphs(options: &GpuOptions, late: bool) {
     let index = options.device_index.unwrap() as c_int;
     // SAFETY: the function's type is that of its source.
@@ -139,7 +147,7 @@ pub(crate) fn late_graphs(options: &GpuOptions, late: bool) {
     assert_eq!(status, 0, "hipsim_late_graphs");
 }
 
-/// The fault that a stand-in's device died of.
+/// Returns the fault that killed a stand-in's device.
 pub(crate) fn fault(options: &GpuOptions) -> String {
     type Fault = unsafe extern "C" fn(c_int, *mut c_char, usize) -> c_int;
     let mut text = [0 as c_char; 1000];
@@ -151,17 +159,17 @@ pub(crate) fn fault(options: &GpuOptions) -> String {
     }
 }
 
-/// A device whose calls fail on command.
+/// Opens a device whose calls fail on command.
 pub(crate) fn open_faulty(target: &str) -> Option<(Device, GpuOptions, Faults)> {
     let (_, options) = open(target)?;
     let (driver, faults) = Faulty::new(driver::open(&options).unwrap());
     Some((Device::with_driver(Box::new(driver)), options, faults))
 }
 
-/// The GPU of this machine, or what the environment names in its place.
+/// Opens the GPU of this machine, or the device that the environment names instead.
 pub(crate) fn open_real() -> Option<(Device, GpuOptions)> {
     let mut options = EngineArgs::new("").with_env().unwrap().gpu;
-    // Tests ask for it; their tables are not all weights.
+    // Tests that need the self-test enable it. The tables of others are not all weights.
     options.self_test = false;
     match Device::open(&options) {
         Ok(device) => Some((device, options)),
@@ -172,12 +180,13 @@ pub(crate) fn open_real() -> Option<(Device, GpuOptions)> {
     }
 }
 
-/// A loader for steps of up to `rows` tokens.
+/// Creates a loader for steps of up to `rows` tokens.
 pub(crate) fn loader(opened: &(Device, GpuOptions), rows: usize) -> GpuLoader {
-    make_loader(opened, rows).unwrap()
+    loaders(opened)(rows).unwrap()
 }
 
-/// Like `loader`, for cases, which take its error.
-pub(crate) fn make_loader((device, options): &(Device, GpuOptions), rows: usize) -> crate::Result<GpuLoader> {
-    GpuLoader::new(device.clone(), options, trial::case_limits(rows))
+/// Returns what creates loaders for cases. The compiler makes a copy of the cases for each type of closure, so all
+/// tests use this one.
+pub(crate) fn loaders((device, options): &(Device, GpuOptions)) -> impl Fn(usize) -> crate::Result<GpuLoader> + Copy {
+    move |rows| GpuLoader::new(device.clone(), options, trial::case_limits(rows))
 }

@@ -1,4 +1,4 @@
-//! The loader and the op refuse some mixtures of experts, and the others take the memory that was announced.
+//! The loader and the op refuse some mixtures of experts, and others take exactly the announced memory.
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, bytes_of, fill, matrix, vector, within};
@@ -25,17 +25,18 @@ fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertS
         scale: 1.0,
         router_scale: 1.0,
         output_scales: false,
+        weighs_inputs: false,
     }
 }
 
-/// Calls `with` the tensors of such experts, in f32.
+/// Calls `with` with the tensors of such experts, in f32.
 fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T) -> T {
     let ExpertSpec { num, hidden_size: hidden, ffn_size: ffn, .. } = spec;
     let shapes = [(num, hidden), (num * ffn, hidden), (num * ffn, hidden), (num * hidden, ffn)];
     let data = shapes.map(|(rows, cols)| bytes_of(&Random(1).values(rows * cols)));
     let view = |i: usize| {
         let (rows, cols) = shapes[i];
-        TensorView { name: "experts", ggml_type: GgmlType::F32, rows, cols, data: &data[i] }
+        TensorView { name: "experts", ggml_type: GgmlType::F32, rows, cols, data: &data[i], scales: &[] }
     };
     with(&ExpertTensors {
         spec,
@@ -51,7 +52,7 @@ fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T)
     })
 }
 
-/// G23: what was announced has its room: experts of odd sizes take no allocation of their own.
+/// G23: announced experts have reserved room: experts of odd sizes need no further allocation.
 #[test]
 fn announced_experts_take_no_allocation() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
@@ -65,7 +66,7 @@ fn announced_experts_take_no_allocation() {
     });
 }
 
-/// Experts that the kernels cannot route are refused at load, with advice on what helps.
+/// Experts that the kernels cannot route are refused at load, with advice.
 #[test]
 fn more_experts_than_the_kernels_take_are_refused() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
@@ -81,7 +82,7 @@ fn more_experts_than_the_kernels_take_are_refused() {
     }
 }
 
-/// Rows beyond the room that was taken, and room for other experts, are errors before anything is launched.
+/// More rows than fit, and room of other experts, are errors before anything is launched.
 #[test]
 fn steps_keep_to_their_room() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };

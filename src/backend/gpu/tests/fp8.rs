@@ -1,11 +1,13 @@
-//! Products of many rows as 8-bit floats (`compute_dtype="fp8"`), by the stand-in's matrix library. What rows are
-//! rounded to is found here by search among all numbers that e4m3 has, in f64.
+//! Products of many rows as 8-bit floats (`compute_dtype="fp8"`), by the stand-in's matrix library. The expected
+//! rounding is found here in f64, by search among all numbers of e4m3.
 
-use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
+use super::devices::{self, CPU_TARGETS};
 use super::vendor::{alone, helper, open, open_on};
 use crate::backend::conformance::{Random, fill, vector, within};
 use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend, HostBuffer, Matrix, Stream};
-use crate::backend::{Activation, Backend, Fusions, Linear, LinearPart, Loader, Norm, NormGatedLinear, Ops, Upload};
+use crate::backend::{
+    Activation, Backend, Fusions, GateRows, Linear, LinearPart, Loader, Norm, NormGatedLinear, Ops, Upload,
+};
 use crate::config::{ComputeDtype, GpuOptions};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
@@ -18,7 +20,7 @@ const OUT: [usize; 2] = [64, 48];
 /// Padded columns.
 const STRIDE: usize = 512;
 
-/// Every number that e4m3 has on one side of zero, by its code.
+/// Returns every non-negative number of e4m3, indexed by its code.
 fn codes() -> Vec<f64> {
     let value = |code: u32| match (code >> 3, f64::from(code & 7)) {
         (0, mantissa) => mantissa * 2f64.powi(-9),
@@ -27,8 +29,8 @@ fn codes() -> Vec<f64> {
     (0..0x7f).map(value).collect()
 }
 
-/// The scale of a row and its codes: the least power of two with which nothing is beyond 448, and the nearest number,
-/// of two that are as near the even one.
+/// Returns the scale of a row and its codes. The scale is the smallest power of two that keeps all numbers within 448.
+/// Each code is that of the nearest number, with ties to even.
 fn rounded(row: &[f64]) -> (f64, Vec<u8>) {
     let all = codes();
     assert_eq!((all.len(), all[0x7e], all[8]), (127, 448.0, 2f64.powi(-6)));
@@ -61,14 +63,15 @@ fn rounded(row: &[f64]) -> (f64, Vec<u8>) {
     (scale, row.iter().map(code).collect())
 }
 
-/// The values that a rounded row stands for.
+/// Returns the values that a rounded row represents.
 fn values(row: &[f64]) -> Vec<f64> {
     let (all, (scale, codes)) = (self::codes(), rounded(row));
     let value = |code: &u8| scale * all[usize::from(code & 0x7f)] * if code & 0x80 == 0 { 1.0 } else { -1.0 };
     codes.iter().map(value).collect()
 }
 
-/// Rows of very different sizes, one of zeros, and one whose numbers lie between two of e4m3's, as f16 or bf16.
+/// Returns rows of very different magnitudes, one of zeros, and one with numbers halfway between e4m3's, as f16 or
+/// bf16.
 fn rows_of(seed: u64, count: usize, ty: GgmlType) -> (Vec<f64>, Vec<u8>) {
     let mut random = Random(seed).values(count * COLS);
     for (i, row) in random.chunks_mut(COLS).enumerate() {
@@ -104,14 +107,19 @@ impl Rig {
     }
 
     fn load_with(device: &Device, options: &GpuOptions, spare: u64, weights: [Vec<u8>; 2]) -> Result<Self> {
-        let (_, table) = rows_of(1, ROWS, GgmlType::F16);
-        let view = |rows, ggml_type, data| TensorView { name: "weights", ggml_type, rows, cols: COLS, data };
+        Self::load_of(device, options, spare, weights, &rows_of(1, ROWS, GgmlType::F16).1)
+    }
+
+    /// `table`: the rows to multiply, as f16.
+    fn load_of(device: &Device, options: &GpuOptions, spare: u64, weights: [Vec<u8>; 2], table: &[u8]) -> Result<Self> {
+        let view =
+            |rows, ggml_type, data| TensorView { name: "weights", ggml_type, rows, cols: COLS, data, scales: &[] };
         let stack = [0, 1].map(|i| LinearPart { weight: view(OUT[i], TYPES[i], &weights[i]), bias: None });
         let mut loader = devices::loader(&(device.clone(), options.clone()), ROWS);
         loader.reserve_weights(&[Upload::Matrix(stack.to_vec())], spare)?;
         let matrix = loader.upload_matrix(&stack, &mut |_| Ok(()))?;
-        // Behind the stack, which nothing else is to take the room of.
-        let table = [LinearPart { weight: view(ROWS, GgmlType::F16, &table), bias: None }];
+        // The table comes after the stack, whose room it must not take.
+        let table = [LinearPart { weight: view(ROWS, GgmlType::F16, table), bias: None }];
         let table = loader.upload_matrix(&table, &mut |_| Ok(()))?;
         let (mut x, out) = (loader.alloc_buffer(ROWS, COLS)?, loader.alloc_buffer(ROWS, OUT[0] + OUT[1])?);
         let mut backend = loader.finish()?;
@@ -125,8 +133,8 @@ impl Rig {
         backend.to_host(out, ROWS, OUT[0] + OUT[1]).unwrap()
     }
 
-    /// Checks the product of numbers that are rounded by `round`, new and added to itself. It may be off by `most` of
-    /// what its terms are without their signs.
+    /// Checks the product of numbers that are rounded by `round`, both new and added to itself. The error may be `most`
+    /// times the sum of the terms' magnitudes.
     fn check(&mut self, round: fn(&[f64]) -> Vec<f64>, most: f64) {
         let x = rows_of(1, ROWS, GgmlType::F16).0;
         let weights = [0, 1].map(|i| rows_of(2 + i as u64, OUT[i], TYPES[i]).0).concat();
@@ -157,9 +165,9 @@ fn with_fp8(options: GpuOptions) -> GpuOptions {
     GpuOptions { compute_dtype: ComputeDtype::Fp8, ..options }
 }
 
-/// Weights and activations are the numbers of e4m3 that are nearest, and products are those of the rounded numbers: on
-/// a device with OCP's e4m3, and on one whose codes mean half as much.
-fn check(target: &str) {
+/// Weights and activations are rounded to the nearest e4m3 numbers, and products are those of the rounded numbers. That
+/// holds for OCP's e4m3, and on a device whose codes mean half as much.
+pub(super) fn check(target: &str) {
     let _alone = alone();
     let Some((device, options, _cache)) = open_on(target, helper("")) else { return };
     let mut rig = Rig::load(&device, &with_fp8(options), 1 << 40).unwrap();
@@ -188,12 +196,7 @@ fn rows_are_rounded_to_the_nearest_and_multiplied() {
     check(CPU_TARGETS[0]);
 }
 
-#[test]
-fn gfx942_has_codes_of_half_the_value() {
-    check(AMD_TARGETS[1]);
-}
-
-/// A number that is none, or infinite, is not lost: all of its row's products are none.
+/// NaN and infinity are not lost: all products of their row are NaN.
 #[test]
 fn what_is_no_number_stays_none() {
     let _alone = alone();
@@ -210,7 +213,43 @@ fn what_is_no_number_stays_none() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// Who asks for 8-bit floats gets them or an error that says why not, at the load.
+/// F3: a row with NaN or infinity changes no other row, in 8-bit floats, in the library's 16 bits, and in our own
+/// kernels.
+#[test]
+fn a_row_of_no_numbers_leaves_others_alone() {
+    const BAD: usize = 4;
+    let _alone = alone();
+    let Some((device, options, _cache)) = open(helper("")) else { return };
+    let modes = [
+        with_fp8(options.clone()),
+        options.clone(),
+        GpuOptions { vendor_blas: Some(false), ..options.clone() },
+        GpuOptions { vendor_blas: Some(false), batch_invariant: true, ..options },
+    ];
+    for (i, options) in modes.iter().enumerate() {
+        let table = rows_of(1, ROWS, GgmlType::F16).1;
+        let product =
+            |table: &[u8]| Rig::load_of(&device, options, 1 << 40, weights(), table).unwrap().product(false).to_vec();
+        let expected = product(&table);
+        assert!(expected.iter().all(|x| x.is_finite()));
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut table = table.clone();
+            table[2 * (BAD * COLS + 9)..][..2].copy_from_slice(&half::f16::from_f32(bad).to_le_bytes());
+            let got = product(&table);
+            for (row, (got, expected)) in got.chunks(OUT[0] + OUT[1]).zip(expected.chunks(OUT[0] + OUT[1])).enumerate()
+            {
+                match row == BAD {
+                    // An infinity may become the largest 16-bit float of the library's operands.
+                    true => assert!(bad.is_infinite() || got.iter().all(|x| x.is_nan()), "NaN is lost in mode {i}"),
+                    false => assert_eq!(got, expected, "{bad} in row {BAD} changes row {row} in mode {i}"),
+                }
+            }
+        }
+    }
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// A request for 8-bit floats is served, or fails at load with the reason.
 #[test]
 fn a_device_that_cannot_says_so() {
     let _alone = alone();
@@ -232,14 +271,14 @@ fn a_device_that_cannot_says_so() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// A product that the library refuses after it was tried is computed by our own kernels, of the weights themselves.
+/// If the library refuses a product after its test, our own kernels compute it from the original weights.
 #[test]
 fn a_product_that_is_refused_later_loses_nothing() {
     let _alone = alone();
     let Some((device, options, _cache)) = open(helper("")) else { return };
     let mut rig = Rig::load(&device, &with_fp8(options), 1 << 40).unwrap();
     devices::misbehave("all-refused");
-    // Activations are rounded to 16 bits, beside BF16 weights to bf16.
+    // Activations are rounded to 16 bits, and to bf16 with BF16 weights.
     rig.check(<[f64]>::to_vec, 2f64.powi(-8));
     devices::misbehave("");
     assert!(rig.backend.describe().contains("the matrix library refused"), "{}", rig.backend.describe());
@@ -247,15 +286,25 @@ fn a_product_that_is_refused_later_loses_nothing() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// Values of f16, with their bytes: a matrix of so many columns, or rows.
+/// Returns `count` values of f16, with their bytes.
 fn halves(seed: u64, count: usize, factor: f32) -> (Vec<f64>, Vec<u8>) {
     let values: Vec<_> = Random(seed).values(count).into_iter().map(|x| half::f16::from_f32(factor * x)).collect();
     (values.iter().map(|x| x.to_f64()).collect(), values.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-/// A feed-forward from its norm to its last product: the norm and the activation round the rows that they make. With
-/// `refused`, the library refuses the product of gate and up, whose rows are 8-bit floats by then.
-pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, ffn]: [usize; 2], refused: bool) {
+/// A variation of a feed-forward.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum But {
+    Nothing,
+    /// The library refuses the product of gate and up, after its rows have become 8-bit floats.
+    Refused,
+    /// Each row of the activation is multiplied by a gate.
+    Gated,
+}
+
+/// Checks a feed-forward from its norm to its last product. The norm and the activation round their output rows.
+pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, ffn]: [usize; 2], but: But) {
+    let refused = but == But::Refused;
     const ROWS: usize = 9;
     const OUT: usize = 16;
     let (x, x_bytes) = halves(1, ROWS * cols, 1.0);
@@ -263,7 +312,7 @@ pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, f
     let (up, up_bytes) = halves(3, ffn * cols, 0.1);
     let (down, down_bytes) = halves(4, OUT * ffn, 1.0);
     let part = |name, rows, cols, data| {
-        let weight = TensorView { name, ggml_type: GgmlType::F16, rows, cols, data };
+        let weight = TensorView { name, ggml_type: GgmlType::F16, rows, cols, data, scales: &[] };
         LinearPart { weight, bias: None }
     };
     let gate_up = [part("gate", ffn, cols, &gate_bytes), part("up", ffn, cols, &up_bytes)];
@@ -276,6 +325,8 @@ pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, f
     let table = loader.upload_matrix(&[part("table", ROWS, cols, &x_bytes)], &mut |_| Ok(())).unwrap();
     let weights: Vec<f32> = (0..cols).map(|c| 0.5 + (c % 7) as f32 / 4.0).collect();
     let norm = vector(&mut loader, &weights).unwrap();
+    let of_rows: Vec<f32> = Random(5).values(cols);
+    let row_gate = vector(&mut loader, &of_rows).unwrap();
     let mut buffer = |cols| loader.alloc_buffer(ROWS, cols).unwrap();
     let (mut rows, mut normed, mut products) = (buffer(cols), buffer(cols), buffer(2 * ffn));
     let (mut gated, mut out) = (buffer(ffn), buffer(OUT));
@@ -293,6 +344,10 @@ pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, f
             products: &mut products,
             out: &mut gated,
         })?;
+        if but == But::Gated {
+            let norm = Some(Norm::rms(&norm, 1e-5));
+            step.gate_rows(GateRows { x: &rows, norm, weight: &row_gate, rows: ROWS, cols: ffn, out: &mut gated })?;
+        }
         step.linear(Linear { x: &gated, matrix: &last, rows: ROWS, out: &mut out, add: false })
     })
     .unwrap();
@@ -300,7 +355,7 @@ pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, f
     assert_eq!(backend.describe().contains("refused"), refused);
     let got = backend.to_host(&out, ROWS, OUT).unwrap();
 
-    // Behind a refusal weights and the rows of the activation are not rounded.
+    // After a refusal the weights and the rows of the activation are not rounded.
     let round = if refused { <[f64]>::to_vec } else { values };
     let [gate, up] = [gate, up].map(|matrix| matrix.chunks(cols).map(round).collect::<Vec<_>>());
     let down: Vec<_> = down.chunks(ffn).map(round).collect();
@@ -308,40 +363,56 @@ pub(super) fn check_feed_forward(device: &Device, options: &GpuOptions, [cols, f
     for (row, got) in x.chunks(cols).zip(got.chunks(OUT)) {
         let scale = 1.0 / (dot(row, row) / cols as f64 + 1e-5).sqrt();
         let normed: Vec<f64> = row.iter().zip(&weights).map(|(x, w)| x * scale * f64::from(*w)).collect();
+        let of_row = of_rows.iter().zip(&normed).map(|(weight, x)| f64::from(*weight) * x).sum::<f64>();
+        let factor = if but == But::Gated { 1.0 / (1.0 + (-of_row).exp()) } else { 1.0 };
         let normed = values(&normed);
         let gated = gate.iter().zip(&up).map(|(gate, up)| {
             let (gate, up) = (dot(gate, &normed), dot(up, &normed));
             gate / (1.0 + (-gate).exp()) * up
         });
-        let gated = round(&gated.collect::<Vec<_>>());
+        // The gate's factor changes the scale, so the rounded numbers do not change.
+        let gated: Vec<f64> = round(&gated.collect::<Vec<_>>()).iter().map(|x| factor * x).collect();
         for (&got, down) in got.iter().zip(&down) {
-            // A number between two of e4m3's may go to the other one, a sixteenth away.
+            // A number halfway between e4m3's may be rounded either way, by a sixteenth.
             let most = 4e-3 * gated.iter().zip(down).map(|(x, w)| (x * w).abs()).sum::<f64>();
             let expected = dot(&gated, down);
             assert!((f64::from(got) - expected).abs() <= most, "{cols} x {ffn}: {got}, not {expected} +- {most}");
         }
     }
     drop(backend);
-    drop((matrix, last, table, norm, rows, normed, products, gated, out));
+    drop((matrix, last, table, norm, row_gate, rows, normed, products, gated, out));
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// Rows of one span of the norm and of two, and of more columns than the activation keeps in registers; AMD's code too.
+/// Tests rows of one span of the norm and of two, and of more columns than the activation keeps in registers.
 #[test]
 fn norms_and_activations_round_what_they_make() {
+    check_norms_and_activations(CPU_TARGETS[0], &[[300, 128], [4352, 48], [48, 16_640]]);
+    check_norms_and_activations(CPU_TARGETS[3], &[[300, 128]]);
+}
+
+pub(super) fn check_norms_and_activations(target: &str, shapes: &[[usize; 2]]) {
     let _alone = alone();
-    let shapes = [[300, 128], [4352, 48], [48, 16_640]];
-    for (target, shapes) in
-        [(CPU_TARGETS[0], &shapes[..]), (CPU_TARGETS[3], &shapes[..1]), (AMD_TARGETS[1], &shapes[..2])]
-    {
-        let Some((device, options, _cache)) = open_on(target, helper("")) else { return };
-        shapes.iter().for_each(|&shape| check_feed_forward(&device, &options, shape, false));
-    }
+    let Some((device, options, _cache)) = open_on(target, helper("")) else { return };
+    shapes.iter().for_each(|&shape| check_feed_forward(&device, &options, shape, But::Nothing));
 }
 
 #[test]
 fn rounded_rows_serve_our_own_kernels_after_a_refusal() {
     let _alone = alone();
     let Some((device, options, _cache)) = open(helper("")) else { return };
-    check_feed_forward(&device, &options, [300, 128], true);
+    check_feed_forward(&device, &options, [300, 128], But::Refused);
+}
+
+/// F3: the gate of a shared expert multiplies rows that are already 8-bit floats.
+#[test]
+fn rows_of_8_bit_floats_are_gated() {
+    check_gated_rows(CPU_TARGETS[0]);
+    check_gated_rows(CPU_TARGETS[3]);
+}
+
+pub(super) fn check_gated_rows(target: &str) {
+    let _alone = alone();
+    let Some((device, options, _cache)) = open_on(target, helper("")) else { return };
+    [[300, 128], [48, 1040]].iter().for_each(|&shape| check_feed_forward(&device, &options, shape, But::Gated));
 }

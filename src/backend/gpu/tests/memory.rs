@@ -1,4 +1,4 @@
-//! Device memory and the threads that take it.
+//! Device memory, and the threads that allocate it.
 
 use super::devices::{self, CPU_TARGETS, Call};
 use crate::Error;
@@ -9,8 +9,8 @@ use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
-/// G24: what does not fit is refused before any of it is allocated or copied, by an error that says how much is there
-/// and what helps.
+/// G24: a load that does not fit is refused before any allocation or copy. The error names the available memory and a
+/// remedy.
 #[test]
 fn what_does_not_fit_is_refused_first() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
@@ -18,8 +18,9 @@ fn what_does_not_fit_is_refused_first() {
     let mut loader = devices::loader(&(device, options), 16);
     let before = (faults.live(), faults.calls(Call::CopyToDevice));
 
-    // The size follows from the shape: nothing is read.
-    let view = TensorView { name: "huge", ggml_type: GgmlType::F16, rows: 1 << 20, cols: 1 << 12, data: &[] };
+    // Only the shape matters, and nothing is read.
+    let view =
+        TensorView { name: "huge", ggml_type: GgmlType::F16, rows: 1 << 20, cols: 1 << 12, data: &[], scales: &[] };
     let weights = loader.reserve_weights(&[Upload::Matrix(vec![LinearPart { weight: view, bias: None }])], 0);
     let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
     let spec = KvLayerSpec {
@@ -41,7 +42,7 @@ fn what_does_not_fit_is_refused_first() {
     assert_eq!((faults.live(), faults.calls(Call::CopyToDevice)), before);
 }
 
-/// G8, G13: threads that open the driver at the same time, and have never seen the device, each can use it.
+/// G8, G13: threads that have never used the device can open the driver at the same time, and each can use it.
 #[test]
 fn threads_open_the_driver_at_once() {
     std::thread::scope(|scope| {

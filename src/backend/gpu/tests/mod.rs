@@ -1,7 +1,8 @@
-//! The backend over a driver's library: the stand-in (sim/hipsim), whose devices are AMD machine code in a simulator
-//! and kernels on the CPU; or the GPU of this machine.
+//! The backend over a driver's library. It is the stand-in (sim/hipsim), whose devices are AMD machine code in a
+//! simulator and kernels on the CPU, or this machine's GPU.
 
 mod args;
+mod captured;
 mod conformance;
 mod deep;
 pub(crate) mod devices;
@@ -9,7 +10,7 @@ mod experts;
 mod fp8;
 mod memory;
 mod order;
-mod recorded;
+mod placement;
 mod report;
 mod selection;
 mod self_test;

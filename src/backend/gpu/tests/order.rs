@@ -1,5 +1,5 @@
-//! Mutation: without any one of its waits the engine ends in a fault of the stand-in, which names both that were in no
-//! order. With them, every other test here shows that there is none.
+//! Mutation tests: without any one of its waits the engine causes a fault of the stand-in, which names the two
+//! unordered accesses. With its waits, every other test here shows that there is no such fault.
 
 use super::devices::{self, FAULTY_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix, rows_batch};
@@ -8,18 +8,18 @@ use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend, GpuStep};
 use crate::backend::{Backend, Embed, Loader, Ops};
 use crate::config::GpuOptions;
 
-/// Waits that `hipsim_without` leaves out.
+/// Waits that `hipsim_without` disables.
 const STREAM: u32 = 1;
 const EVENT: u32 = 2;
 const NONE: u32 = 0;
 
-/// Checks that the fault contains all of some parts.
+/// Checks that the fault contains all of these parts.
 fn expect(options: &GpuOptions, parts: &[&str]) {
     let fault = devices::fault(options);
     parts.iter().for_each(|part| assert!(fault.contains(part), "{part:?} is not in {fault:?}"));
 }
 
-/// Sends three pieces through the two slots of an upload.
+/// Uploads three pieces through two slots.
 fn upload(device: &Device) -> crate::Result<()> {
     let out = DeviceBuffer::new(device, 4096)?;
     let mut uploader = Uploader::new(device, 1024, 1024)?;
@@ -29,7 +29,7 @@ fn upload(device: &Device) -> crate::Result<()> {
     uploader.finish()
 }
 
-/// A slot may be written again only once its copy has been waited for.
+/// A slot may be overwritten only after its copy has been waited for.
 #[test]
 fn an_upload_needs_the_wait_for_its_slot() {
     let Some((device, options)) = devices::open(FAULTY_TARGETS[0]) else { return };
@@ -40,7 +40,7 @@ fn an_upload_needs_the_wait_for_its_slot() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// The results of a step may be read only once its stream has been waited for.
+/// The results of a step may be read only after its stream has been waited for.
 #[test]
 fn results_need_the_wait_for_the_stream() {
     let Some(device) = devices::open(FAULTY_TARGETS[1]) else { return };
@@ -59,8 +59,8 @@ fn results_need_the_wait_for_the_stream() {
     assert_eq!(device.0.allocated_bytes(), 0);
 }
 
-/// A step's numbers may be written over only once the first kernel of the step that had their place, the last but one,
-/// has read its own.
+/// A step's integers may be overwritten only after the first kernel of the step before last, which used the same
+/// buffer, has read them.
 #[test]
 fn a_step_needs_the_wait_for_the_copy_of_the_last_but_one() {
     let Some(device) = devices::open(FAULTY_TARGETS[2]) else { return };

@@ -1,6 +1,6 @@
-//! `doctor` says of kernels what the loaded code says.
+//! `doctor` reports on kernels what the loaded code contains.
 
-use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
+use super::devices::{self, AMD_TARGET, CPU_TARGETS};
 use crate::Error;
 use crate::backend::gpu::driver::fake;
 use crate::backend::gpu::kernel::{NORM_ROWS, ONCE};
@@ -12,7 +12,7 @@ use crate::backend::gpu::{
 use crate::config::{GpuOptions, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 
-/// The row of a type, or of activations, and an op.
+/// Returns the row of a type, or of activations, and an op.
 fn row<'a>(rows: &'a [KernelRow], ty: Option<GgmlType>, op: &str) -> &'a KernelRow {
     let mut found = rows.iter().filter(|row| row.weights.map(|(in_file, _)| in_file) == ty && row.op == op);
     let row = found.next().unwrap_or_else(|| panic!("no row for {ty:?}, {op}"));
@@ -20,13 +20,10 @@ fn row<'a>(rows: &'a [KernelRow], ty: Option<GgmlType>, op: &str) -> &'a KernelR
     row
 }
 
-/// Every type of a file by every op, with the kernels of that type, or of F16 where it has none; all from the code
-/// objects of the device or of its family, which use the matrix unit that the target has.
-#[test]
-fn every_type_and_op_has_its_kernels() {
-    let units = [MatrixUnit::Wmma, MatrixUnit::Mfma, MatrixUnit::Mfma, MatrixUnit::Unused, MatrixUnit::Wmma];
-    let families = [None, None, None, Some("gfx10-3-generic"), Some("gfx12-generic")];
-    for ((target, matrix_unit), family) in AMD_TARGETS.into_iter().zip(units).zip(families) {
+/// Every type of a file has a row for every op, with the kernels of that type, or of F16 if it has none. All come from
+/// the code objects of the device or its family, which use the target's matrix unit.
+pub(super) fn check_kernels(targets: &[(&'static str, MatrixUnit, Option<&'static str>)]) {
+    for &(target, matrix_unit, family) in targets {
         let Some((device, options)) = devices::open(target) else { return };
         let mut last = (0, 0);
         let rows = kernel_rows(&device, &options, &mut |done, total| {
@@ -83,7 +80,12 @@ fn every_type_and_op_has_its_kernels() {
     }
 }
 
-/// Gate and up have kernels of their own on NVIDIA, in either mode; on AMD there is no row for them.
+#[test]
+fn every_type_and_op_has_its_kernels() {
+    check_kernels(&[(AMD_TARGET, MatrixUnit::Wmma, None)]);
+}
+
+/// Gate and up have separate kernels on NVIDIA, in either mode; AMD has no rows for them.
 #[test]
 fn gate_and_up_of_few_rows_have_kernels_on_nvidia() {
     let hopper = DeviceProperties { platform: Platform::Nvidia, arch: "sm_90".to_owned(), ..fake::properties() };
@@ -102,10 +104,10 @@ fn gate_and_up_of_few_rows_have_kernels_on_nvidia() {
     assert_eq!(kernels(GgmlType::Q4_K, tuning, Platform::Amd), None);
 }
 
-/// In batch-invariant mode a single row goes where all rows go.
+/// In batch-invariant mode a single row uses the kernel of all rows.
 #[test]
 fn batch_invariant_products_have_one_kernel() {
-    let Some((device, options)) = devices::open(AMD_TARGETS[0]) else { return };
+    let Some((device, options)) = devices::open(AMD_TARGET) else { return };
     let options = GpuOptions { batch_invariant: true, library: None, ..options };
     assert_eq!(matrix_library(&device, &options), "not used: results are batch-invariant");
     let rows = kernel_rows(&device, &options, &mut |_, _| true).unwrap();
@@ -116,10 +118,11 @@ fn batch_invariant_products_have_one_kernel() {
     assert!(!rows.iter().any(|row| row.op.contains("Q4_K with Q6_K")));
 }
 
-/// A kernel that does not load is told in its row, with the reason, and hides nothing; who has seen enough can end it.
+/// A kernel that does not load is reported in its row with the reason, and the other rows are listed. The caller can
+/// stop the listing.
 #[test]
 fn a_kernel_that_does_not_load_is_told() {
-    let Some((device, options)) = devices::open(AMD_TARGETS[0]) else { return };
+    let Some((device, options)) = devices::open(AMD_TARGET) else { return };
     let options = GpuOptions { without_embedded: true, library: Some("libnone.so".into()), ..options };
     let rows = kernel_rows(&device, &options, &mut |_, _| true).unwrap();
     for row in &rows {
@@ -129,7 +132,7 @@ fn a_kernel_that_does_not_load_is_told() {
     assert!(matches!(kernel_rows(&device, &options, &mut |_, _| false), Err(Error::Interrupted)));
 }
 
-/// Code that was compiled on this machine says when, and by whom.
+/// Code that was compiled on this machine says if that was now or earlier, and by which compiler.
 #[test]
 fn compiled_code_says_by_whom() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };

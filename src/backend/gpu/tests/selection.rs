@@ -1,12 +1,12 @@
-//! Several blocks find the results of one row of logits together.
+//! Selection with several blocks per row of logits.
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix};
 use crate::backend::{Backend, Loader};
-use crate::selection::{Alteration, AlteredToken, Penalties, Selected, TokenMask, Wanted, Wish};
+use crate::selection::{Alteration, AlteredToken, Penalties, SamplingRequest, Selected, TokenMask, Wanted};
 
-/// The sum of a row has the same bits whichever of its blocks arrives last: the stand-in runs them in both orders, and
-/// as often as it is asked to.
+/// The sum of a row has the same bits whichever of its blocks arrives last. The stand-in runs both orders.
+/// Repeated selections agree, too.
 #[test]
 fn the_order_of_blocks_leaves_no_trace() {
     let cols = 33_000;
@@ -29,8 +29,8 @@ fn the_order_of_blocks_leaves_no_trace() {
     assert_eq!(results[0], results[1]);
 }
 
-/// Where the tokens of several rows find no room together, those of the last come to the host whole, as the model left
-/// them; the row before is altered on the device.
+/// If the tokens of several rows do not fit together, the last row comes to the host whole and unaltered. The row
+/// before it is altered on the device.
 #[test]
 fn a_list_without_room_brings_its_row() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
@@ -41,12 +41,13 @@ fn a_list_without_room_brings_its_row() {
     let mut logits = loader.alloc_buffer(rows, cols).unwrap();
     let mut backend = loader.finish().unwrap();
     fill(&mut backend, &table, rows, &mut logits).unwrap();
-    // All but token 140,000 and those behind it are forbidden. There is room for 262,144 tokens.
+    // All tokens from 140,000 on are forbidden. There is room for 262,144 tokens.
     let forbidden = |id| AlteredToken { id, bias: f32::NEG_INFINITY, seen: 0 };
     let tokens: Vec<AlteredToken> = (0..140_000).map(forbidden).collect();
     let penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
-    let wish = Wish { alteration: Some(Alteration { tokens: &tokens, penalties }), ..Wanted::Argmax.into() };
-    backend.select(&logits, cols, &[wish; 2]).unwrap();
+    let request =
+        SamplingRequest { alteration: Some(Alteration { tokens: &tokens, penalties }), ..Wanted::Argmax.into() };
+    backend.select(&logits, cols, &[request; 2]).unwrap();
     let mut selection = backend.collect(&logits, rows, cols).unwrap();
     let Selected::Argmax { token, logit, .. } = selection.row(0) else { panic!("the first list has room") };
     let largest = values[140_000..cols].iter().copied().fold(f32::MIN, f32::max);
@@ -57,8 +58,8 @@ fn a_list_without_room_brings_its_row() {
     assert_eq!(selection.num_fetched(), 1);
 }
 
-/// Two rows have room for the masks of 524,288 tokens, so for one of 300,000: the second row comes as the model left
-/// it, and is not altered either.
+/// Two rows have room for the masks of 524,288 tokens, so only one mask of 300,000 fits. The second row comes to the
+/// host unaltered.
 #[test]
 fn a_mask_without_room_brings_its_row() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
@@ -69,13 +70,13 @@ fn a_mask_without_room_brings_its_row() {
     let mut logits = loader.alloc_buffer(rows, cols).unwrap();
     let mut backend = loader.finish().unwrap();
     fill(&mut backend, &table, rows, &mut logits).unwrap();
-    // Tokens 65 to 127 may come: the mask allows no others but 64, which is forbidden.
+    // Tokens 65 to 127 may come: the mask allows these and 64, which is forbidden.
     let mask = TokenMask::from_words(vec![0, 0, u32::MAX, u32::MAX]);
     let tokens = [AlteredToken { id: 64, bias: f32::NEG_INFINITY, seen: 0 }];
     let penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
     let alteration = Some(Alteration { tokens: &tokens, penalties });
-    let wish = Wish { alteration, mask: Some(&mask), ..Wanted::Argmax.into() };
-    backend.select(&logits, cols, &[wish; 2]).unwrap();
+    let request = SamplingRequest { alteration, mask: Some(&mask), ..Wanted::Argmax.into() };
+    backend.select(&logits, cols, &[request; 2]).unwrap();
     let mut selection = backend.collect(&logits, rows, cols).unwrap();
     let Selected::Argmax { token, logit, .. } = selection.row(0) else { panic!("the first mask has room") };
     let largest = values[65..128].iter().copied().fold(f32::MIN, f32::max);

@@ -1,4 +1,4 @@
-//! The load-time self-test finds what it is for.
+//! The load-time self-test finds wrong weights.
 
 use super::devices::{self, CPU_TARGETS};
 use crate::Error;
@@ -13,7 +13,7 @@ use crate::tensor::TensorView;
 const ROWS: usize = 20;
 const COLS: usize = 96;
 
-/// Blocks of Q8_0: a scale and 32 codes.
+/// Returns blocks of Q8_0: a scale and 32 codes.
 fn q8_0(seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut data = Vec::new();
@@ -25,7 +25,7 @@ fn q8_0(seed: u64) -> Vec<u8> {
 }
 
 fn view(data: &[u8]) -> TensorView<'_> {
-    TensorView { name: "blk.0.test.weight", ggml_type: GgmlType::Q8_0, rows: ROWS, cols: COLS, data }
+    TensorView { name: "blk.0.test.weight", ggml_type: GgmlType::Q8_0, rows: ROWS, cols: COLS, data, scales: &[] }
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_wrong_weight_refuses_to_serve_and_names_it() {
     let mut loader: GpuLoader = devices::loader(&tested, 64);
     let data = q8_0(1);
     let matrix = loader.upload_matrix(&[LinearPart { weight: view(&data), bias: None }], &mut |_| Ok(())).unwrap();
-    // The self-test passes for the data that was uploaded.
+    // The self-test passes with the uploaded data.
     let mut backend = loader.finish().unwrap();
 
     let mut other = data.clone();
@@ -52,16 +52,17 @@ fn a_wrong_weight_refuses_to_serve_and_names_it() {
 const STACK: [GgmlType; 2] = [GgmlType::Q4_K, GgmlType::Q6_K];
 
 fn stacked(data: &[Vec<u8>; 2]) -> [TensorView<'_>; 2] {
-    let view = |i: usize, name| TensorView { name, ggml_type: STACK[i], rows: ROWS, cols: 256, data: &data[i] };
+    let view =
+        |i: usize, name| TensorView { name, ggml_type: STACK[i], rows: ROWS, cols: 256, data: &data[i], scales: &[] };
     [view(0, "blk.0.q.weight"), view(1, "blk.0.v.weight")]
 }
 
-/// The stack of two types goes through kernels of its own, in which either half may be wrong.
+/// The stack of two types goes through special kernels, and a fault in either half is found.
 #[test]
 fn a_wrong_weight_of_a_stack_is_found_in_either_type() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     let tested = (device, GpuOptions { self_test: true, ..options });
-    // The codes of these blocks are all ones, under scales of one.
+    // The codes of these blocks are all ones, with scales of one.
     let data = STACK.map(|ty| {
         let mut block = vec![0x11; ty.block_bytes()];
         let scale = if ty == GgmlType::Q4_K { 0..2 } else { 208..210 };
@@ -71,7 +72,7 @@ fn a_wrong_weight_of_a_stack_is_found_in_either_type() {
     let mut loader: GpuLoader = devices::loader(&tested, 64);
     let matrix =
         loader.upload_matrix(&stacked(&data).map(|weight| LinearPart { weight, bias: None }), &mut |_| Ok(())).unwrap();
-    // The self-test passes for the data that was uploaded.
+    // The self-test passes with the uploaded data.
     let mut backend = loader.finish().unwrap();
 
     for wrong in [0, 1] {

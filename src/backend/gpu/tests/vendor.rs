@@ -1,12 +1,12 @@
-//! The vendor's matrix library, by its stand-in: it serves where it is right. Whatever is wrong with it, at the load or
-//! later, leads to our own kernels and right results, and is said.
+//! The vendor's matrix library, represented by its stand-in: it is used if its results are right. After any problem, at
+//! load or later, our own kernels give right results, and the problem is reported.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
+use super::devices::{self, AMD_TARGET, CPU_TARGETS, DEEP_TARGETS};
 use crate::Error;
 use crate::backend::conformance::{Random, fill, vector, within};
 use crate::backend::gpu::vendor::blas::{Element, Operands, Product, VendorBlas};
@@ -18,17 +18,17 @@ use crate::tensor::TensorView;
 
 const ROWS: usize = 21;
 const COLS: usize = 300;
-/// Outputs of gate and of up: together whole tiles of columns, as 16-bit products need.
+/// Outputs of gate and of up: together whole tiles of columns, as 16-bit products require.
 const FFN: usize = 128;
 const EPS: f32 = 1e-5;
 
-/// How the library misbehaves belongs to the process: one test at a time.
+/// Locks the library's misbehaviour, which is set for the whole process: only one test runs at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }
 
-/// `helper` starts this test in a process of its own, and tells it so. Else it has nothing to do.
+/// Does the job if `helper` started this test in a separate process; otherwise it does nothing.
 #[test]
 fn helper_process() {
     if EngineArgs::new("").with_env().unwrap().gpu.is_helper {
@@ -36,9 +36,9 @@ fn helper_process() {
     }
 }
 
-/// The command that starts this program in a process of its own, in which the library misbehaves so.
+/// Returns the command that starts this program in a separate process, where the library misbehaves in this way.
 pub(crate) fn helper(fault: &str) -> Option<Vec<OsString>> {
-    let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
+    let targets: Vec<_> = CPU_TARGETS.into_iter().chain([AMD_TARGET]).chain(DEEP_TARGETS).collect();
     let this = std::env::current_exe().unwrap();
     let settings = [
         format!("HIPSIM_TARGET={}", targets.join(",")),
@@ -51,7 +51,7 @@ pub(crate) fn helper(fault: &str) -> Option<Vec<OsString>> {
     Some(command.chain(arguments.map(OsString::from)).collect())
 }
 
-/// A device with a cache of verdicts of its own; compiled kernels are those of all tests.
+/// Opens a device with a separate cache of verdicts; compiled kernels are shared by all tests.
 pub(crate) fn open(helper: Option<Vec<OsString>>) -> Option<(Device, GpuOptions, tempfile::TempDir)> {
     open_on(CPU_TARGETS[0], helper)
 }
@@ -59,28 +59,28 @@ pub(crate) fn open(helper: Option<Vec<OsString>>) -> Option<(Device, GpuOptions,
 /// Like `open`, on one of the CPU's or AMD's targets.
 pub(super) fn open_on(target: &str, helper: Option<Vec<OsString>>) -> Option<(Device, GpuOptions, tempfile::TempDir)> {
     let (device, options) = devices::open(target)?;
-    // Compiles what is missing, into the cache of all tests.
+    // Compiles missing kernels into the cache of all tests.
     drop(Rig::load(&device, &GpuOptions { vendor_blas: Some(false), ..options.clone() }));
     let cache = tempfile::tempdir().unwrap();
     let kernels = cache.path().join("kernels");
     std::fs::create_dir(&kernels).unwrap();
     for entry in std::fs::read_dir(options.cache_dir.as_ref().unwrap().join("kernels")).unwrap() {
         let entry = entry.unwrap();
-        // One that another test is just writing goes by another name first, and may be gone.
+        // A file that another test is writing has a temporary name, and may be gone.
         let _ = std::fs::hard_link(entry.path(), kernels.join(entry.file_name()));
     }
     let options = GpuOptions { vendor_blas: Some(true), helper, cache_dir: Some(cache.path().into()), ..options };
     Some((device, options, cache))
 }
 
-/// Values that are f16 exactly, and their bytes.
+/// Returns values that f16 represents exactly, and their bytes.
 fn halves(seed: u64, count: usize) -> (Vec<f64>, Vec<u8>) {
     let values: Vec<_> = Random(seed).values(count).into_iter().map(half::f16::from_f32).collect();
     (values.iter().map(|x| x.to_f64()).collect(), values.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
 fn view<'a>(name: &'static str, rows: usize, data: &'a [u8]) -> TensorView<'a> {
-    TensorView { name, ggml_type: GgmlType::F16, rows, cols: COLS, data }
+    TensorView { name, ggml_type: GgmlType::F16, rows, cols: COLS, data, scales: &[] }
 }
 
 struct Rig {
@@ -97,7 +97,7 @@ struct Rig {
 
 const OUT: usize = 50;
 
-/// Bytes of `matrix` and `gate_up` as the library takes them: 16-bit numbers, 64 and twice 128 outputs of 512 inputs.
+/// Bytes of `matrix` and `gate_up` for the library: 16-bit numbers, 64 and twice 128 outputs of 512 inputs.
 const KEPT: u64 = 2 * (64 + 2 * 128) * 512;
 
 impl Rig {
@@ -105,14 +105,14 @@ impl Rig {
         Self::load_within(device, options, 1 << 40)
     }
 
-    /// Loads with so many bytes for the library and the weights that are kept for it.
+    /// Loads with this many bytes for the library and the weights that are kept for it.
     fn load_within(device: &Device, options: &GpuOptions, spare: u64) -> Self {
         let (_, table) = halves(1, ROWS * COLS);
         let (_, weights) = halves(2, OUT * COLS);
         let (_, gate) = halves(3, FFN * COLS);
         let (_, up) = halves(4, FFN * COLS);
         let bias: Vec<u8> = Random(5).values(OUT).iter().flat_map(|x| x.to_le_bytes()).collect();
-        let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: OUT, data: &bias };
+        let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: OUT, data: &bias, scales: &[] };
         let matrix = || vec![LinearPart { weight: view("matrix", OUT, &weights), bias: Some(bias) }];
         let gate_up = || {
             [("gate", &gate), ("up", &up)].map(|(name, data)| LinearPart { weight: view(name, FFN, data), bias: None })
@@ -134,7 +134,7 @@ impl Rig {
         Self { backend, matrix, gate_up, norm, x, normed, products, out }
     }
 
-    /// Checks products, new, added and gated, against f64.
+    /// Checks products against f64: new, added and gated.
     fn check(&mut self) {
         let (x, weights) = (halves(1, ROWS * COLS).0, halves(2, OUT * COLS).0);
         let bias: Vec<f64> = Random(5).values(OUT).into_iter().map(f64::from).collect();
@@ -167,12 +167,12 @@ impl Rig {
             .collect();
         // Rows and products are rounded to f16.
         close("norm_gated_linear", backend.to_host(out, ROWS, FFN).unwrap(), &expected, 0.5);
-        // Nothing is left that fails later.
+        // No queued work is left that could fail later.
         self.backend.to_host(&self.out, 1, 1).unwrap();
     }
 }
 
-/// The gated product of the normed rows.
+/// Computes the gated product of the normed rows.
 fn gated(rig: &mut Rig) -> crate::Result<()> {
     let Rig { backend, gate_up, norm, x, normed, products, out, .. } = rig;
     let norm = Some(Norm::rms(norm, EPS));
@@ -182,7 +182,7 @@ fn gated(rig: &mut Rig) -> crate::Result<()> {
     })
 }
 
-/// Values are some ten large.
+/// Compares values, whose magnitude is about ten.
 fn close(what: &str, got: &[f32], expected: &[f64], most: f64) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
@@ -190,8 +190,8 @@ fn close(what: &str, got: &[f32], expected: &[f64], most: f64) {
     }
 }
 
-/// The library serves when every shape was right in a process of its own, and also where the algorithm that it names
-/// first is refused when it is to run.
+/// The library is used if every shape was right in a separate process, even if its first algorithm is refused when it
+/// runs.
 #[test]
 fn a_library_that_is_right_serves() {
     let _alone = alone();
@@ -210,8 +210,8 @@ fn a_library_that_is_right_serves() {
     }
 }
 
-/// Each way in which hipBLASLt has failed, met at the load: the process that tries it is the one that suffers, our
-/// kernels serve, the reason is said, and the verdict is remembered.
+/// Each known failure of hipBLASLt, met at load, only harms the process that tests the library. Our own kernels serve,
+/// the reason is reported, and the verdict is remembered.
 #[test]
 fn a_library_that_fails_when_it_is_tried_is_left_alone() {
     let _alone = alone();
@@ -227,7 +227,7 @@ fn a_library_that_fails_when_it_is_tried_is_left_alone() {
     for (fault, reason) in faults {
         let Some((device, options, _cache)) = open(helper(fault)) else { return };
         let before = devices::products();
-        // The second time nobody has to be asked.
+        // The second time the verdict is known without a process.
         let remembered = GpuOptions { helper: None, ..options.clone() };
         for options in [&options, &remembered] {
             let mut rig = Rig::load(&device, options);
@@ -240,8 +240,8 @@ fn a_library_that_fails_when_it_is_tried_is_left_alone() {
     }
 }
 
-/// A product that is refused after it was tried costs no request: our kernels compute what is missing, and from then on
-/// everything.
+/// A product that the library refuses after its test fails no request. Our own kernels compute the missing outputs, and
+/// then all further products.
 #[test]
 fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
     let _alone = alone();
@@ -257,7 +257,7 @@ fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
         devices::misbehave(fault);
         rig.check();
         devices::misbehave("");
-        // It would be right again, and is not asked.
+        // The library would be right again, but it is not used.
         rig.check();
         assert_eq!(devices::products(), before, "{fault}");
         let described = rig.backend.describe();
@@ -267,7 +267,7 @@ fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
     }
 }
 
-/// Our kernels convert rows that were prepared for the library, when it refuses the very product that they were for.
+/// If the library refuses a product, our own kernels convert the rows that were prepared for it.
 #[test]
 fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
     let _alone = alone();
@@ -280,14 +280,14 @@ fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
     rig.check();
 }
 
-/// The library only makes prompts faster, so it takes no more memory than there is to spare.
+/// The library only makes prompts faster, so it may take only spare memory.
 #[test]
 fn a_library_that_does_not_fit_is_left_out() {
     let _alone = alone();
     let Some((device, options, _cache)) = open(helper("")) else { return };
     let without = GpuOptions { vendor_blas: Some(false), ..options.clone() };
     let without = Rig::load(&device, &without).backend.memory().scratch;
-    // The sum is 256 MiB of weights on their way, and the library's workspace.
+    // The sum of 256 MiB for dequantised weights, and the library's workspace.
     let needed = 320 << 20;
     let cases = [
         (0, 0, "335 MB, 0 bytes are available"),
@@ -307,7 +307,7 @@ fn a_library_that_does_not_fit_is_left_out() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// Without a process of its own there is no verdict, and none is remembered.
+/// Without a separate process there is no verdict, and none is remembered.
 #[test]
 fn a_library_that_cannot_be_tried_is_left_alone() {
     let _alone = alone();
@@ -323,7 +323,7 @@ fn a_library_that_cannot_be_tried_is_left_alone() {
     }
 }
 
-/// The library reads a bias as it writes its output, and ours are f32: never beside 16-bit outputs.
+/// The library reads a bias in its output's type, and ours are f32, so a bias with 16-bit outputs is refused.
 #[test]
 fn a_bias_beside_16_bit_outputs_is_a_bug_of_ours() {
     let _alone = alone();
@@ -339,8 +339,8 @@ fn a_bias_beside_16_bit_outputs_is_a_bug_of_ours() {
     assert!(matches!(refused, Err(Error::Internal { .. })), "{refused:?}");
 }
 
-/// The survey of `doctor --test`: each shape has its own verdict, whatever is remembered, and a library that is not
-/// used says why.
+/// The survey of `doctor --test`: each shape has its own verdict, independent of remembered ones, and an unused library
+/// is reported with the reason.
 #[test]
 fn a_survey_tries_every_shape_by_itself() {
     let _alone = alone();

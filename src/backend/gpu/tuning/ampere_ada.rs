@@ -1,8 +1,8 @@
 //! NVIDIA's Ampere and Ada (`sm_80` to `sm_89`).
 //!
-//! Nothing was measured on such a GPU. Every number is Hopper's, estimated to serve here too: warps, registers of a
+//! Nothing was measured on such a GPU. Every number is Hopper's, estimated to serve here too. Warps, registers per
 //! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
-//! 128). They have no programmatic dependent launch, so fewer launches are worth more than there.
+//! 128). They have no programmatic dependent launch, so saving launches is worth more.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning, hopper};
 
@@ -19,11 +19,11 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`.
+        // Estimated: the shapes that a Hopper used with `mma.sync`.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch saved is worth more than there.
+        // Estimated: Hopper's number, since saving a launch is worth more here.
         most_pair_rows: 16,
     },
     // Estimated: Hopper's number.
@@ -35,7 +35,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 128 rows a block on all of NVIDIA.
+        // The kernel has 128 rows per block on all NVIDIA GPUs.
         prefill_rows: 128,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch.
@@ -46,7 +46,8 @@ pub(super) const TUNING: Tuning = Tuning {
         most_splits: 32,
         // Estimated: Hopper's number.
         blocks: 2,
-        // Estimated: Hopper's number. The L2 of an RTX 4090 (72 MB) holds as much, that of an A100 (40 MB) less.
+        // Estimated: Hopper's number. The L2 of an RTX 4090 (72 MB) holds at least as much, that of an A100 (40 MB)
+        // less.
         per_head_blocks: 2,
         per_head_splits: 8,
         // Estimated: Hopper's numbers, since registers leave room for as many blocks of the kernel.

@@ -1,11 +1,11 @@
-//! GPUs that are part of an AMD processor, as their driver says: `gfx1103`, `gfx1150` to `gfx1153` (Radeon 700M, 800M,
-//! 8000S), `gfx1033`, `gfx1035`, `gfx1036` and those of Vega. MI300A is none of them: it has CDNA3's compute units and
+//! GPUs that are part of an AMD processor, as their driver reports: `gfx1103`, `gfx1150` to `gfx1153` (Radeon 700M,
+//! 800M, 8000S), `gfx1033`, `gfx1035`, `gfx1036` and Vega's. MI300A is not among them: it has CDNA3's compute units and
 //! memory.
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too. A
-//! multiprocessor is a workgroup processor, as the driver counts: 6 of `gfx1103`, 20 of `gfx1151`. The memory is the
-//! machine's, so a decode step waits for it more than on any other family (`gfx1151`: about 0.2 MB of loads in flight
-//! reach its speed, and there are 0.7).
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too. A
+//! multiprocessor is a workgroup processor, as the driver counts: 6 in `gfx1103`, 20 in `gfx1151`. The memory is the
+//! machine's, so a decode step is more memory-bound than on any other family. On `gfx1151` about 0.2 MB of loads in
+//! flight reach the memory's speed, and there are 0.7.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -22,11 +22,11 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`.
+        // Estimated: the shapes that a Hopper used with `mma.sync`.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -38,7 +38,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -49,11 +49,11 @@ pub(super) const TUNING: Tuning = Tuning {
         most_splits: 32,
         // Estimated: Hopper's number.
         blocks: 2,
-        // Estimated: Hopper's number. With 6 multiprocessors no step of 32 query heads is below it, with 20 one
-        // sequence is.
+        // Estimated: Hopper's number. With 6 multiprocessors no step of 32 query heads is below it; with 20, a step of
+        // one sequence is.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
     // Estimated: Hopper's number.

@@ -1,8 +1,8 @@
-//! AMD's CDNA2 (`gfx90a`: MI210, MI250), and what has its waves of 64 lanes: CDNA1 (`gfx908`) and Vega (`gfx906`).
+//! AMD's CDNA2 (`gfx90a`: MI210, MI250), and older GPUs with waves of 64 lanes: CDNA1 (`gfx908`) and Vega (`gfx906`).
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too; what
-//! is known of these GPUs stands beside it. A multiprocessor is a compute unit (104 of each die of an MI250): four
-//! SIMDs, 64 KB of LDS. The matrix units exist from CDNA1 on.
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
+//! known facts about these GPUs are next to them. A multiprocessor is a compute unit (104 on each die of an MI250):
+//! four SIMDs, 64 KB of LDS. Matrix units exist since CDNA1.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -12,18 +12,18 @@ pub(super) const TUNING: Tuning = Tuning {
     gemv: Gemv {
         // Estimated: Hopper's number, since 8 rows on the matrix units cost little more than one.
         most_rows: 1,
-        // Estimated: Hopper's number, since a block has 35 KB of LDS, so that a compute unit of 64 KB holds one.
+        // Estimated: Hopper's number, since a block has 35 KB of LDS and a compute unit of 64 KB holds one.
         blocks: 1,
         // Estimated: Hopper's number.
         pairs_share: true,
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`.
+        // Estimated: the shapes that a Hopper used with `mma.sync`.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -35,7 +35,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -49,10 +49,10 @@ pub(super) const TUNING: Tuning = Tuning {
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
-    // CDNA2's matrix units take subnormal halves for zero, and many of the low halves of tiles are.
+    // CDNA2's matrix units treat subnormal halves as zero, and many low halves of tiles are subnormal.
     states: States { chunked_from: None },
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },

@@ -1,8 +1,8 @@
 //! AMD's CDNA3 (`gfx942`: MI300X, MI300A, MI325X).
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too; what
-//! the compiled code says of occupancy stands beside it. A multiprocessor is a compute unit (304 of an MI300X, which
-//! are eight dies with 4 MB of L2 each): four SIMDs, 64 KB of LDS.
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
+//! occupancy facts from the compiled code are next to them. A multiprocessor is a compute unit: four SIMDs, 64 KB of
+//! LDS. An MI300X has 304 of them on eight dies with 4 MB of L2 each.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -12,19 +12,19 @@ pub(super) const TUNING: Tuning = Tuning {
     gemv: Gemv {
         // Estimated: Hopper's number, since 8 rows on the matrix units cost little more than one.
         most_rows: 1,
-        // Estimated: Hopper's number, since a block has 35 KB of LDS, so that a compute unit of 64 KB holds one.
+        // Estimated: Hopper's number, since a block has 35 KB of LDS and a compute unit of 64 KB holds one.
         blocks: 1,
         // Estimated: Hopper's number.
         pairs_share: true,
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`. By registers a SIMD holds 5 waves of the blocks of up to 32
-        // rows, 2 of those of 64.
+        // Estimated: the shapes that a Hopper used with `mma.sync`. By registers, a SIMD holds 5 waves of the blocks of
+        // up to 32 rows, and 2 waves of those of 64.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -36,7 +36,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -45,12 +45,12 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number, since by LDS a compute unit holds three blocks of the kernel of kv heads.
+        // Estimated: Hopper's number, since by LDS a compute unit holds three blocks of the kernel per KV head.
         blocks: 2,
         // Estimated: Hopper's number. An XCD has 4 MB of L2, so shorter contexts may be the limit: measure this first.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
     // Estimated: Hopper's number.

@@ -1,8 +1,8 @@
 //! AMD's CDNA4 (`gfx950`: MI350X, MI355X).
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too, for
-//! the reasons of CDNA3, whose code this is. A multiprocessor is a compute unit (256 of an MI355X): four SIMDs, 160 KB
-//! of LDS, more than twice CDNA3's.
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here for
+//! CDNA3's reasons, whose code this runs. A multiprocessor is a compute unit (256 in an MI355X): four SIMDs, 160 KB of
+//! LDS, more than twice CDNA3's.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -12,19 +12,18 @@ pub(super) const TUNING: Tuning = Tuning {
     gemv: Gemv {
         // Estimated: Hopper's number, since 8 rows on the matrix units cost little more than one.
         most_rows: 1,
-        // Estimated: Hopper's number, since a block has 35 KB of LDS: four would fit, each with the prologue over
-        // again.
+        // Estimated: Hopper's number. A block has 35 KB of LDS: four would fit, but each would repeat the prologue.
         blocks: 1,
         // Estimated: Hopper's number.
         pairs_share: true,
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`.
+        // Estimated: the shapes that a Hopper used with `mma.sync`.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -36,7 +35,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -50,7 +49,7 @@ pub(super) const TUNING: Tuning = Tuning {
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
     // Estimated: Hopper's number.

@@ -1,8 +1,9 @@
-//! Tuned numbers, as data: a table for each family of GPUs, chosen by what the device says of itself when it is opened.
-//! `plans` makes launches of them. Batch-invariant mode is one more table, made from the family's at the load.
+//! Tuning tables: the launch parameters of the kernels, one table per GPU family, chosen by the device's properties
+//! when it is opened. `plans` computes launches from them. Batch-invariant mode is another table, derived from the
+//! family's at load.
 //!
-//! A number in a family's file is *measured*, with the place of its figures, or *estimated*, with the reason. Who has
-//! measured one changes it there, and the comment with it.
+//! A number in a family's file is *measured*, with the place of its figures, or *estimated*, with the reason. A new
+//! measurement changes the number there, together with its comment.
 
 mod ampere_ada;
 mod apu;
@@ -15,17 +16,15 @@ mod rdna3;
 mod rdna4;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::fmt;
 
 use super::DeviceProperties;
 use crate::config::Platform;
 
-/// No family's `Attention::prefill_rows` is less.
-pub(super) const LEAST_PREFILL_ROWS: usize = 64;
-
-/// The numbers of a family. A *multiprocessor* is what the driver counts: a streaming multiprocessor (NVIDIA), a
-/// compute unit (CDNA), a workgroup processor of two compute units (RDNA).
+/// The numbers of a family. A *multiprocessor* is the driver's unit: a streaming multiprocessor (NVIDIA), a compute
+/// unit (CDNA), or a workgroup processor of two compute units (RDNA).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
     /// The family's name in reports.
@@ -46,49 +45,48 @@ pub struct Tuning {
 /// Products of single rows with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gemv {
-    /// Rows of a product up to which `gemv` serves, 1 or 0; more go to the matrix units.
+    /// The most rows of a product for which `gemv` serves, 1 or 0; more go to the matrix units.
     pub most_rows: usize,
-    /// Blocks for each multiprocessor. They walk the tiles of 16 outputs.
+    /// Blocks per multiprocessor. They loop over the tiles of 16 outputs.
     pub blocks: u32,
-    /// Whether the blocks of several rows, each with an expert's weights, share the multiprocessors.
+    /// True if the blocks of several rows, each with an expert's weights, share the multiprocessors.
     pub pairs_share: bool,
 }
 
 /// Products on the matrix units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Matmul {
-    /// Whether warpgroups multiply, in blocks of other shapes: what the device's kernels are compiled to
-    /// (`DeviceProperties::has_wgmma`).
+    /// True if the kernels use warpgroup instructions, in blocks of other shapes. The device's code is compiled for
+    /// that (`DeviceProperties::has_wgmma`).
     pub wgmma: bool,
     /// Shapes by rows, ascending; the last serves any number.
     pub shapes: &'static [MatmulShape],
-    /// Pieces into which the columns are split at most, a power of two.
+    /// The most splits of the columns, a power of two.
     pub most_splits: u32,
-    /// Rows up to which a stack of two types is multiplied in one launch, no more than the largest of
-    /// `MATMUL_ROWS`.
+    /// The most rows for which a stack of two types is multiplied in one launch, at most the largest of `MATMUL_ROWS`.
     pub most_pair_rows: usize,
 }
 
-/// How products of some numbers of rows are launched.
+/// The launch of products of some numbers of rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatmulShape {
-    /// It serves up to so many rows.
+    /// The most rows that it serves.
     pub most_rows: u32,
-    /// Rows of a block, one of `MATMUL_ROWS`.
+    /// Rows per block, one of `MATMUL_ROWS`.
     pub block_rows: u32,
-    /// Blocks of each multiprocessor that run at once, by which turns are counted for splits of the columns.
+    /// Blocks per multiprocessor that run at once, for counting turns when the columns are split.
     pub blocks: u32,
-    /// Columns at least of each group of lanes that shares a piece, in super-blocks of 256: shorter pieces are not
-    /// worth their partial sums.
+    /// The fewest columns of each group of lanes in a split, in super-blocks of 256. Shorter splits are not worth their
+    /// partial sums.
     pub least_super_blocks: u32,
-    /// Time of a further split, in that of a product whose blocks are shared out without a rest.
+    /// Time of a further split, relative to a product that fills the device evenly.
     pub split_time: f64,
-    /// Whether the sums of splits that are added to a residual are left to the norm behind.
+    /// True if the norm after the product adds the splits' partial sums to the residual.
     pub leaves: bool,
 }
 
 impl MatmulShape {
-    /// Any number of rows, without an aim.
+    /// Any number of rows, without a target.
     pub const PLAIN: Self =
         Self { most_rows: u32::MAX, block_rows: 32, blocks: 1, least_super_blocks: 1, split_time: 0.0, leaves: false };
 }
@@ -96,24 +94,23 @@ impl MatmulShape {
 /// Products with f32 weights, by rows. No matrix unit multiplies them exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct F32Rows {
-    /// Rows up to which `gemv` multiplies each by itself, no fewer than it does of other types.
+    /// The most rows that `gemv` multiplies one by one, at least as many as for other types.
     pub most_alone: u32,
-    /// Rows up to which a block takes the fewest of `MATMUL_F32_ROWS`, so that there are more blocks.
+    /// The most rows for which a block takes the fewest of `MATMUL_F32_ROWS`, to have more blocks.
     pub most_in_fewest: u32,
-    /// Rows up to which a block takes the few of `MATMUL_F32_ROWS`; of more, the many.
+    /// The most rows for which a block takes the second number of `MATMUL_F32_ROWS`; above that, the largest.
     pub most_in_few: u32,
 }
 
 /// Products with the weights of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
-    /// Experts of a layer for each pair of a row and an expert from which on each pair is multiplied by itself; `None`:
-    /// none is.
+    /// The fewest experts of a layer, per (row, expert) pair, for which each pair is multiplied separately; `None`:
+    /// never.
     pub alone_from: Option<usize>,
-    /// Pairs up to which half as many experts are enough for that.
+    /// The most pairs for which half as many experts suffice for that.
     pub few_pairs: usize,
-    /// Rows that an expert has on average, rounded up, up to which they are brought together in runs of 16; more go in
-    /// runs of 64.
+    /// The largest average of rows per expert, rounded up, for runs of 16 rows; above that, runs have 64.
     pub most_in_short_runs: usize,
 }
 
@@ -121,77 +118,77 @@ pub struct Experts {
 pub struct Attention {
     /// Rows of a sequence that a block of the prefill kernel computes: `ATTENTION_PREFILL_ROWS` of its source.
     pub prefill_rows: usize,
-    /// Whether each row is a sequence of its own to attention.
+    /// True if attention treats each row as a separate sequence.
     pub by_token: bool,
-    /// Whether the kernel of single rows rotates q and k and stores K and V itself.
+    /// True if the kernel of single rows rotates q and k and stores K and V itself.
     pub rotates: bool,
-    /// Tokens of a split of the context, at least.
+    /// The fewest tokens of a split of the context.
     pub split_tokens: u32,
-    /// Tokens that a split has at least where chunks of prompts attend to the context.
+    /// The fewest tokens of a split in attention of prompt chunks.
     pub prefill_split_tokens: u32,
-    /// Pieces into which a context is split at most, a power of two up to 32.
+    /// The most splits of a context, a power of two up to 32.
     pub most_splits: u32,
-    /// Blocks for each multiprocessor that splitting the contexts aims at.
+    /// Target for the splits of contexts: blocks per multiprocessor.
     pub blocks: u32,
-    /// A block serves one query head, not all of a kv head, up to so many blocks for each multiprocessor ...
+    /// A block serves one query head instead of a whole KV head up to this many blocks per multiprocessor ...
     pub per_head_blocks: u32,
-    /// ... and so many splits of the longest context.
+    /// ... and this many splits of the longest context.
     pub per_head_splits: u32,
-    /// How single rows are attended with on the matrix units, where heads and cache are such that a kernel does it;
-    /// `None`: no kernel does, and the numbers above serve for all heads.
+    /// Decode attention on the matrix units, for heads and caches that have such a kernel. `None`: there is no such
+    /// kernel, and the numbers above serve for all heads.
     pub pieces: Option<Pieces>,
 }
 
-/// Pieces of contexts, with a block for each piece and kv head. All contexts of a step are cut into pieces of about one
+/// Pieces of contexts, with a block per piece and KV head. All contexts of a step are cut into pieces of similar
 /// length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pieces {
-    /// From so many multiprocessors for each pair of a sequence and a kv head on, `few` serves, with less `some`.
+    /// The fewest multiprocessors per (sequence, KV head) pair for `few`; below that, `some` serves.
     pub few_from: u32,
     pub few: Cut,
     pub some: Cut,
-    /// From so many pairs for every two multiprocessors on, `many` serves, in blocks of half the threads.
+    /// The fewest pairs per two multiprocessors for `many`, whose blocks have half the threads.
     pub many_from: u32,
     pub many: Cut,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cut {
-    /// Blocks for each multiprocessor that cutting aims at; 0: every context stays whole.
+    /// Target for cutting: blocks per multiprocessor. 0: every context stays whole.
     pub blocks: u32,
-    /// Tokens of a piece, about, at least.
+    /// The approximate fewest tokens of a piece.
     pub tokens: u32,
 }
 
-/// Layers that carry states.
+/// Layers with recurrent states.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct States {
-    /// Tokens of a sequence in a step from which on a gated delta net computes them a tile at a time on the matrix
-    /// units; `None`: it always walks from token to token.
+    /// The fewest tokens of a sequence in a step for which a gated delta net computes tiles on the matrix units.
+    /// `None`: it always goes token by token.
     pub chunked_from: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Argmax {
-    /// Blocks that share a row of logits at most, up to `ARGMAX_BLOCKS`. All rows together have no more than one block
-    /// for each multiprocessor.
+    /// The most blocks that share a row of logits, up to `ARGMAX_BLOCKS`. All rows together have at most one block per
+    /// multiprocessor.
     pub most_blocks: u32,
 }
 
-/// Rows of a product from which on the vendor's matrix library serves.
+/// The fewest rows of a product for the vendor's matrix library.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LibraryRows {
-    /// Least rows in models whose weights have 16 bits anyhow.
+    /// For models whose weights already have 16 bits.
     pub rows_16_bit: usize,
-    /// Least rows where dequantised weights are kept.
+    /// For dequantised weights that are kept.
     pub rows_kept: usize,
-    /// Least rows where weights are dequantised for each product.
+    /// For weights that are dequantised for each product.
     pub rows_dequantised: usize,
 }
 
-/// Shapes of blocks whose waves multiply each by itself. Measured on an H200, where `mma.sync` did that then: fitted to
-/// products of the shapes of an 8B model in Q4_K. Estimated to serve on every GPU without `wgmma`, as is the time of a
-/// split, and that it is worth leaving: where kernels do not overlap, a norm takes nobody's place.
+/// Block shapes for kernels whose waves multiply independently. Measured on an H200, which used `mma.sync` then: fitted
+/// to products of an 8B model's shapes in Q4_K. They are estimated to serve on every GPU without `wgmma`, and so are
+/// the time of a split and `leaves`. If kernels do not overlap, a norm blocks no other kernel.
 const SHAPES_OF_WAVES: &[MatmulShape] = &[
     MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4, split_time: 0.04, leaves: true },
     MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4, split_time: 0.04, leaves: true },
@@ -206,9 +203,8 @@ const SHAPES_OF_WAVES: &[MatmulShape] = &[
     },
 ];
 
-/// NVIDIA's GPUs that no table is of, Turing and Blackwell among them. Every number is Hopper's, estimated to serve
-/// there too, but for products on matrix units that others have not, those of experts among them: there they are those
-/// of Ampere and Ada.
+/// NVIDIA's GPUs without a table, among them Turing and Blackwell. Every number is Hopper's, estimated to serve there
+/// too, except for products on matrix units that others lack, including those of experts. These are Ampere's and Ada's.
 const OTHER_NVIDIA: Tuning = Tuning {
     family: "other GPUs of NVIDIA",
     measured_on: None,
@@ -217,7 +213,7 @@ const OTHER_NVIDIA: Tuning = Tuning {
     ..hopper::TUNING
 };
 
-/// AMD's GPUs that no table is of. Every number is RDNA4's, estimated to serve there too: the newest family's.
+/// AMD's GPUs without a table. Every number is RDNA4's, the newest family's, estimated to serve there too.
 const OTHER_AMD: Tuning = Tuning { family: "other GPUs of AMD", ..rdna4::TUNING };
 
 /// Every table, with the platform of its GPUs.
@@ -241,18 +237,18 @@ impl Tuning {
     pub fn of(properties: &DeviceProperties) -> &'static Self {
         let arch = properties.arch.as_str();
         match properties.platform {
-            // The compute capability, without the point.
+            // The compute capability without its point.
             Platform::Nvidia => match arch.strip_prefix("sm_").map(str::parse::<u32>) {
                 Some(Ok(80..=89)) => &ampere_ada::TUNING,
                 Some(Ok(90)) => &hopper::TUNING,
                 _ => &OTHER_NVIDIA,
             },
-            // An MI300A is part of a processor too, with CDNA3's compute units and memory.
+            // An MI300A is part of a processor, too, with CDNA3's compute units and memory.
             Platform::Amd => match arch {
                 "gfx950" => &cdna4::TUNING,
                 _ if arch.starts_with("gfx94") => &cdna3::TUNING,
                 _ if properties.integrated => &apu::TUNING,
-                // CDNA2, and what has its waves of 64: CDNA1 and Vega.
+                // CDNA2, and older GPUs with waves of 64: CDNA1 and Vega.
                 _ if arch.starts_with("gfx90") => &cdna2::TUNING,
                 _ if arch.starts_with("gfx10") => &rdna2::TUNING,
                 _ if arch.starts_with("gfx11") => &rdna3::TUNING,
@@ -262,8 +258,8 @@ impl Tuning {
         }
     }
 
-    /// The table in which no number depends on how many rows there are: each row comes about in one order of
-    /// operations, whatever it is computed with.
+    /// Returns the table in which no number depends on the number of rows. Each row is then computed in one order of
+    /// operations, whatever its batch.
     pub const fn batch_invariant(self) -> Self {
         const WHOLE: Cut = Cut { blocks: 0, tokens: 0 };
         const SHAPES: &[MatmulShape] = &[MatmulShape::PLAIN];
@@ -284,16 +280,16 @@ impl Tuning {
                 },
                 ..self.attention
             },
-            // A tile's sums depend on how many of its tokens the step has.
+            // A tile's sums depend on the number of its tokens in the step.
             states: States { chunked_from: None },
             argmax: Argmax { most_blocks: 1 },
-            // The library sums in orders of its own.
+            // The library sums in unknown orders.
             library: None,
             ..self
         }
     }
 
-    /// Whether it is one of batch-invariant mode.
+    /// True if this is a table of batch-invariant mode.
     pub fn is_batch_invariant(&self) -> bool {
         *self == self.batch_invariant()
     }

@@ -1,8 +1,8 @@
 //! AMD's RDNA2 (`gfx1030` to `gfx1032`, `gfx1034`: RX 6000), and RDNA1.
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too. A
-//! multiprocessor is a workgroup processor, as the driver counts: two compute units with four SIMDs and 128 KB of LDS
-//! (40 of an RX 6900 XT). There are no matrix units: products of many rows use dot products.
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too. A
+//! multiprocessor is a workgroup processor, as the driver counts (40 in an RX 6900 XT). It has two compute units with
+//! four SIMDs and 128 KB of LDS. There are no matrix units: products of many rows use dot products.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -19,11 +19,11 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`.
+        // Estimated: the shapes that a Hopper used with `mma.sync`.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -35,7 +35,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -49,7 +49,7 @@ pub(super) const TUNING: Tuning = Tuning {
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
     // There are no matrix units.

@@ -1,8 +1,8 @@
 //! AMD's RDNA3 (`gfx1100` to `gfx1102`: RX 7000, PRO W7000).
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too; what
-//! the compiled code says of occupancy stands beside it. A multiprocessor is a workgroup processor, as the driver
-//! counts: two compute units with four SIMDs and 128 KB of LDS (48 of an RX 7900 XTX).
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
+//! occupancy facts from the compiled code are next to them. A multiprocessor is a workgroup processor, as the driver
+//! counts (48 in an RX 7900 XTX). It has two compute units with four SIMDs and 128 KB of LDS.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -19,12 +19,13 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`. By registers a SIMD holds 7 waves of the blocks of 64 rows,
-        // 12 of those of 32, so a workgroup processor has room for more blocks than this aims at: measure this first.
+        // Estimated: the shapes that a Hopper used with `mma.sync`. By registers, a SIMD holds 7 waves of the blocks of
+        // 64 rows, and 12 of those of 32. A workgroup processor has room for more blocks than this targets: measure
+        // this first.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -36,7 +37,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -45,12 +46,12 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number, since registers leave room for 8 waves of a SIMD.
+        // Estimated: Hopper's number, since registers leave room for 8 waves per SIMD.
         blocks: 2,
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
     // Estimated: Hopper's number.
@@ -58,7 +59,7 @@ pub(super) const TUNING: Tuning = Tuning {
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {
-        // Estimated: Hopper's number. On a card of 24 GB, which cannot keep an 8B model's weights dequantised, doing so
+        // Estimated: Hopper's number. A card of 24 GB cannot keep an 8B model's weights dequantised. Dequantising them
         // for each chunk of 512 tokens would add about 40 % to its time, also estimated: measure `rows_dequantised`.
         rows_16_bit: 9,
         rows_kept: 65,

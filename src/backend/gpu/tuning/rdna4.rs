@@ -1,8 +1,8 @@
 //! AMD's RDNA4 (`gfx1200`, `gfx1201`: RX 9000, AI PRO R9700).
 //!
-//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too; what
-//! the compiled code says of occupancy stands beside it. A multiprocessor is a workgroup processor, as the driver
-//! counts: two compute units with four SIMDs and 128 KB of LDS (32 of an RX 9070 XT).
+//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
+//! occupancy facts from the compiled code are next to them. A multiprocessor is a workgroup processor, as the driver
+//! counts (32 in an RX 9070 XT). It has two compute units with four SIMDs and 128 KB of LDS.
 
 use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
 
@@ -19,12 +19,13 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: what a Hopper took by `mma.sync`. By registers a SIMD holds 8 waves of the blocks of 64 rows,
-        // 16 of those of 32, so a workgroup processor has room for more blocks than this aims at: measure this first.
+        // Estimated: the shapes that a Hopper used with `mma.sync`. By registers, a SIMD holds 8 waves of the blocks of
+        // 64 rows, and 16 of those of 32. A workgroup processor has room for more blocks than this targets: measure
+        // this first.
         shapes: SHAPES_OF_WAVES,
         // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
+        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
         most_pair_rows: 64,
     },
     // Estimated: Hopper's number.
@@ -36,7 +37,7 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
     attention: Attention {
-        // The kernel has 64 rows a block on all of AMD.
+        // The kernel has 64 rows per block on all AMD GPUs.
         prefill_rows: 64,
         by_token: false,
         // Estimated: Hopper's number, since it saves a launch, which costs more here.
@@ -45,12 +46,12 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number, since registers leave room for 9 waves of a SIMD.
+        // Estimated: Hopper's number, since registers leave room for 9 waves per SIMD.
         blocks: 2,
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
-        // No kernel of AMD's attends with single rows on the matrix units yet.
+        // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,
     },
     // Estimated: Hopper's number.

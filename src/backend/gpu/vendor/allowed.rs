@@ -1,9 +1,9 @@
-//! The GPUs on which the vendor's matrix library is used, as data: each line says where it is from.
+//! The GPUs on which the vendor's matrix library is used, as data; each line names its source.
 
 use crate::backend::gpu::DeviceProperties;
 use crate::config::Platform;
 
-/// Architecture, the first HIP version whose hipBLASLt supports it, and who says so.
+/// Architecture, the first HIP version whose hipBLASLt supports it, and the source.
 const ALLOWED: [(&str, (u32, u32), &str); 5] = [
     ("gfx90a", (6, 0), "hipBLASLt's change log: from its first release on"),
     ("gfx942", (6, 0), "pytorch/pytorch, list of supported architectures: without a condition on the version"),
@@ -12,8 +12,8 @@ const ALLOWED: [(&str, (u32, u32), &str); 5] = [
     ("gfx1101", (6, 3), "as gfx1100"),
 ];
 
-/// Architectures that others list too, and what was reported of them. What is neither here nor above has no code in the
-/// library at all.
+/// Architectures that others also list, with the problems reported of them. The library has no code for any other
+/// architecture.
 const REPORTED: [(&str, &str); 7] = [
     ("gfx908", "nobody reports that it works"),
     ("gfx1102", "ROCm/legacy-rocm-build#6082: every product is refused"),
@@ -24,9 +24,9 @@ const REPORTED: [(&str, &str); 7] = [
     ("gfx1201", "ROCm/rocm-libraries#5706: wrong results without an error"),
 ];
 
-/// Whether the library is trusted so far on this GPU that it is tried; else why not.
+/// Says if the library is trusted enough on this GPU to be tested; the error is the reason why not.
 pub(super) fn check(properties: &DeviceProperties) -> Result<(), String> {
-    // Very many programs compare cuBLASLt's results, on the GPUs of every generation from Ampere on.
+    // Many programs check cuBLASLt's results, on the GPUs of every generation since Ampere.
     if properties.platform == Platform::Nvidia {
         return Ok(());
     }

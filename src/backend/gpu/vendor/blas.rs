@@ -1,5 +1,5 @@
-//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts
-//! and large batches use it, over weights that `library` dequantises.
+//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), which is opened at run time if it is installed. Long
+//! prompts and large batches use it, with weights that `library` dequantises.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -21,14 +21,14 @@ use crate::{Error, Result};
 /// Why the library does not do something, in its own words. It is never a failure of the engine.
 pub(crate) type Refusal = String;
 
-/// Plans kept at most: prompts come in any number of rows, and each has its own.
+/// The most plans to keep: prompts have any number of rows, and each number has a plan.
 const MAX_PLANS: usize = 256;
-/// Algorithms that the library is asked for: it may refuse the one that it named first when it is to run it.
+/// Algorithms to request from the library: it may refuse its first choice at the call.
 const MAX_ALGORITHMS: usize = 8;
-/// Stands for the scales of a product that is planned: cuBLASLt has no algorithm for one without. Each call sets its
-/// own.
+/// Placeholder for the scales of a planned product: cuBLASLt has no algorithm for a product without them. Each call
+/// sets the real ones.
 const SOMEWHERE: u64 = 256;
-/// Device memory that the library may use during a product, bytes.
+/// Bytes of device memory that the library may use during a product.
 pub(crate) const WORKSPACE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,12 +36,12 @@ pub enum Element {
     F32,
     F16,
     Bf16,
-    /// e4m3 as `quantize_rows` writes it. Only inputs have it.
+    /// e4m3 as `quantize_rows` writes it. Only inputs have this type.
     Fp8,
 }
 
-/// `out[rows][out_stride] (+)= x[rows][cols] · weights[out_rows][cols]ᵀ`, everything row-major and dense but `out`.
-/// Rows of 8-bit floats, on either side, have a scale each.
+/// `out[rows][out_stride] (+)= x[rows][cols] · weights[out_rows][cols]ᵀ`. All are row-major, and all except `out` are
+/// dense. Rows of 8-bit floats, of either operand, have a scale each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Product {
     pub rows: usize,
@@ -51,24 +51,24 @@ pub struct Product {
     pub input: Element,
     pub output: Element,
     pub add: bool,
-    /// Whether a bias of `out_rows` f32 is added.
+    /// True if a bias of `out_rows` f32 is added.
     pub bias: bool,
 }
 
-/// Places of a product's operands; `bias` is null where there is none.
+/// Addresses of a product's operands; `bias` is null without a bias.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands {
     pub weights: DevicePtr,
     pub x: DevicePtr,
     pub bias: DevicePtr,
     pub out: DevicePtr,
-    /// The scales (f32) of the rows of `weights` and of `x`, where they are 8-bit floats; else null.
+    /// The scales (f32) of the rows of `weights` and of `x`, if these are 8-bit floats; else null.
     pub scales: [DevicePtr; 2],
     /// `WORKSPACE_BYTES` that nothing else on the stream's device uses meanwhile.
     pub workspace: DevicePtr,
 }
 
-/// The library with the plans of the products that it was asked for. Owned by the thread that owns the stream.
+/// The library, with the plans of the products so far. Owned by the thread that owns the stream.
 pub struct VendorBlas {
     api: Api,
     handle: Handle,
@@ -86,9 +86,9 @@ struct Plan {
     weights: Handle,
     x: Handle,
     out: Handle,
-    /// The library's results, one behind the other, each beginning with an algorithm; aligned as they want.
+    /// The library's results, one after the other, each beginning with an algorithm, with the alignment that they need.
     results: Box<[u128]>,
-    /// The results that are still to be tried, the first being the one in use.
+    /// The results that are still to be tried; the first is the one in use.
     algorithms: std::ops::Range<usize>,
 }
 
@@ -108,10 +108,10 @@ struct Api {
 }
 
 impl VendorBlas {
-    /// The file of the library of the device's platform, wherever it is; none of its functions was called yet.
+    /// Finds the library of the device's platform and returns its file, without calling any of its functions.
     ///
     /// # Errors
-    /// Why there is none, or what is wrong with it.
+    /// The reason why there is none, or the problem with it.
     pub fn locate(device: &Device, options: &GpuOptions) -> std::result::Result<PathBuf, Refusal> {
         let properties = device.properties();
         let dialect = dialect_of(device);
@@ -123,10 +123,10 @@ impl VendorBlas {
         })
     }
 
-    /// Starts the library in this very file.
+    /// Initialises the library of exactly this file.
     ///
     /// # Errors
-    /// The refusal says what is wrong with it.
+    /// The refusal names the problem.
     pub fn open_file(device: &Device, file: &Path) -> std::result::Result<Self, Refusal> {
         Search::file(file).find(|library, file| Self::start(device, library, file))
     }
@@ -157,18 +157,18 @@ impl VendorBlas {
         Ok(blas)
     }
 
-    /// The file that it was loaded from.
+    /// Returns the file that it was loaded from.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Queues a product. What the library refuses is the inner error; nothing was queued then.
+    /// Queues a product. The inner error is a refusal by the library; nothing was queued then.
     ///
     /// # Errors
     /// The errors of the device.
     ///
     /// # Safety
-    /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
+    /// The operands are this device's and match `product` (16-byte aligned), until the stream has passed the product.
     pub unsafe fn multiply(
         &mut self,
         stream: &Stream,
@@ -177,7 +177,7 @@ impl VendorBlas {
     ) -> Result<std::result::Result<(), Refusal>> {
         self.device.make_current()?;
         if product.bias && (product.output != Element::F32 || product.input == Element::Fp8) {
-            // The library reads a bias as numbers of the output's type, beside 8-bit floats as bf16, and ours are f32.
+            // The library reads a bias in the output's type, and as bf16 with 8-bit floats; ours are f32.
             return Err(Error::internal(format!("a bias of f32 for {product:?}")));
         }
         // SAFETY: the caller's promise.
@@ -205,15 +205,15 @@ impl VendorBlas {
                 unsafe { api.set(plan.descriptor, attribute, scales.address())? };
             }
         }
-        // Where codes mean half as much, so do those of both operands.
+        // If the device's codes mean half as much, this holds for both operands.
         let alpha = if product.input == Element::Fp8 && has_fnuz(&self.device) { 4.0f32 } else { 1.0 };
         let beta = if product.add { 1.0f32 } else { 0.0 };
         let mut refusal = Ok(());
         for algorithm in plan.algorithms.clone() {
             let algorithm_at = plan.results.as_ptr().cast::<u8>().wrapping_add(algorithm * dialect.result_bytes);
-            // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was
-            // given by the library for these layouts within the workspace's size, and lies in the results with its
-            // whole size. alpha and beta are read before the call returns.
+            // SAFETY: the layouts are `product`'s and the buffers fit them by the caller's promise. The library gave
+            // the algorithm for these layouts within the workspace's size, and the results contain all of it. alpha and
+            // beta are read before the call returns.
             let status = unsafe {
                 (api.matmul)(
                     self.handle,
@@ -236,7 +236,7 @@ impl VendorBlas {
             };
             match check(status, dialect, "Matmul") {
                 Ok(()) => {
-                    // The algorithms before it are not tried again.
+                    // Algorithms before it are not tried again.
                     plan.algorithms.start = algorithm;
                     return Ok(());
                 }
@@ -249,7 +249,7 @@ impl VendorBlas {
     /// Plans a product, unless it has a plan.
     ///
     /// # Errors
-    /// The library cannot do it.
+    /// The library does not support it.
     pub fn prepare(&mut self, product: Product) -> std::result::Result<(), Refusal> {
         if !self.plans.contains_key(&product) {
             if self.plans.len() == MAX_PLANS {
@@ -261,7 +261,7 @@ impl VendorBlas {
         Ok(())
     }
 
-    /// hipDataType or cudaDataType_t of an element.
+    /// Returns the hipDataType or cudaDataType_t of an element.
     fn code(&self, element: Element) -> c_int {
         match element {
             Element::F32 => DATA_F32,
@@ -272,8 +272,8 @@ impl VendorBlas {
         }
     }
 
-    /// The library is column-major: our row-major `weights` are its transposed `A` (`cols` x `out_rows`), `x` its `B`
-    /// (`cols` x `rows`), `out` its `D` (`out_rows` x `rows`).
+    /// Plans a product for the column-major library. Our row-major `weights` are its transposed `A` (`cols` x
+    /// `out_rows`). `x` is its `B` (`cols` x `rows`), and `out` is its `D` (`out_rows` x `rows`).
     fn plan(&self, product: Product) -> std::result::Result<Plan, Refusal> {
         let api = &self.api;
         let mut plan = Plan {
@@ -365,7 +365,7 @@ impl Drop for VendorBlas {
 }
 
 impl Api {
-    /// The functions of an opened library; those that only `open` calls come beside it.
+    /// Loads the functions of an opened library. Those that only `open` calls are returned separately.
     fn load(library: Library, dialect: Dialect) -> std::result::Result<(Self, Create, Create, SetAttribute), Refusal> {
         // SAFETY: the types are those of the library's public header, for each name.
         unsafe {
@@ -412,7 +412,7 @@ impl Api {
         }
     }
 
-    /// Nothing can be done about a failure while dropping but to say so.
+    /// Logs a failure in a drop, which nobody can handle.
     fn note(&self, function: &str, status: c_int) {
         if status != 0 {
             tracing::error!("{}{function} failed with status {status}", self.dialect.prefix);
@@ -427,7 +427,7 @@ fn dialect_of(device: &Device) -> Dialect {
     }
 }
 
-/// Whether the device's e4m3 is the one without a negative zero.
+/// True if the device's e4m3 is the variant without a negative zero.
 fn has_fnuz(device: &Device) -> bool {
     device.properties().arch == "gfx942"
 }

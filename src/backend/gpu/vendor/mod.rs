@@ -1,6 +1,5 @@
-//! The vendor's matrix library, cuBLASLt or hipBLASLt: where it is used, whether it is right, and its calls.
-//! `library` is what the backend does with it. Nothing needs it: whatever is wrong with it leads to our own
-//! kernels.
+//! The vendor's matrix library, cuBLASLt or hipBLASLt: where it is used, whether its results are right, and its calls.
+//! `library` is its use by the backend. It is optional: after any problem our own kernels serve.
 
 mod allowed;
 pub(super) mod blas;
@@ -14,8 +13,8 @@ use crate::backend::gpu::DeviceProperties;
 use crate::backend::gpu::tuning::{LibraryRows, Tuning};
 use crate::config::GpuOptions;
 
-/// The rows from which on the library is to serve, or why it is not. Batch invariance needs one order of summation; a
-/// driver that was given by its path comes without the vendor's other libraries unless they are asked for.
+/// Returns the fewest rows that the library may serve, or the reason why it may not. Batch invariance needs one order
+/// of summation. A driver given by its path comes without the vendor's other libraries, unless they are requested.
 ///
 /// # Errors
 /// The text says why it does not serve.

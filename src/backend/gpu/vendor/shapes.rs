@@ -1,4 +1,4 @@
-//! The products of a model that the matrix library would be asked for: it is tried with these.
+//! The products of a model that the matrix library would compute. It is tested with these.
 
 use super::blas::{Element, Product};
 use crate::backend::LinearPart;
@@ -12,11 +12,13 @@ use crate::config::ComputeDtype;
 
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;
-/// Outputs of a product, at most, where fewer rows do: the logits of so many rows are never asked for.
+/// The most outputs of a product with many rows; above that, fewer rows are tested, since so many logits are never
+/// needed.
 const MANY_OUTPUTS: usize = 16 << 20;
 
-/// Returns each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens` are
-/// the rows of the largest step. Whether a product is added to its output, only the model knows: both are tried.
+/// Returns each shape once at the fewest rows that the library would serve, and once at those of a long prompt.
+/// `tokens` are the rows of the largest step. Only the model knows if a product is added to its output, so both cases
+/// are tested.
 pub(crate) fn products<'a, 'b: 'a>(
     stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone,
     tokens: usize,
@@ -42,7 +44,7 @@ pub(crate) fn products<'a, 'b: 'a>(
             let whole = kept_bytes(parts, dtype).is_some().then_some(run.rows);
             let is_fp8 = whole.is_some() && is_fp8(parts, dtype);
             let input = if is_fp8 { Element::Fp8 } else { of_16_bits };
-            // Weights that are not kept come in pieces.
+            // Weights that are not kept are multiplied in parts.
             let piece = piece_rows(cols).min(run.rows);
             let pieces = [piece, run.rows % piece].into_iter().filter(|&rows| rows > 0 && !is_fp8);
             for out_rows in pieces.chain(whole) {
@@ -50,7 +52,7 @@ pub(crate) fn products<'a, 'b: 'a>(
                     let product =
                         Product { rows, out_rows, cols, out_stride, input, output: Element::F32, add: false, bias };
                     all.extend([product, Product { add: true, ..product }]);
-                    // Gate and up come as `norm_gated_linear` asks for them.
+                    // Gate and up, in the form in which `norm_gated_linear` requests them.
                     if parts.len() == 2 && !bias && layout.segments.len() == 1 && of_16_bits == Element::F16 {
                         all.push(Product { output: Element::F16, ..product });
                     }
@@ -58,7 +60,7 @@ pub(crate) fn products<'a, 'b: 'a>(
             }
         }
     }
-    // Products of one matrix come together, so that it is made once.
+    // Products of one matrix are consecutive, so it is made once.
     all.sort_by_key(|p| (p.out_rows, p.cols, p.input, p.out_stride, p.rows, p.add, p.output == Element::F16));
     all.dedup();
     all
@@ -72,14 +74,14 @@ mod tests {
     use crate::tensor::TensorView;
 
     fn part(ggml_type: GgmlType, rows: usize, cols: usize) -> LinearPart<'static> {
-        LinearPart { weight: TensorView { name: "weights", ggml_type, rows, cols, data: &[] }, bias: None }
+        LinearPart { weight: TensorView { name: "weights", ggml_type, rows, cols, data: &[], scales: &[] }, bias: None }
     }
 
     fn of(stacks: &[Vec<LinearPart<'static>>], tokens: usize) -> Vec<Product> {
         products(stacks.iter().map(Vec::as_slice), tokens, &hopper::TUNING.library.unwrap(), ComputeDtype::Auto)
     }
 
-    /// Equal shapes are tried once, gate and up also as f16, types without 16-bit products not at all.
+    /// Equal shapes are tested once, gate and up also as f16, and types without 16-bit products not at all.
     #[test]
     fn every_shape_is_tried_once() {
         let q4 = GgmlType::Q4_K;
@@ -90,7 +92,7 @@ mod tests {
             vec![part(GgmlType::F32, 48, 256)],
         ];
         let all = of(&model, 2048);
-        // There are rows of least 65 and 512; new and added, and gate and up as f16.
+        // The numbers of rows are 65, the fewest, and 512; products are new and added; gate and up are also f16.
         assert_eq!(all.len(), 2 * 3 + 2 * 2);
         assert!(all.iter().all(|p| [65, 512].contains(&p.rows) && p.input == Element::F16));
         assert_eq!(all.iter().filter(|p| p.output == Element::F16).count(), 2);
@@ -98,7 +100,7 @@ mod tests {
             all.iter()
                 .all(|p| (p.out_rows, p.cols, p.out_stride) == (128, 256, 128) || (p.out_rows, p.cols) == (48, 512))
         );
-        // Steps of so few tokens are too short for the library.
+        // Steps with this few tokens are too short for the library.
         assert!(of(&model, 64).is_empty());
         assert_eq!(of(&model, 100).iter().map(|p| p.rows).max(), Some(100));
         let bf16 = of(&[vec![part(GgmlType::BF16, 32, 256)]], 16);
@@ -113,7 +115,7 @@ mod tests {
         );
     }
 
-    /// A head of more weights than are dequantised at once comes in pieces, each of which is tried.
+    /// A head with more weights than are dequantised at once is multiplied in parts, each of which is tested.
     #[test]
     fn pieces_of_a_large_matrix_are_tried() {
         let all = of(&[vec![part(GgmlType::Q4_K, 151_936, 5120)]], 512);

@@ -1,5 +1,5 @@
-//! The vendor's matrix library tried with the shapes of common models, one process a matrix: for `doctor --test`, where
-//! a shape that it cannot do shall not hide what it does with the others.
+//! Tests the vendor's matrix library with the shapes of common models, in one process per matrix. `doctor --test` uses
+//! it: a shape that fails must not hide the results of the others.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Outputs of each matrix of a stack, inputs, and the type of the weights.
+/// A name, the outputs of each matrix of a stack, the inputs, and the type of the weights.
 type Shape = (&'static str, &'static [usize], usize, GgmlType);
 /// Shapes of Llama 3.2 1B and Llama 3.1 8B, and one of a model in BF16.
 const SHAPES: [Shape; 8] = [
@@ -25,7 +25,7 @@ const SHAPES: [Shape; 8] = [
     ("down of 8B", &[4096], 14_336, GgmlType::Q4_K),
     ("attention output of 8B, BF16", &[4096], 4096, GgmlType::BF16),
 ];
-/// Small shapes, for a quick look.
+/// Small shapes, for a quick test.
 const QUICK_SHAPES: [Shape; 2] =
     [("small", &[96, 32], 256, GgmlType::Q4_K), ("small, BF16", &[64], 300, GgmlType::BF16)];
 /// Rows of a step.
@@ -35,18 +35,18 @@ const TOKENS: usize = 512;
 pub struct Tried {
     pub name: &'static str,
     pub products: usize,
-    /// The problem with them, if there is one.
+    /// The problem with them, if any.
     pub problem: Option<String>,
 }
 
-/// The library's file, and what it makes of the shapes.
+/// The library's file, and its results for the shapes.
 pub struct LibrarySurvey {
     pub file: PathBuf,
     pub tried: Vec<Tried>,
 }
 
-/// Tries the library that is used on this device; else says why none is. `watch` is told of each shape, and says
-/// whether to go on.
+/// Tests the library that is used on this device, or says why none is used. `watch` is called for each shape, and
+/// returns false to stop.
 ///
 /// # Errors
 /// `Interrupted`.
@@ -70,7 +70,7 @@ pub fn survey(
             return Err(Error::Interrupted);
         }
         let part = |&rows: &usize| LinearPart {
-            weight: TensorView { name: "weights", ggml_type, rows, cols, data: &[] },
+            weight: TensorView { name: "weights", ggml_type, rows, cols, data: &[], scales: &[] },
             bias: None,
         };
         let parts: Vec<_> = rows.iter().map(part).collect();

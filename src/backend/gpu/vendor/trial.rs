@@ -1,10 +1,9 @@
-//! The vendor's matrix library is tried before it serves: every shape of the model, in a process of its own, since the
-//! library may not only refuse or be wrong but crash. The verdict is kept beside the compiled kernels.
+//! Tests the vendor's matrix library before it serves: every shape of the model, in a separate process. The library may
+//! not only refuse or be wrong but crash. The verdict is kept on disk.
 //!
-//! The numbers are integers small enough that every order of summation gives the same f32 (or f16), so a right result
-//! is right to the last bit. All of it is checked, not samples: the outputs of a row, weighted by random 64-bit
-//! numbers, are compared with what the same weighting of the matrix gives for that row. A wrong row passes once in 2^64
-//! or so.
+//! The numbers are small integers, so every order of summation gives the same f32 (or f16). A right result is therefore
+//! right to the last bit. All of the result is checked. The outputs of a row, weighted by random 64-bit numbers, are
+//! compared with the same weighting of the matrix, applied to that row. A wrong row passes about once in 2^64.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::blas::{Element, Operands, Product, VendorBlas, WORKSPACE_BYTES};
 use crate::backend::conformance::Random;
-use crate::backend::gpu::compile::Cache;
+use crate::backend::gpu::cache::Cache;
 use crate::backend::gpu::job;
 use crate::backend::gpu::{Device, DeviceBuffer, DeviceProperties, DevicePtr, DeviceSlice, HostBuffer, Stream};
 use crate::config::{GpuOptions, Platform};
@@ -21,17 +20,17 @@ use crate::{Error, Result};
 
 /// The library loads its kernels from disk when they are first used.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// The answer of a process that found nothing wrong; any other answer is what it found.
+/// The answer of a process that found no fault; any other answer is the fault.
 const GOOD: &[u8] = b"good";
-/// Bytes that go to the device at once.
+/// Bytes of one copy to the device.
 const PIECE_BYTES: usize = 16 << 20;
-/// Value behind the outputs of a row, where they are a part of a longer one.
+/// The value after the outputs of a row, if they are a part of a longer row.
 const UNTOUCHED: f32 = 77.0;
 
-/// Whether the library gives all of these products rightly; else what is wrong.
+/// Checks that all of these products are right; the error is the problem.
 ///
 /// # Errors
-/// The text says why the library is not to be used.
+/// The text says why the library must not be used.
 pub(crate) fn check(
     properties: &DeviceProperties,
     library: &Path,
@@ -42,7 +41,7 @@ pub(crate) fn check(
         return Ok(());
     }
     let job = job(properties, library, products);
-    let cache = Cache::new(options.cache_dir.as_deref());
+    let cache = Cache::verdicts(options.cache_dir.as_deref());
     let key = key(properties, library, &job);
     if let Some(verdict) = cache.load(&key) {
         return judged(&verdict);
@@ -52,10 +51,10 @@ pub(crate) fn check(
     judged(&verdict)
 }
 
-/// Tries the products on either platform, whatever was found before.
+/// Tests the products on either platform, ignoring earlier verdicts.
 ///
 /// # Errors
-/// The text says what is wrong with the products, or why they were not tried.
+/// The text says what is wrong with the products, or why they were not tested.
 pub(crate) fn verdict(
     properties: &DeviceProperties,
     library: &Path,
@@ -65,8 +64,8 @@ pub(crate) fn verdict(
     judged(&tried(&job(properties, library, products), options)?)
 }
 
-/// Gets the verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be
-/// otherwise next time.
+/// Gets the verdict of a separate process. A crash is a verdict. If nothing could be tested there is none, and the next
+/// time may differ.
 fn tried(job: &Value, options: &GpuOptions) -> std::result::Result<Vec<u8>, String> {
     let Some(command) = &options.helper else {
         return Err("it was not tried, since no program to try it in was named".to_owned());
@@ -74,7 +73,9 @@ fn tried(job: &Value, options: &GpuOptions) -> std::result::Result<Vec<u8>, Stri
     match job::run(command, job, TIMEOUT) {
         Ok(verdict) => Ok(verdict),
         Err(job::Failure::Died(how)) => Ok(format!("tried in a process of its own, that {how}").into_bytes()),
-        Err(job::Failure::NotRun(problem)) => Err(format!("it was not tried: {problem}")),
+        Err(job::Failure::Exited(problem) | job::Failure::NotRun(problem)) => {
+            Err(format!("it was not tried: {problem}"))
+        }
     }
 }
 
@@ -82,10 +83,10 @@ fn judged(verdict: &[u8]) -> std::result::Result<(), String> {
     if verdict == GOOD { Ok(()) } else { Err(String::from_utf8_lossy(verdict).into_owned()) }
 }
 
-/// Names a verdict by the library's file as it is now, the driver, the GPU and what is tried.
+/// Returns a key of the library's file in its present state, the driver, the GPU and the products.
 fn key(properties: &DeviceProperties, library: &Path, job: &Value) -> blake3::Hash {
     let file = std::fs::canonicalize(library).unwrap_or_else(|_| library.to_path_buf());
-    // A library whose file cannot be looked at is told from others by its path alone.
+    // If the file's metadata cannot be read, only its path identifies the library.
     let changed = std::fs::metadata(&file).ok().map(|about| (about.len(), about.modified().ok()));
     let text = format!("matrix library {} {changed:?} {} {} {job}", file.display(), properties.driver, properties.arch);
     blake3::hash(text.as_bytes())
@@ -108,10 +109,10 @@ fn job(properties: &DeviceProperties, library: &Path, products: &[Product]) -> V
     })
 }
 
-/// Does a job in the process of its own, and returns the verdict.
+/// Does a job in the separate process, and returns the verdict.
 ///
 /// # Errors
-/// Why nothing could be tried.
+/// The reason why nothing could be tested.
 pub(crate) fn run(job: &Value) -> std::result::Result<Vec<u8>, String> {
     let text = |name: &str| job[name].as_str().ok_or_else(|| format!("a job without {name}"));
     let number = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).ok_or("a job without a number");
@@ -143,20 +144,20 @@ pub(crate) fn run(job: &Value) -> std::result::Result<Vec<u8>, String> {
     match try_all(&device, &mut blas, &products) {
         Ok(Ok(())) => Ok(GOOD.to_vec()),
         Ok(Err(problem)) => Ok(problem.into_bytes()),
-        // A product after which the device is lost is the library's fault.
+        // If the device is lost after a product, the library is to blame.
         Err(Error::EngineDead { reason }) => Ok(reason.into_bytes()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Tries all products; the inner error is the verdict.
+/// Tests all products; the inner error is the verdict.
 fn try_all(device: &Device, blas: &mut VendorBlas, products: &[Product]) -> Result<std::result::Result<(), String>> {
     let mut rig = Rig::new(device)?;
     let mut weights: Option<(Weights, DeviceBuffer)> = None;
     for &product in products {
         let shape = (product.out_rows, product.cols, product.input);
         if weights.as_ref().is_none_or(|(held, _)| held.shape != shape) {
-            // The memory of the last matrix goes first.
+            // The last matrix is freed first.
             drop(weights.take());
             let bytes = product.input.size() * product.out_rows * product.cols;
             let buffer = DeviceBuffer::new(device, bytes as u64)?;
@@ -172,12 +173,12 @@ fn try_all(device: &Device, blas: &mut VendorBlas, products: &[Product]) -> Resu
     Ok(Ok(()))
 }
 
-/// A matrix of -1, 0 and 1: what was sent is forgotten but for its sums.
+/// A matrix of -1, 0 and 1. Only its sums are kept after the upload.
 struct Weights {
     shape: (usize, usize, Element),
     /// A random number per output.
     factors: Vec<i64>,
-    /// Per column the sum of its elements times the scales and the factors of their outputs.
+    /// For each column, the sum of its elements times the scales and the factors of their outputs.
     sums: Vec<i64>,
 }
 
@@ -232,7 +233,7 @@ impl Rig {
         Ok(buffer)
     }
 
-    /// Computes one product and checks whether it is right.
+    /// Computes one product and checks the result.
     fn check(
         &mut self,
         blas: &mut VendorBlas,
@@ -254,7 +255,7 @@ impl Rig {
         let bias_buffer = self.upload(&f32_bytes(&bias))?;
         let start = |i: usize| match i % out_stride < out_rows {
             true if product.add => f32::from(before[i]),
-            // This element is not to be read.
+            // This element must not be read.
             true => f32::NAN,
             false => UNTOUCHED,
         };
@@ -296,8 +297,8 @@ impl Rig {
         Ok(Ok(()))
     }
 
-    /// Whole numbers up to 127, or 15 where they are 8-bit floats. Where the result is f16, so few of them that every
-    /// sum is below 2048 (before its scales, powers of two), and so exact.
+    /// Returns whole numbers up to 127, or 15 for 8-bit floats. For an f16 result few of them are not zero: every sum
+    /// is below 2048 (before its scales, powers of two), and so exact.
     fn activations(&mut self, Product { rows, cols, input, output, .. }: Product) -> Vec<i16> {
         let part = if input == Element::Fp8 { 8 } else { 1 };
         if output == Element::F32 {
@@ -327,7 +328,7 @@ impl Rig {
     }
 }
 
-/// Bytes on their way to the device, gathered in page-locked memory.
+/// Collects bytes in page-locked memory and sends them to the device.
 struct Sender<'a> {
     rig: &'a mut Rig,
     /// The part of the device's memory that is not filled yet.
@@ -360,7 +361,7 @@ impl Sender<'_> {
     }
 }
 
-/// -127 to 127.
+/// Returns a number from -127 to 127.
 fn small(random: &mut Random) -> i16 {
     (random.next() % 255) as i16 - 127
 }
@@ -395,19 +396,19 @@ impl Element {
         }
     }
 
-    /// The scale of a row on either side.
+    /// Returns the scale of a row of either operand.
     fn scale(self, row: usize) -> i16 {
         if self == Self::Fp8 { [1, 2, 4][row % 3] } else { 1 }
     }
 
-    /// Writes a value in as many bytes as it has; of 8-bit floats whole numbers up to 15, which it has all.
+    /// Writes a value in this type's bytes. 8-bit floats represent all whole numbers up to 15.
     fn put(self, value: f32, bytes: &mut [u8]) {
         match self {
             Self::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
             Self::F16 => bytes.copy_from_slice(&half::f16::from_f32(value).to_le_bytes()),
             Self::Bf16 => bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
             Self::Fp8 if value == 0.0 => bytes[0] = 0,
-            // A bias of 7 in place of 127, and 3 bits of the mantissa.
+            // A bias of 7 instead of 127, and 3 bits of the mantissa.
             Self::Fp8 => bytes[0] = ((value.abs().to_bits() >> 20) - (120 << 3)) as u8 | (u8::from(value < 0.0) << 7),
         }
     }
@@ -417,7 +418,7 @@ impl Element {
             (Self::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
             (Self::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
             (Self::Bf16, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
-            // The bytes are no number, so they are never right.
+            // These bytes are not a number, so they are never right.
             _ => f32::NAN,
         }
     }

@@ -1,15 +1,15 @@
-//! Rows of the executor's step, as a device keeps them, and what is wanted of them.
+//! Rows of the fake executor's step, as a device stores them, and the requests for them.
 
 use super::{Fault, Script};
 use crate::selection::{
-    Alteration, AlteredToken, BestTokens, DeviceRows, Drawn, NO_TOKEN, Penalties, Ranked, Selected, TokenMask, Wanted,
-    Wish,
+    Alteration, AlteredToken, BestTokens, DeviceRows, Drawn, NO_TOKEN, Penalties, Ranked, SamplingRequest, Selected,
+    TokenMask, Wanted,
 };
 use crate::{Error, Result};
 
-/// A `Wish` that owns its parts: it outlives the launch, as on a device.
+/// A `SamplingRequest` that owns its parts. It outlives the launch, as on a device.
 #[derive(Clone)]
-pub(super) struct OwnWish {
+pub(super) struct OwnRequest {
     pub(super) wanted: Wanted,
     tokens: Vec<AlteredToken>,
     penalties: Option<Penalties>,
@@ -17,20 +17,20 @@ pub(super) struct OwnWish {
     unaltered: usize,
 }
 
-impl OwnWish {
-    pub(super) fn of(wish: &Wish<'_>) -> Self {
-        let tokens = wish.alteration.map_or(&[][..], |alteration| alteration.tokens).to_vec();
-        let penalties = wish.alteration.map(|alteration| alteration.penalties);
-        let (mask, unaltered) = (wish.mask.cloned(), wish.unaltered as usize);
-        Self { wanted: wish.wanted, tokens, penalties, mask, unaltered }
+impl OwnRequest {
+    pub(super) fn of(request: &SamplingRequest<'_>) -> Self {
+        let tokens = request.alteration.map_or(&[][..], |alteration| alteration.tokens).to_vec();
+        let penalties = request.alteration.map(|alteration| alteration.penalties);
+        let (mask, unaltered) = (request.mask.cloned(), request.unaltered as usize);
+        Self { wanted: request.wanted, tokens, penalties, mask, unaltered }
     }
 
-    /// Whether the row's most likely token is all that is wanted of it.
+    /// True if only the row's most likely token is requested.
     pub(super) fn is_argmax(&self) -> bool {
         self.wanted == Wanted::Argmax && self.penalties.is_none() && self.mask.is_none() && self.unaltered == 0
     }
 
-    /// The row after its alteration and under its mask.
+    /// Returns the row after its alteration and under its mask.
     fn altered(&self, row: &[f32]) -> Vec<f32> {
         let mut altered = row.to_vec();
         if let Some(penalties) = self.penalties {
@@ -45,17 +45,17 @@ impl OwnWish {
     }
 }
 
-/// A row on a device, with what was selected of it.
+/// A row on a device, with its selection.
 pub(super) struct FakeRow<'a> {
     row: &'a [f32],
     wanted: Wanted,
     altered: Best,
-    /// The best token before the row was altered, if that was asked for.
+    /// The best tokens before the row was altered, if requested.
     unaltered: Option<Best>,
     drawn: Option<Drawn>,
 }
 
-/// The tokens of a row in order.
+/// The tokens of a row, best first.
 pub(super) struct Best {
     pub(super) ids: Vec<u32>,
     logits: Vec<f32>,
@@ -63,7 +63,7 @@ pub(super) struct Best {
 }
 
 impl Best {
-    /// The `k` best.
+    /// Returns the `k` best.
     pub(super) fn new(row: &[f32], k: usize) -> Self {
         let mut ids: Vec<u32> = (0..row.len() as u32).collect();
         ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
@@ -80,10 +80,10 @@ impl Best {
 }
 
 impl<'a> FakeRow<'a> {
-    pub(super) fn new(row: &'a [f32], wish: &OwnWish) -> Self {
-        let (wanted, altered) = (wish.wanted, wish.altered(row));
+    pub(super) fn new(row: &'a [f32], request: &OwnRequest) -> Self {
+        let (wanted, altered) = (request.wanted, request.altered(row));
         let k = if let Wanted::Top { k } = wanted { k as usize } else { 1 };
-        let unaltered = (wish.unaltered > 0).then(|| Best::new(row, wish.unaltered));
+        let unaltered = (request.unaltered > 0).then(|| Best::new(row, request.unaltered));
         let drawn = if let Wanted::Draw(draw) = wanted { Some(draw.of_row(&altered)) } else { None };
         Self { row, wanted, altered: Best::new(&altered, k), unaltered, drawn }
     }

@@ -1,8 +1,8 @@
-//! Rules by which a scripted executor makes logits.
+//! Rules by which the fake executor makes logits.
 
 use std::sync::Arc;
 
-/// Logits of the token after a sequence, from the whole sequence.
+/// Returns the logits of the token after a sequence, from the whole sequence.
 pub(in crate::engine::tests) type Rule = Arc<dyn Fn(&[u32]) -> Vec<f32> + Send + Sync>;
 
 /// Logits that depend on every token of the sequence and on their order.
@@ -21,8 +21,8 @@ pub(in crate::engine::tests) fn hashed(vocab_size: usize) -> Rule {
     })
 }
 
-/// Logits that depend on the last token alone, some far above the others: greedy text goes round in a circle, and drawn
-/// text repeats itself in parts.
+/// Logits that depend only on the last token, some far above the others. So greedy text is periodic, and sampled text
+/// partly repeats itself.
 pub(in crate::engine::tests) fn repeating(vocab_size: usize) -> Rule {
     let of_last = hashed(vocab_size);
     Arc::new(move |content| of_last(&content[content.len() - 1..]).into_iter().map(|logit| 3.0 * logit).collect())

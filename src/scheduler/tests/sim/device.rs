@@ -1,13 +1,14 @@
-//! The device that is only a shadow of its memory, and what is checked of every batch that comes to it.
+//! A simulated device that only shadows its memory, and the checks of every batch that it gets.
 
 use std::collections::HashMap;
 
 use super::Sim;
-use super::request::Live;
+use super::request::{Live, Request};
 use crate::batch::{Batch, GroupKind, NULL_BLOCK};
-use crate::scheduler::{SeqId, Step};
+use crate::images::ImageSpan;
+use crate::scheduler::{ScheduledSeq, SeqId, Step};
 
-/// The result of a step for one sequence: the tokens it accepts, and drafts of those that may follow.
+/// The result of a step for one sequence: the tokens that it accepts, and drafts to follow.
 pub(super) struct Sampled {
     pub(super) id: SeqId,
     pub(super) tokens: Vec<u32>,
@@ -21,14 +22,14 @@ impl Sim {
             let src = copy.src as usize * bs;
             self.shadow[copy.group as usize].copy_within(src..src + bs, copy.dst as usize * bs);
         }
-        // Sequences with the drafts that the step computes. Sequences that ended meanwhile are computed for nothing.
-        let drafted = |seq: &crate::scheduler::ScheduledSeq| {
+        // The sequences include the drafts that the step computes. Sequences that ended meanwhile are computed in vain.
+        let drafted = |seq: &ScheduledSeq| {
             let live = self.live.get(&seq.id)?;
             let num_drafts = (seq.start + seq.num_tokens).saturating_sub(live.tokens.len());
             Some((live.with_drafts(num_drafts), num_drafts))
         };
         let lives: Vec<Option<(Live, usize)>> = step.seqs.iter().map(drafted).collect();
-        // All writes, then all reads: the order in which sequences are computed must not matter.
+        // All writes precede all reads, since the order of the sequences must not matter.
         for (g, tables) in batch.groups.iter().enumerate() {
             for (s, live) in lives.iter().enumerate() {
                 let Some((live, _)) = live else { continue };
@@ -51,9 +52,9 @@ impl Sim {
             }
             let end = seq.start + seq.num_tokens;
             let live = self.live.get_mut(&seq.id).unwrap();
-            assert_eq!(batch.extras.get(s).cloned().unwrap_or_default(), live.request.extras);
+            check_images(batch, s, &live.request);
             if live.request.all_logits && live.logits_seen < live.request.prompt.len() {
-                // A preempted prompt is computed again, but each position's logits come once and without a gap.
+                // A preempted prompt is recomputed, but each position's logits come once and without a gap.
                 assert!(live.logits_seen >= seq.start);
                 assert_eq!(seq.logits.len(), end.saturating_sub(live.logits_seen), "{seq:?}");
                 live.logits_seen = live.logits_seen.max(end);
@@ -68,7 +69,7 @@ impl Sim {
         sampled
     }
 
-    /// Takes the token of each row up to the first that is not as drafted, or that ends the sequence.
+    /// Samples a token for each row, up to the first that differs from its draft or ends the sequence.
     fn sample(&mut self, id: SeqId, mut live: Live, num_drafts: usize) -> Sampled {
         let known = live.tokens.len();
         loop {
@@ -87,17 +88,30 @@ impl Sim {
         Sampled { id, tokens, drafts }
     }
 
-    /// The batch's arrays agree with each other, and nothing is written that is not this sequence's alone.
+    /// Checks that the batch's arrays agree, and that each sequence writes only to its own slots.
     pub(super) fn check_shape(&self, step: &Step) {
         let batch = &step.batch;
         let n = batch.num_tokens();
         assert!(n <= self.config.max_num_batched_tokens);
         assert_eq!(batch.positions.len(), n);
         assert_eq!((batch.cu_seqlens_q.len(), batch.cu_seqlens_q[0]), (step.seqs.len() + 1, 0));
-        assert!(batch.extras.is_empty() || batch.extras.len() == step.seqs.len());
+        assert!(batch.rope_positions.is_empty() || batch.rope_positions.len() == n);
         let rows: Vec<usize> = step.seqs.iter().flat_map(|seq| seq.logits.clone()).collect();
         assert_eq!(rows, (0..batch.logits_indices.len()).collect::<Vec<_>>());
-        assert!(rows.len() <= step.seqs.len() + self.scheduler.config.max_prompt_logits);
+        let drafts: usize = step.seqs.iter().map(ScheduledSeq::num_drafts).sum();
+        assert!(drafts <= self.scheduler.config.max_drafts);
+        let most = step.seqs.len() + self.scheduler.config.max_drafts;
+        let pieces = step.pieces(most);
+        assert!(pieces.iter().cloned().flatten().eq(0..rows.len()) && pieces.iter().all(|piece| piece.len() <= most));
+        for seq in &step.seqs {
+            let parts =
+                pieces.iter().flat_map(|piece| step.parts(piece).map(move |(whole, part)| (piece, whole, part)));
+            let of_seq: Vec<_> = parts.filter(|(_, whole, _)| whole.id == seq.id).collect();
+            let positions = of_seq.iter().flat_map(|(_, _, part)| part.positions().map(|(position, _)| position));
+            assert!(positions.eq(seq.positions().map(|(position, _)| position)), "{seq:?} in {of_seq:?}");
+            let samples = of_seq.iter().map(|(_, _, part)| part.samples.len()).filter(|count| *count > 0);
+            assert!(samples.eq(Some(seq.samples.len()).filter(|count| *count > 0)), "{seq:?} in {of_seq:?}");
+        }
         assert!(batch.logits_indices.is_sorted_by(|a, b| a < b));
         for (s, seq) in step.seqs.iter().enumerate() {
             let tokens = batch.tokens_of(s);
@@ -128,8 +142,8 @@ impl Sim {
         }
     }
 
-    /// The scheduler's sequences are those of the model, token for token, and the shadow holds, in the blocks of each
-    /// that no step in flight writes, the K and V of every position that counts as computed.
+    /// Checks that the scheduler's sequences equal the model's, token for token. For each computed position, the shadow
+    /// must hold its K and V, in blocks that no step in flight writes.
     pub(super) fn check_contents(&self) {
         self.check_drafted();
         assert_eq!(self.scheduler.sequences.len(), self.live.len());
@@ -157,15 +171,16 @@ impl Sim {
     }
 }
 
-/// The first position that the token at `position` attends to.
+/// Returns the first position that the token at `position` attends to.
 pub(super) fn first_read(kind: GroupKind, position: usize) -> usize {
     match kind {
         GroupKind::Full | GroupKind::Bidirectional { .. } => 0,
         GroupKind::Sliding { window } => (position + 1).saturating_sub(window as usize),
+        GroupKind::Chunked { size } => position / size as usize * size as usize,
     }
 }
 
-/// The positions that attention reads for sequence `s`, and the names found there.
+/// Returns the positions that attention reads for sequence `s`, and the names found there.
 pub(super) fn attend(
     batch: &Batch,
     g: usize,
@@ -183,4 +198,29 @@ pub(super) fn attend(
         (position, shadow[block as usize * bs + position % bs])
     })
     .collect()
+}
+
+/// Checks the images and the RoPE positions that a batch has for a sequence.
+fn check_images(batch: &Batch, seq: usize, request: &Request) {
+    let images = request.extras.images.as_deref();
+    let runs = &batch.images.runs;
+    let end = *batch.positions[batch.tokens_of(seq)].last().unwrap() as usize + 1;
+    for token in batch.tokens_of(seq) {
+        let position = batch.positions[token];
+        let run = runs.iter().find(|run| run.tokens().contains(&token));
+        let row = run.map(|run| (run.image.0, u64::from(run.first_row) + (token - run.tokens().start) as u64));
+        assert_eq!(row, request.image_row(position as usize), "input of position {position}");
+        let rope = batch.rope_positions.get(token);
+        match images.filter(|images| images.mrope) {
+            Some(images) => {
+                let position = position as usize;
+                assert_eq!(rope, images.rope_positions(position..position + 1).next().as_ref());
+            }
+            None => assert!(rope.is_none_or(|&rope| rope == [position; 3])),
+        }
+    }
+    if let Some(images) = images.filter(|images| images.bidirectional) {
+        let is_cut = |span: &ImageSpan| span.tokens().start < end && end < span.tokens().end;
+        assert!(!images.spans.iter().any(is_cut), "a step ends at {end}, within an image");
+    }
 }

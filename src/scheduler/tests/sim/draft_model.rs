@@ -1,10 +1,10 @@
-//! The draft model of the simulator: it has a shadow of its own, and reads it whenever it computes.
+//! The draft model of the simulator. It has its own shadow, and reads it whenever it computes.
 
 use std::cmp::Reverse;
 
 use super::device::{attend, first_read};
 use super::{Sim, mix};
-use crate::batch::{Batch, GroupKind, NULL_BLOCK, TO_GUESS};
+use crate::batch::{Batch, GroupKind, NULL_BLOCK, TO_DRAFT};
 use crate::scheduler::{ScheduledSeq, SeqId, Step};
 
 impl Sim {
@@ -12,7 +12,7 @@ impl Sim {
         (0..self.config.groups.len()).filter(|&g| self.config.groups[g].kind == GroupKind::Full).collect()
     }
 
-    /// Computes what is to be computed before the oldest step is launched. It catches up with some sequences, by a few
+    /// Computes the draft model's tokens before the oldest step is launched. It catches up with some sequences by a few
     /// tokens.
     pub(super) fn plan_drafts(&mut self) {
         let Some(mut step) = self.in_flight.pop_front() else { return };
@@ -28,13 +28,13 @@ impl Sim {
     }
 
     fn compute_first(&mut self, step: &Step, first: &Batch, catching_up: &[SeqId], most: usize) {
-        let is_guessed = |seq: &&ScheduledSeq| step.drafts(seq).contains(&TO_GUESS);
-        let mut parts: Vec<&ScheduledSeq> = step.seqs.iter().filter(is_guessed).collect();
+        let is_drafted = |seq: &&ScheduledSeq| step.drafts(seq).contains(&TO_DRAFT);
+        let mut parts: Vec<&ScheduledSeq> = step.seqs.iter().filter(is_drafted).collect();
         parts.sort_by_key(|seq| Reverse(seq.num_drafts()));
         assert_eq!(first.logits_indices.len(), parts.len());
-        let num_guessed = parts.len();
+        let num_drafted = parts.len();
         let of_step = |id: &SeqId| step.seqs.iter().find(|seq| seq.id == *id);
-        let others = catching_up.iter().filter_map(of_step).filter(|seq| !is_guessed(seq) && !seq.drafted.is_empty());
+        let others = catching_up.iter().filter_map(of_step).filter(|seq| !is_drafted(seq) && !seq.drafted.is_empty());
         parts.extend(others);
         assert_eq!(first.num_seqs(), parts.len(), "{first:?}");
         assert!(first.num_tokens() <= self.config.max_num_batched_tokens);
@@ -44,7 +44,7 @@ impl Sim {
             let (rows, live) = (first.tokens_of(part), &self.live[&seq.id]);
             let has_logits = first.logits_indices.contains(&(rows.end as u32 - 1));
             let positions = &first.positions[rows.clone()];
-            assert_eq!(has_logits, part < num_guessed);
+            assert_eq!(has_logits, part < num_drafted);
             if has_logits {
                 assert_eq!(positions.last().map(|last| *last as usize), Some(seq.start));
                 assert!(self.config.draft_lags || rows.len() == 1);
@@ -69,14 +69,15 @@ impl Sim {
             for &g in &groups {
                 let read = attend(first, g, part, GroupKind::Full, &self.draft_shadow[g], self.config.block_size);
                 for (position, name) in read {
-                    assert_eq!(name, self.live[&seq.id].names[position], "{:?} is guessed of foreign K/V", seq.id);
+                    assert_eq!(name, self.live[&seq.id].names[position], "{:?} is drafted of foreign K/V", seq.id);
                 }
             }
         }
     }
 
-    /// The guesses of the oldest step, all but the last of each sequence, were computed to make the next one.
-    pub(super) fn write_guesses(&mut self) {
+    /// Writes the draft tokens of the oldest step, except each sequence's last, which were computed to make the next
+    /// ones.
+    pub(super) fn write_drafts(&mut self) {
         let groups = if self.config.draft_lags { self.full_groups() } else { Vec::new() };
         let Some(step) = self.in_flight.front() else { return };
         for (s, seq) in step.seqs.iter().enumerate().filter(|(_, seq)| seq.drafted.end > seq.start) {
@@ -90,7 +91,7 @@ impl Sim {
         }
     }
 
-    /// Counts what the draft model has, and has not, of what those sequences of a step found that had no blocks before.
+    /// Counts the hit tokens that the draft model has and lacks, for sequences of a step that had no blocks before.
     pub(super) fn count_drafted_hits(&mut self, step: &Step, waiting: &[SeqId]) {
         for seq in step.seqs.iter().filter(|seq| self.config.draft_lags && waiting.contains(&seq.id)) {
             let drafted = self.scheduler.sequences[self.scheduler.slots[&seq.id]].num_draft_computed;
@@ -99,7 +100,7 @@ impl Sim {
         }
     }
 
-    /// The draft model has what counts as computed by it, of each sequence that no step in flight holds.
+    /// Checks that the draft model has its computed tokens of each sequence that is not in a step in flight.
     pub(super) fn check_drafted(&self) {
         let bs = self.config.block_size;
         for (id, live) in &self.live {

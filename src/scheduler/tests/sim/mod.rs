@@ -1,16 +1,15 @@
-//! The real scheduler and KV cache with a device that is only a shadow of its memory.
+//! The real scheduler and KV cache with a simulated device that only shadows its memory.
 //!
-//! The shadow holds, for each slot of each group, the name of the token prefix whose K and V would be there. A step
-//! writes through `slot_mapping` and reads through the block tables, everything that attention would read, and what is
-//! read must be the name of the sequence's own prefix. So sharing, copy-on-write, preemption, windows and deferred
-//! frees are proven by what a sequence reads, not by looking at the bookkeeping.
+//! For each slot of each group, the shadow holds the name of the token prefix whose keys and values would be there. A
+//! step writes through `slot_mapping` and reads everything that attention would read through the block tables. Each
+//! name that is read must be that of the sequence's own prefix. So sharing, copy-on-write, preemption, windows and
+//! deferred frees are proven by what a sequence reads, and not by inspecting the bookkeeping.
 //!
-//! Tokens are drafted for some requests, when tokens are committed or when their step is launched. What a step then
-//! writes are the names of prefixes with those drafts, so that a position whose draft was rejected holds a foreign name
-//! until it is written again.
+//! Some requests have drafts, either from a commit or when their step is launched. A step then writes names of prefixes
+//! that include those drafts. So a position with a rejected draft holds a foreign name until it is written again.
 //!
-//! Recurrent states are shadowed as well: a slot holds the name of the prefix whose state it has, and a step begins
-//! with the slots that it reads. A step that stops half-way leaves rubbish in all that it would have written.
+//! Recurrent states are shadowed as well: a slot holds the name of the prefix of its state, and a step begins with the
+//! slots that it reads. An interrupted step leaves garbage in everything that it would have written.
 
 mod device;
 mod draft_model;
@@ -23,7 +22,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::harness::num_queued;
-use crate::batch::{GroupKind, TO_GUESS};
+use crate::batch::{GroupKind, TO_DRAFT};
 use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::sequence::Sequence;
@@ -31,7 +30,7 @@ use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId,
 
 use device::Sampled;
 use request::Live;
-pub(crate) use request::{Drafter, Request, mix};
+pub(crate) use request::{Drafter, Request, extras, mix};
 
 #[derive(Debug, Clone)]
 pub(crate) struct SimConfig {
@@ -39,16 +38,16 @@ pub(crate) struct SimConfig {
     pub(crate) groups: Vec<GroupConfig>,
     pub(crate) states: Option<StateConfig>,
     pub(crate) prefix_caching: bool,
-    /// Whether requests keep their clients, or are all of one.
+    /// True if requests keep their clients; otherwise all belong to one.
     pub(crate) many_clients: bool,
     pub(crate) max_num_seqs: usize,
     pub(crate) max_num_batched_tokens: usize,
     pub(crate) max_model_len: usize,
     /// `max_num_partial_prefills`, `max_long_partial_prefills`, `long_prefill_token_threshold`.
     pub(crate) partial_prefills: (usize, usize, usize),
-    /// Steps that are scheduled before the oldest is committed; all but the oldest with tokens that are not known yet.
+    /// Steps that are scheduled before the oldest is committed. All but the oldest have tokens that are not known yet.
     pub(crate) depth: usize,
-    /// Whether what guesses at launch has keys and values of its own, which no step computes.
+    /// True if the drafting model has its own keys and values, which no step computes.
     pub(crate) draft_lags: bool,
 }
 
@@ -77,11 +76,11 @@ pub(crate) struct Sim {
     live: BTreeMap<SeqId, Live>,
     /// `[group][slot]`
     shadow: Vec<Vec<u64>>,
-    /// The shadow of what a draft model has, in full-attention groups.
+    /// The shadow of a draft model's memory, in full-attention groups.
     draft_shadow: Vec<Vec<u64>>,
     /// `[slot]` of states
     slots: Vec<u64>,
-    /// The oldest has been launched, the others wait for it.
+    /// The oldest has been launched; the others wait for it.
     in_flight: VecDeque<Step>,
     pub(crate) finished: HashMap<SeqId, Vec<u32>>,
     next_id: u64,
@@ -89,12 +88,12 @@ pub(crate) struct Sim {
     pub(crate) num_steps: u64,
     /// `num_accepted[n]` counts the commits that gave a sequence `n` tokens.
     pub(crate) num_accepted: [u64; 9],
-    /// Drafts that were wrong, or beyond an end.
+    /// Drafts that were wrong, or after an end.
     pub(crate) num_rejected: u64,
-    /// Drafts that were made when their step was launched.
+    /// Drafts that were computed when their step was launched.
     pub(crate) num_at_launch: u64,
-    /// Tokens that a draft model had computed of what was hit, and not; those that it was behind when it guessed, and
-    /// that it computed without guesses.
+    /// Hit tokens that a draft model had computed, and had not. Then the tokens that it lacked when it drafted, and
+    /// those that it computed without draft tokens.
     pub(crate) num_drafted_hits: [u64; 2],
     pub(crate) num_behind: u64,
     pub(crate) num_caught_up: u64,
@@ -117,7 +116,7 @@ impl Sim {
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,
             context_length: config.max_model_len,
-            max_prompt_logits: 1 + config.max_num_batched_tokens / 3,
+            max_drafts: 1 + config.max_num_batched_tokens / 3,
             max_queue_size: 1000,
             max_num_partial_prefills,
             max_long_partial_prefills,
@@ -156,7 +155,7 @@ impl Sim {
         SeqId(self.next_id)
     }
 
-    /// `None` when the scheduler refuses it.
+    /// Adds a request; `None` if the scheduler rejects it.
     pub(crate) fn add(&mut self, request: &Request) -> Option<SeqId> {
         let id = self.new_id();
         let new = NewSequence {
@@ -173,12 +172,13 @@ impl Sim {
         let limits = &self.scheduler.config;
         limits.check_length(new.prompt.len(), new.max_tokens, &self.kv_cache.read()).ok()?;
         limits.check_queue(num_queued(&self.scheduler)).ok()?;
+        new.extras.images.as_ref().map_or(Ok(()), |images| limits.check_images(images)).ok()?;
         self.scheduler.add(new, self.now).unwrap();
         self.live.insert(id, Live::new(request.clone()));
         Some(id)
     }
 
-    /// Ends the `k`-th live sequence, if there is any.
+    /// Ends the `k`-th live sequence, if any.
     pub(crate) fn cancel(&mut self, k: usize) {
         if let Some(id) = self.live.keys().nth(k % self.live.len().max(1)).copied() {
             self.live.remove(&id);
@@ -187,7 +187,7 @@ impl Sim {
         }
     }
 
-    /// Schedules a step; commits the oldest when as many as `depth` are in flight or nothing more can be scheduled.
+    /// Schedules a step. Commits the oldest once `depth` steps are in flight or nothing more can be scheduled.
     pub(crate) fn step(&mut self) {
         self.now += 1000;
         let (first, preemptions) = (self.first_prompt(), self.scheduler.num_preemptions);
@@ -197,7 +197,7 @@ impl Sim {
         self.count_drafted_hits(&step, &waiting);
         if self.in_flight.is_empty() {
             let preempted = (self.scheduler.num_preemptions - preemptions) as usize;
-            // Tokens of a preempted sequence are given back to its client, and with several that changes the order.
+            // A preempted sequence's tokens are refunded to its client, which changes the order if there are several.
             let first = first.filter(|_| preempted == 0 || !self.config.many_clients);
             self.check_shares(&step, first, preempted);
         }
@@ -219,24 +219,24 @@ impl Sim {
         }
     }
 
-    /// The first in the order of the prompts under way, and the tokens that it has to compute.
+    /// Returns the first running prompt in the order, and its number of tokens to compute.
     fn first_prompt(&self) -> Option<(SeqId, usize)> {
         let running = self.scheduler.running.iter().map(|&(_, slot)| &self.scheduler.sequences[slot]);
         let decodes = |flow| running.clone().filter(|seq| seq.flow == flow && seq.num_pending() == 1).count() as u64;
-        let prompts = running.clone().filter(|seq| !seq.wants_prompt_logits() && seq.num_pending() > 1);
+        let prompts = running.clone().filter(|seq| seq.num_pending() > 1);
         let served = |seq: &Sequence| self.scheduler.flows.get(seq.flow).served + decodes(seq.flow);
         let prompt = prompts.min_by_key(|seq| (seq.key.priority, served(seq), seq.key));
         prompt.map(|seq| (seq.id, seq.num_pending()))
     }
 
-    /// Asserts that nothing starves: the first prompt gets half of what decodes and prompts before it leave of the
-    /// step, or all that it needs (the one token of a decode that is preempted for its blocks is freed only after that
-    /// was shared out). Asserts the limits of partial prefills, too.
+    /// Asserts that nothing starves. The first prompt gets half of what earlier decodes and prompts leave of the step,
+    /// or all that it needs. (The token of a decode that is preempted for its blocks is freed only after that.) Asserts
+    /// the limits of partial prefills, too.
     fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>, preempted: usize) {
         let (max_partial, max_long, threshold) = self.config.partial_prefills;
         let (mut partial, mut long) = (0, 0);
         let mut left = self.config.max_num_batched_tokens;
-        // Prompts of one token cannot be told from decodes, so this is the least that prompts may still get.
+        // Prompts of one token look like decodes, so this is the least that prompts may still get.
         let is_quiet = self.now >= self.scheduler.newcomers_until;
         let most = self.scheduler.config.max_prefill_beside_newcomers;
         let mut left_beside_newcomers = if is_quiet { usize::MAX } else { most };
@@ -245,17 +245,19 @@ impl Sim {
             if first.is_some_and(|(id, _)| id == scheduled.id) {
                 let pending = first.map_or(0, |(_, pending)| pending);
                 let of_prompts = left.min(left_beside_newcomers).saturating_sub(preempted);
+                // A step may end before an image.
+                let least = seq.uncut(scheduled.start, pending.min(of_prompts.div_ceil(2)));
                 assert!(
-                    scheduled.num_tokens >= pending.min(of_prompts.div_ceil(2)),
+                    scheduled.num_tokens >= least,
                     "{scheduled:?} of {pending}, {left} left, {preempted} preempted"
                 );
             }
-            // Drafts are given what nobody else took.
+            // Drafts only get what is left.
             let taken = scheduled.num_tokens - scheduled.num_drafts();
             left -= taken;
             left_beside_newcomers = left_beside_newcomers.saturating_sub(taken);
             let pending = seq.tokens.len().saturating_sub(seq.num_scheduled);
-            if pending > 0 && !seq.wants_prompt_logits() {
+            if pending > 0 {
                 partial += 1;
                 long += usize::from(pending + scheduled.num_tokens > threshold);
             }
@@ -276,7 +278,7 @@ impl Sim {
         self.launch_next();
     }
 
-    /// All that the step computed counts, but for the rejected drafts, which hold no block any more.
+    /// Checks that everything that the step computed counts, except rejected drafts, which no longer hold blocks.
     fn check_computed(&self, step: &Step, sampled: &[Sampled]) {
         for scheduled in &step.seqs {
             let Some(live) = self.live.get(&scheduled.id) else { continue };
@@ -293,7 +295,7 @@ impl Sim {
         }
     }
 
-    /// The oldest step is launched: those drafts that are made for it alone are put in.
+    /// Launches the oldest step, with the drafts that are computed only for it.
     fn launch(&mut self) {
         self.plan_drafts();
         let Some(step) = self.in_flight.front_mut() else { return };
@@ -301,14 +303,14 @@ impl Sim {
             let (end, count) = (step.batch.tokens_of(s).end, scheduled.num_drafts());
             let known = self.live.get(&scheduled.id).map_or(&[][..], |live| &live.drafts);
             for (place, token) in step.batch.token_ids[end - count..end].iter_mut().enumerate() {
-                if *token == TO_GUESS {
+                if *token == TO_DRAFT {
                     *token = known.get(place).copied().unwrap_or(0);
                     self.num_at_launch += 1;
                 }
             }
         }
         self.scheduler.note_drafts(step);
-        self.write_guesses();
+        self.write_drafts();
     }
 
     fn launch_next(&mut self) {
@@ -322,7 +324,7 @@ impl Sim {
         }
     }
 
-    /// The newest step is taken back, unless it runs.
+    /// Withdraws the newest step, unless it runs.
     pub(crate) fn withdraw_newest(&mut self) {
         if self.in_flight.len() > 1
             && let Some(step) = self.in_flight.pop_back()
@@ -331,7 +333,7 @@ impl Sim {
         }
     }
 
-    /// The step that runs stops half-way, and those that wait for it are taken back as well.
+    /// Interrupts the running step, and withdraws those that wait for it.
     pub(crate) fn interrupt(&mut self) {
         while let Some(step) = self.in_flight.pop_back() {
             if self.in_flight.is_empty() {
@@ -341,7 +343,7 @@ impl Sim {
         }
     }
 
-    /// The newest step fails: its sequences end.
+    /// Fails the newest step, so its sequences end.
     pub(crate) fn fail_newest(&mut self) {
         let Some(step) = self.in_flight.pop_back() else { return };
         self.scheduler.discard(&step, self.now).unwrap();
@@ -351,7 +353,7 @@ impl Sim {
         }
     }
 
-    /// Gives a sequence its tokens; its first one makes the forks, whose first tokens come from the same logits.
+    /// Gives a sequence its tokens. Its first token creates the forks, whose first tokens come from the same logits.
     fn deliver(&mut self, Sampled { id, tokens, drafts }: Sampled) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let parent = live.clone();
@@ -385,7 +387,7 @@ impl Sim {
         self.check_contents();
     }
 
-    /// Runs until nothing is left, and checks that really nothing is.
+    /// Runs until nothing is left, and checks that.
     pub(crate) fn drain(&mut self) {
         let mut steps_left = 100_000;
         while self.scheduler.has_work() || !self.in_flight.is_empty() {

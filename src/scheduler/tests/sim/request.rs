@@ -1,6 +1,9 @@
-//! Requests of the simulator's users, and the tokens that they must get: the definition, without any cache or batch.
+//! Requests of the simulator, and the tokens that they must get, defined without any cache or batch.
 
-use crate::batch::{SeqExtras, TO_GUESS};
+use std::sync::Arc;
+
+use crate::batch::{SeqExtras, TO_DRAFT};
+use crate::images::{ImageId, ImageSpan, SeqImages};
 
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(b).wrapping_add(0xD1B5_4A32_D192_ED03);
@@ -9,16 +12,35 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Drafts tokens for a request: up to `most` with each commit, of which one in `wrong` is wrong.
+/// Returns extras with an adapter and an image of `sides` at position `first`, which must fit into the prompt.
+pub(crate) fn extras(
+    adapter: Option<u32>,
+    image: Option<(u8, u32, [u32; 2])>,
+    (mrope, bidirectional): (bool, bool),
+    prompt_len: usize,
+) -> SeqExtras {
+    let span = image.map(|(digest, first, grid)| ImageSpan {
+        first,
+        image: ImageId(digest.into()),
+        // Images of the same content have the same sides.
+        digest: std::array::from_fn(|i| if i == 0 { digest } else { grid[i % 2] as u8 }),
+        grid,
+    });
+    let span = span.filter(|span| span.tokens().end <= prompt_len);
+    let images = span.map(|span| Arc::new(SeqImages { spans: vec![span], mrope, bidirectional }));
+    SeqExtras { adapter, images }
+}
+
+/// Drafts up to `most` tokens with each commit, of which one in `wrong` is wrong.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drafter {
     pub(crate) most: usize,
     pub(crate) wrong: u64,
-    /// Drafts become known when their step is launched, and not before.
+    /// True if drafts become known only when their step is launched.
     pub(crate) at_launch: bool,
 }
 
-/// A request as the simulator's user sees it.
+/// A request as its user sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) prompt: Vec<u32>,
@@ -51,7 +73,13 @@ impl Request {
         }
     }
 
-    /// The tokens that sequence `index` of the request generates when it is alone.
+    /// Returns the image and the row that are the input at a position.
+    pub(crate) fn image_row(&self, position: usize) -> Option<(u64, u64)> {
+        let span = self.extras.images.as_ref()?.spans.iter().find(|span| span.tokens().contains(&position))?;
+        Some((u64::from(span.digest[0]), (position - span.first as usize) as u64))
+    }
+
+    /// Returns the tokens that sequence `index` of the request generates alone.
     pub(crate) fn alone(&self, index: usize, max_model_len: usize) -> Vec<u32> {
         let mut live = Live::new(self.clone());
         live.index = index;
@@ -68,11 +96,11 @@ pub(super) struct Live {
     pub(super) request: Request,
     pub(super) index: usize,
     pub(super) tokens: Vec<u32>,
-    /// Name of the prefix that ends with each token: what its K and V depend on.
+    /// The name of the prefix that ends with each token, on which its keys and values depend.
     pub(super) names: Vec<u64>,
-    /// Drafts that came with the last commit, to follow `tokens`.
+    /// The drafts of the last commit, to follow `tokens`.
     pub(super) drafts: Vec<u32>,
-    /// Prompt positions whose logits came.
+    /// Prompt positions whose logits were returned.
     pub(super) logits_seen: usize,
 }
 
@@ -86,49 +114,50 @@ impl Live {
 
     pub(super) fn push(&mut self, token: u32) {
         let (salt, adapter) = (self.request.salt, self.request.extras.adapter);
+        let row = self.request.image_row(self.tokens.len()).map_or(0, |(digest, row)| 1 + mix(digest, row));
         let root = || mix(salt.map_or(1, |salt| mix(2, u64::from(salt))), adapter.map_or(0, |a| 1 + u64::from(a)));
         let before = self.names.last().copied().unwrap_or_else(root);
         self.tokens.push(token);
-        self.names.push(mix(before, u64::from(token)));
+        self.names.push(mix(mix(before, u64::from(token)), row));
     }
 
-    /// The device's model: the next token depends on the whole prefix and on the sampler's seed. Few tokens, so that
-    /// sequences fall together and share.
+    /// Returns the device model's next token, which depends on the whole prefix and the sampler's seed. There are few
+    /// tokens, so that sequences coincide and share.
     pub(super) fn next_token(&self) -> u32 {
         let seed = mix(self.request.seed, self.index as u64);
         (mix(*self.names.last().unwrap(), seed) % 31) as u32
     }
 
-    /// It has generated what it may, or its end token.
+    /// True if it has generated all its tokens or its end token.
     pub(super) fn is_end(&self, max_model_len: usize) -> bool {
         let (len, prompt_len) = (self.tokens.len(), self.request.prompt.len());
         len > prompt_len
             && (self.tokens.last() == Some(&0) || len >= (prompt_len + self.request.max_tokens).min(max_model_len))
     }
 
-    /// A copy of the sequence in which its first `count` drafts are accepted.
+    /// Returns a copy in which the first `count` drafts are accepted.
     pub(super) fn with_drafts(&self, count: usize) -> Self {
         let mut drafted = self.clone();
         self.drafts[..count].iter().for_each(|token| drafted.push(*token));
         drafted
     }
 
-    /// The drafts that a commit may tell of.
+    /// Returns the drafts that a commit may contain.
     pub(super) fn known_drafts(&self, drafts: &[u32]) -> Vec<u32> {
         let at_launch = self.request.drafter.is_some_and(|drafter| drafter.at_launch);
-        drafts.iter().map(|&token| if at_launch { TO_GUESS } else { token }).collect()
+        drafts.iter().map(|&token| if at_launch { TO_DRAFT } else { token }).collect()
     }
 
-    /// Tokens that may follow: what does follow, with some mistakes.
+    /// Drafts the tokens that will follow, with some errors.
     pub(super) fn draft(&self) -> Vec<u32> {
         let Some(Drafter { most, wrong, .. }) = self.request.drafter else { return vec![] };
-        let mut guess = self.clone();
+        let mut draft = self.clone();
         let chance = |live: &Self, salt: u64| mix(*live.names.last().unwrap(), salt);
         let count = chance(self, 0xD4AF) % (2 * most as u64 + 1);
         for _ in 0..count.min(most as u64) {
-            let mistake = u32::from(chance(&guess, 0xBAD).is_multiple_of(wrong));
-            guess.push((guess.next_token() + mistake) % 31);
+            let mistake = u32::from(chance(&draft, 0xBAD).is_multiple_of(wrong));
+            draft.push((draft.next_token() + mistake) % 31);
         }
-        guess.tokens.split_off(self.tokens.len())
+        draft.tokens.split_off(self.tokens.len())
     }
 }

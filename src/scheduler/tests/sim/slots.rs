@@ -1,4 +1,4 @@
-//! The device's memory of recurrent states, and what is checked of those of a batch.
+//! The simulated memory of recurrent states, and the checks of those of a batch.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use crate::scheduler::Step;
 const RUBBISH: u64 = u64::MAX;
 
 impl Sim {
-    /// Begins each sequence with the state that it is to begin with, and keeps those that are to be kept. All reads
-    /// come before all writes: no sequence's write is another's read, so the order must not matter.
+    /// Reads each sequence's first state, and saves those that should be saved. All reads precede all writes: no
+    /// sequence writes what another reads, so the order must not matter.
     pub(super) fn run_states(&mut self, step: &Step, lives: &[Option<(Live, usize)>]) {
         if self.config.states.is_none() {
             return;
@@ -37,7 +37,7 @@ impl Sim {
         }
     }
 
-    /// The step stops half-way: whatever it writes may hold anything.
+    /// Interrupts the step: everything that it writes may hold anything.
     pub(super) fn spoil(&mut self, step: &Step) {
         let block_size = self.config.block_size;
         for copy in &step.batch.block_copies {
@@ -50,8 +50,8 @@ impl Sim {
         step.batch.states.writes.iter().for_each(|write| self.slots[write.slot as usize] = RUBBISH);
     }
 
-    /// The arrays of states agree with the batch's. Each sequence's last state is kept, and those before its drafts;
-    /// each slot is written once and read by no other sequence than the one that writes it.
+    /// Checks that the state arrays agree with the batch. Each sequence's last state is saved, and those before its
+    /// drafts. Each slot is written once, and only read by the sequence that writes it.
     pub(super) fn check_states(&self, step: &Step) {
         let (batch, states) = (&step.batch, &step.batch.states);
         if self.config.states.is_none() {
@@ -80,7 +80,7 @@ impl Sim {
         let num_drafts: usize = step.seqs.iter().map(|seq| seq.num_drafts()).sum();
         let bound = 2 * step.seqs.len() + batch.num_tokens() / self.config.block_size + num_drafts;
         assert!(states.writes.len() <= bound, "{} writes, {bound} are planned for", states.writes.len());
-        // Other steps in flight read nothing that it writes, but for the same sequence.
+        // Other steps in flight do not read what it writes, except for the same sequence.
         for other in self.in_flight.iter().filter(|other| other.id != step.id) {
             for (seq, read) in other.seqs.iter().zip(&other.batch.states.reads) {
                 let is_own = writers.get(read).is_none_or(|writer| step.seqs[*writer].id == seq.id);

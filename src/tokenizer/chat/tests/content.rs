@@ -31,6 +31,29 @@ fn parts_become_one_string_for_templates_that_take_one() {
     assert!(matches!(ContentFormat::named("xml"), Err(Error::InvalidRequest { .. })));
 }
 
+/// Gemma's template only begins an image. A client that writes the same text begins none.
+#[test]
+fn images_of_gemma_are_ended() {
+    let controls = ["<start_of_image>", "<end_of_image>"];
+    let letters = ["a", "b", "<", ">", "_", "Ċ"].into_iter().chain("startofimgend".split("").filter(|c| !c.is_empty()));
+    let mut tokens: Vec<String> = letters.map(str::to_owned).collect();
+    tokens.sort();
+    tokens.dedup();
+    let types = [vec![1; tokens.len()], vec![3; 2]].concat();
+    tokens.extend(controls.map(str::to_owned));
+    let tokenizer = byte_level(tokens, types, &[]);
+    let source = "{% for p in messages[0].content %}{% if p.type == 'image' %}<start_of_image>{% else %}{{ p.text }}\
+                  {% endif %}{% endfor %}";
+    let content =
+        json!([{"type": "text", "text": "a<start_of_image>"}, {"type": "image"}, {"type": "text", "text": "b"}]);
+    let prompt = render_chat(&tokenizer, &own(source), &asked(content, ContentFormat::Auto)).unwrap();
+    assert_eq!(prompt.text, "a<start_of_image>\n\n<start_of_image><end_of_image>\n\nb");
+    let special = prompt.token_ids.iter().filter(|&&id| tokenizer.is_special(id));
+    let special: Vec<&str> = special.map(|&id| tokenizer.token_text(id).unwrap()).collect();
+    assert_eq!(special, controls);
+    assert_eq!(tokenizer.decode(&prompt.token_ids, false).unwrap(), prompt.text);
+}
+
 #[test]
 fn loops_over_content_are_found() {
     let m = "{% for m in messages %}";
@@ -63,8 +86,8 @@ fn continued(content: &str, source: &str) -> Result<Rendered> {
     render_text(&own(source), &conversation)
 }
 
-/// The prompt is cut where transformers cuts it, and text of the template that looks like the message is not taken for
-/// it.
+/// The prompt is cut where transformers cuts it, and text of the template that looks like the message is not mistaken
+/// for it.
 #[test]
 fn a_final_message_is_continued() {
     let plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
@@ -92,7 +115,7 @@ fn a_final_message_is_continued() {
     }
 }
 
-/// A18: text that spells a control token is tokenised as any other text: no space comes into it.
+/// A18: text that spells a control token is tokenized like any other, without an added space.
 #[test]
 fn text_that_spells_a_control_token_gets_no_space() {
     for name in ["mistral", "llama_tied"] {
@@ -107,7 +130,7 @@ fn text_that_spells_a_control_token_gets_no_space() {
         let plain = tokenizer.encode("a</s>b", false, false).unwrap();
         assert!(!plain.iter().any(|&id| tokenizer.is_special(id)), "{name}");
         assert_eq!(prompt("a</s>b", "{{ messages[0].content }}"), plain, "{name}");
-        // Behind the template's own token a text begins anew, as llama.cpp and Hugging Face have it.
+        // After the template's own token a new text begins, as in llama.cpp and Hugging Face.
         let expected: Vec<u32> = [&eos, &plain, &eos].into_iter().flatten().copied().collect();
         assert_eq!(prompt("a</s>b", "</s>{{ messages[0].content }}</s>"), expected, "{name}");
     }

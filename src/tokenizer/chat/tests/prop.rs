@@ -5,8 +5,8 @@ use proptest::prelude::{prop, *};
 use super::injection::harmless_twin;
 use super::*;
 
-/// Pieces of the control tokens' spellings, whole and broken. Without those that a template compares content with: they
-/// rightly change what it writes.
+/// Pieces of control tokens, whole and broken. Tokens with which templates compare content are excluded, since they
+/// rightly change the output.
 fn hostile() -> impl Strategy<Value = String> {
     let tokens: Vec<&str> = CONTROL.into_iter().filter(|t| !t.contains("think") && !t.contains("response")).collect();
     let token = prop::sample::select(tokens);
@@ -28,7 +28,7 @@ fn content() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// A turn of a user with its answer, and maybe a call of a tool between them.
+/// Returns a turn of a user with its answer, and maybe a tool call between them.
 fn turns() -> impl Strategy<Value = Vec<Value>> {
     let role = prop_oneof![5 => Just("user".to_owned()), 1 => hostile()];
     let call = prop::option::of((hostile(), hostile(), hostile(), hostile(), any::<bool>()));
@@ -86,8 +86,8 @@ fn conversation() -> impl Strategy<Value = Conversation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// A1: with every real template, a conversation, tools, documents and variables that spell control tokens, whole or
-    /// spread over neighbours, have the control tokens of the same conversation in harmless letters.
+    /// A1: conversations, tools, documents and variables may spell control tokens, whole or spread over neighbours.
+    /// With every real template, they give the control tokens of the same conversation in harmless letters.
     #[test]
     fn clients_cannot_write_control_tokens(conversation in conversation()) {
         let tokenizer = tokenizer();

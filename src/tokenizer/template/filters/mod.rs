@@ -12,6 +12,8 @@ use super::run::Run;
 use super::value::Value;
 use super::{access, filter_names, functions, json};
 
+const SIZE_UNITS: &[u8] = b"KMGTPEZY";
+
 pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res<Value> {
     run.nested(|run| match name {
         "map" => map(run, value, args),
@@ -35,7 +37,9 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res
             }
         }
         "abs" | "int" | "float" | "round" => number(name, value, args),
-        "safe" | "string" => args.none(name).and_then(|()| value.to_text()).map(Value::Str),
+        "safe" => args.none(name).and_then(|()| value.to_text()?.into_markup()).map(Value::Str),
+        "string" => args.none(name).and_then(|()| value.to_text()).map(Value::Str),
+        "filesizeformat" => file_size(value, args),
         name if filter_names::STRINGS.contains(&name) => strings::apply(name, value, args),
         name if filter_names::SEQUENCES.contains(&name) => sequences::apply(name, value, args),
         _ => Err(Fault::new(format!("no filter named '{name}'"))),
@@ -53,6 +57,10 @@ fn default(value: &Value, args: Args) -> Res<Value> {
 }
 
 fn map(run: &mut Run, value: &Value, mut args: Args) -> Res<Value> {
+    // Jinja treats every false value as empty, and then ignores the arguments.
+    if !value.is_true() {
+        return Value::list(Vec::new());
+    }
     let items = value.iterate()?;
     let mut mapped = Vec::new();
     if args.positional.is_empty() {
@@ -70,9 +78,12 @@ fn map(run: &mut Run, value: &Value, mut args: Args) -> Res<Value> {
     Value::list(mapped)
 }
 
-/// Keeps the items whose test gives `wanted`. With `by_attribute`, the first argument names the attribute of the item
-/// that is tested in its place.
+/// Keeps the items whose test returns `wanted`. With `by_attribute`, the first argument names an attribute of the item
+/// that is tested instead.
 fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Res<Value> {
+    if !value.is_true() {
+        return Value::list(Vec::new());
+    }
     let path = match by_attribute {
         true if args.positional.is_empty() => return Err(Fault::new("missing parameter for the attribute's name")),
         true => Some(Path::new(&args.positional.remove(0))?),
@@ -98,6 +109,9 @@ fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Re
 }
 
 fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
+    if matches!(value, Value::Undefined(_)) {
+        return Err(super::args::wrong(name, value, "a number"));
+    }
     match name {
         "abs" => {
             args.none(name)?;
@@ -147,6 +161,28 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
     }
 }
 
+/// Formats a number of bytes, in steps of 1000 or of 1024.
+fn file_size(value: &Value, args: Args) -> Res<Value> {
+    let [binary] = args.bind("filesizeformat", ["binary"])?;
+    let binary = bool_or(binary.as_ref(), false);
+    let bytes = to_float(value).ok_or_else(|| super::args::wrong("filesizeformat", value, "a number"))?;
+    let step = if binary { 1024.0 } else { 1000.0 };
+    if bytes == 1.0 {
+        return Value::made("1 Byte");
+    }
+    if bytes < step {
+        return Value::made(&format!("{} Bytes", bytes as i128));
+    }
+    let (mut amount, mut unit) = (bytes / step, 0);
+    while amount >= step && unit + 1 < SIZE_UNITS.len() {
+        amount /= step;
+        unit += 1;
+    }
+    let (unit, infix) = (char::from(SIZE_UNITS[unit]), if binary { "i" } else { "" });
+    let unit = if binary || unit != 'K' { unit } else { 'k' };
+    Value::made(&format!("{amount:.1} {unit}{infix}B"))
+}
+
 fn to_int(value: &Value, base: u32) -> Option<i128> {
     match value {
         Value::Str(text) => {
@@ -175,7 +211,7 @@ fn to_float(value: &Value) -> Option<f64> {
     }
 }
 
-/// An attribute as filters name it: names or places with dots between them, each looked up as an item.
+/// An attribute as filters name it: names or indices separated by dots, each looked up as an item.
 struct Path(Vec<Value>);
 
 impl Path {

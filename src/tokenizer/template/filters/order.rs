@@ -1,25 +1,25 @@
-//! Sorting, for the filters that do it.
+//! Sorting, for the filters that need it.
 
+use super::super::casing;
 use super::super::fault::Res;
 use super::super::meter::Charge;
-use super::super::methods;
 use super::super::operators;
 use super::super::value::{List, Value};
 use super::Path;
 
-/// Python's key for sorting without regard to case, of an item or of an attribute of it.
+/// Returns Python's sort key, optionally ignoring case, of an item or of an attribute of it.
 pub(super) fn sort_key(item: &Value, path: Option<&Path>, case_sensitive: bool) -> Res<Value> {
     let key = path.map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
     match &key {
-        Value::Str(text) if !case_sensitive => methods::lower(text),
+        Value::Str(text) if !case_sensitive => casing::lower(text),
         _ => Ok(key),
     }
 }
 
-/// The items in the order of their keys; equal ones stay as they were.
+/// Returns the items sorted by their keys. The sort is stable.
 ///
-/// By a merge sort of our own, because a comparison may fail, and because NaN is neither less nor more than any number,
-/// which the standard library's sort may answer with a panic.
+/// It is a merge sort of our own, because a comparison may fail. NaN is neither less nor more than any number, for
+/// which the standard library's sort may panic.
 pub(super) fn sorted(items: &List, reverse: bool, key: impl Fn(&Value) -> Res<Value>) -> Res<Vec<(Value, Value)>> {
     let items = items.items();
     let _charge = Charge::new(items.len() * (size_of::<(Value, Value)>() + 2 * size_of::<usize>()))?;
@@ -31,7 +31,7 @@ pub(super) fn sorted(items: &List, reverse: bool, key: impl Fn(&Value) -> Res<Va
     Ok(merge_sorted(keyed.len(), less)?.into_iter().map(|at| keyed[at].clone()).collect())
 }
 
-/// The places `0..count` in order; it ends for any `less`, whether that is an order or not.
+/// Returns the indices `0..count` in order. It terminates for any `less`, even if that is not an order.
 fn merge_sorted(count: usize, less: impl Fn(usize, usize) -> Res<bool>) -> Res<Vec<usize>> {
     let mut places: Vec<usize> = (0..count).collect();
     let mut width = 1;

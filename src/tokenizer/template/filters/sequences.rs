@@ -19,7 +19,8 @@ pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
             match value {
                 Value::Dict(_) => access::item(&Value::List(value.iterate()?), &Value::Int(at)),
                 Value::Undefined(_) => Ok(value.clone()),
-                other => access::item(other, &Value::Int(at)),
+                Value::Str(_) | Value::List(_) | Value::Tuple(_) => access::item(value, &Value::Int(at)),
+                other => Err(wrong(name, other, "a sequence")),
             }
         }
         "reverse" => {
@@ -148,7 +149,7 @@ fn dictsort(value: &Value, args: Args) -> Res<Value> {
     Value::list(pairs.into_iter().map(|(_, pair)| pair).collect())
 }
 
-/// Pairs of a value and the items that have it, `pair.grouper` and `pair.list`.
+/// Returns pairs of a value and the items that have it, `pair.grouper` and `pair.list`.
 fn groupby(value: &Value, args: Args) -> Res<Value> {
     let [attribute, default, case_sensitive] = args.bind("groupby", ["attribute", "default", "case_sensitive"])?;
     let path = Path::new(&required(attribute, "groupby")?)?;
@@ -195,7 +196,7 @@ fn slices(items: &List, count: usize, fill: Option<&Value>) -> Res<Value> {
     Value::list(slices)
 }
 
-/// `items`, with `fill` up to `width`.
+/// Returns `items`, padded with `fill` up to `width`.
 fn filled(items: &[Value], width: usize, fill: Option<&Value>) -> Res<Vec<Value>> {
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let missing = if fill.is_some() { width - items.len() } else { 0 };

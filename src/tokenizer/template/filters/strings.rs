@@ -1,23 +1,26 @@
-//! Filters of strings; a value of another type is written as a string first, as in Jinja.
+//! Filters of strings. A value of another type is converted to a string first, as in Jinja.
 
-use super::super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument};
+use super::super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
 use super::super::fault::{Fault, Res};
 use super::super::lexer::is_space;
 use super::super::text::{Builder, Origin, Text};
 use super::super::value::Value;
-use super::super::{methods, percent};
+use super::super::{casing, methods, percent};
 
 /// Applies one of `filter_names::STRINGS`.
 pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
+    if name == "indent" && !matches!(value, Value::Str(_)) {
+        return Err(wrong(name, value, "a string"));
+    }
     let text = &value.to_text()?;
     super::super::meter::work(text.as_str().len())?;
     match name {
-        "lower" => args.none(name).and_then(|()| methods::lower(text)),
-        "upper" => args.none(name).and_then(|()| methods::upper(text)),
-        "capitalize" => args.none(name).and_then(|()| methods::capitalize(text)),
+        "lower" => args.none(name).and_then(|()| casing::lower(text)),
+        "upper" => args.none(name).and_then(|()| casing::upper(text)),
+        "capitalize" => args.none(name).and_then(|()| casing::capitalize(text)),
         "title" => args
             .none(name)
-            .and_then(|()| methods::title(text, |c| !(is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<')))),
+            .and_then(|()| casing::title_words(text, |c| !(is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<')))),
         "trim" => {
             let [chars] = args.bind(name, ["chars"])?;
             methods::strip(text, optional_text(chars.as_ref(), name)?.as_ref(), true, true)
@@ -40,7 +43,8 @@ pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
             Ok(Value::Int(words.filter(|word| !word.is_empty()).count() as i128))
         }
         "urlencode" => args.none(name).and_then(|()| percent_encoded(text)),
-        _ => args.none(name).and_then(|()| escaped(text)),
+        "forceescape" => args.none(name).and_then(|()| text.force_escaped()).map(Value::Str),
+        _ => args.none(name).and_then(|()| text.escaped()).map(Value::Str),
     }
 }
 
@@ -61,7 +65,7 @@ fn indent(text: &Text, args: Args) -> Res<Value> {
     let unit = methods::indent_unit(width.as_ref(), "indent", 4)?;
     let (first, blank) = (bool_or(first.as_ref(), false), bool_or(blank.as_ref(), false));
     let mut out = Builder::new();
-    // A text that ends a line has an empty one behind it.
+    // A text that ends with a line end is followed by an empty line.
     let s = text.as_str();
     let ends_line =
         s.is_empty() || methods::lines(s, true).last().is_some_and(|line| line.ends_with(methods::is_line_end));
@@ -99,22 +103,6 @@ fn truncate(text: &Text, args: Args) -> Res<Value> {
     out.finish().map(Value::Str)
 }
 
-/// Escapes HTML the way Jinja does.
-fn escaped(text: &Text) -> Res<Value> {
-    let mut out = Builder::new();
-    for (c, origin) in text.chars() {
-        match c {
-            '&' => out.push("&amp;", origin)?,
-            '<' => out.push("&lt;", origin)?,
-            '>' => out.push("&gt;", origin)?,
-            '\'' => out.push("&#39;", origin)?,
-            '"' => out.push("&#34;", origin)?,
-            c => out.push_char(c, origin)?,
-        }
-    }
-    out.finish().map(Value::Str)
-}
-
 fn percent_encoded(text: &Text) -> Res<Value> {
     let mut out = Builder::new();
     for (c, origin) in text.chars() {
@@ -129,7 +117,7 @@ fn percent_encoded(text: &Text) -> Res<Value> {
     out.finish().map(Value::Str)
 }
 
-/// Joins the items of a list, written as strings.
+/// Joins the items of a list, converted to strings.
 pub(super) fn join(separator: Option<&Value>, items: &[Value]) -> Res<Value> {
     let none = Value::Str(Text::new("", Origin::Template)?);
     let separator = text_argument(Some(&Value::Str(separator.unwrap_or(&none).to_text()?)), "join")?;

@@ -17,7 +17,7 @@ pub(in super::super) enum Callable {
         receiver: Value,
         name: &'static str,
     },
-    /// Sees the scopes around its definition, whoever calls it; the body of `{% call %}` is one as well.
+    /// Sees the scopes around its definition, and not those of the caller. The body of `{% call %}` is a macro, too.
     Macro {
         definition: Arc<Macro>,
         scopes: Vec<Scope>,

@@ -12,9 +12,9 @@ use crate::tokenizer::template::meter::Charge;
 pub(in super::super) struct Loop {
     pub definition: Arc<For>,
     pub items: List,
-    /// Number of the item, from 0.
+    /// The index of the item, from 0.
     pub index: Cell<usize>,
-    /// Depth of the loop, from 0; more in a recursive loop.
+    /// The depth of the loop, from 0; larger in a recursive loop.
     pub depth: usize,
     changed: RefCell<Option<List>>,
     _charge: Charge,
@@ -49,13 +49,13 @@ impl Loop {
         }))
     }
 
-    /// Returns one of the values, each in its turn.
+    /// Returns one of the values, in turn.
     pub(in super::super) fn cycle(&self, values: &[Value]) -> Res<Value> {
         let at = self.index.get().checked_rem(values.len());
         at.map(|at| values[at].clone()).ok_or_else(|| Fault::new("loop.cycle: no items to cycle through"))
     }
 
-    /// Whether the values differ from those of the last call.
+    /// True if the values differ from those of the last call.
     pub(in super::super) fn changed(&self, values: Vec<Value>) -> Res<Value> {
         let mut same = false;
         let values = List::new(values)?;

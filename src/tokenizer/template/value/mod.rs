@@ -1,5 +1,5 @@
-//! Values of a running template: Python's, as far as chat templates see them. Lists, namespaces, loops and macros hold
-//! values again, so all of them are in this folder.
+//! Values of a running template: Python's, as far as chat templates use them. Lists, namespaces, loops and macros
+//! contain values again, so all of them are in this folder.
 
 mod callable;
 mod loops;
@@ -17,31 +17,31 @@ use super::fault::{Fault, Res};
 use super::meter::{self, Charge};
 use super::text::{Origin, Text};
 
-/// Lists in lists; deeper ones are refused, so that walking and freeing them needs a bounded stack.
+/// The deepest nesting of lists, so that walking and freeing them needs a bounded stack.
 const MAX_DEPTH: usize = 500;
-/// Bytes of a list or mapping beside its items.
+/// The bytes of a list or mapping besides its items.
 const OVERHEAD: usize = 96;
 
-/// Roles that may become part of a control token although the client names them. There are templates that write
-/// `'<|' + message.role + '|>'`, and a role is for the client to choose among these words.
+/// Roles that may become part of a control token although the client provides them. Some templates write `'<|' +
+/// message.role + '|>'`, and a client may choose a role among these words.
 const ROLES: [&str; 9] =
     ["system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "observation"];
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
-    /// An undefined value, with the name that is not defined, for the error of who uses it.
+    /// An undefined value, with its name for the error of its use.
     Undefined(Text),
     None,
     Bool(bool),
     Int(i128),
-    /// Digits of an integer beyond 127 bits: can be shown and compared.
+    /// The digits of an integer beyond 127 bits, which can be shown and compared.
     BigInt(Rc<str>),
     Float(f64),
     Str(Text),
     List(List),
     Tuple(List),
     Dict(Dict),
-    /// The one kind of value that can be changed.
+    /// The only kind of value that can be changed.
     Namespace(Rc<Names>),
     Loop(Rc<Loop>),
     Callable(Rc<Callable>),
@@ -53,13 +53,13 @@ pub(super) struct List(Rc<ListItems>);
 #[derive(Debug)]
 struct ListItems {
     items: Vec<Value>,
-    /// Names of a tuple's first items, where they are attributes as well.
+    /// The names of a tuple's first items, if they are attributes as well.
     names: &'static [&'static str],
     depth: usize,
     _charge: Charge,
 }
 
-/// Entries in order of insertion. Looked up one by one: chats have short ones, and the meter counts longer ones.
+/// Entries in insertion order. Lookups are linear, since chats have short mappings; the meter counts longer ones.
 #[derive(Debug, Clone)]
 pub(super) struct Dict(Rc<DictItems>);
 
@@ -75,7 +75,7 @@ impl List {
         Self::named(items, &[])
     }
 
-    /// A tuple whose first items have names.
+    /// Returns a tuple whose first items have names.
     pub(super) fn named(items: Vec<Value>, names: &'static [&'static str]) -> Res<Self> {
         let depth = depth_above(items.iter())?;
         let charge = Charge::new(OVERHEAD + items.len() * size_of::<Value>())?;
@@ -93,7 +93,7 @@ impl List {
 }
 
 impl Dict {
-    /// A later entry replaces an earlier one of the same key.
+    /// A later entry replaces an earlier one with the same key.
     pub(super) fn new(entries: Vec<(Value, Value)>) -> Res<Self> {
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
@@ -168,7 +168,7 @@ impl Value {
         Text::new(what, Origin::Client).map(Self::Undefined)
     }
 
-    /// Text that the language makes up.
+    /// Returns text that the language generates.
     pub(super) fn made(text: &str) -> Res<Self> {
         Text::new(text, Origin::Client).map(Self::Str)
     }
@@ -185,7 +185,7 @@ impl Value {
         Dict::new(entries).map(Self::Dict)
     }
 
-    /// Converts a client's JSON: all of its strings, keys as well, are marked as the client's.
+    /// Converts a client's JSON. All of its strings, including keys, are marked as the client's.
     pub(super) fn from_client(json: &serde_json::Value) -> Res<Self> {
         Ok(match json {
             serde_json::Value::Null => Self::None,
@@ -204,7 +204,7 @@ impl Value {
         })
     }
 
-    /// Converts a client's list of messages, whose well-known roles count as the template's own words.
+    /// Converts a client's list of messages. Their well-known roles count as the template's own words.
     pub(super) fn from_messages(json: &serde_json::Value) -> Res<Self> {
         let Self::List(messages) = Self::from_client(json)? else { return Self::from_client(json) };
         let message = |message: &Self| match message {
@@ -222,7 +222,7 @@ impl Value {
         Self::list(messages.items().iter().map(message).collect::<Res<Vec<_>>>()?)
     }
 
-    /// The type's name in Python's errors.
+    /// Returns the type's name in Python's errors.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Undefined(_) => "undefined value",
@@ -253,7 +253,7 @@ impl Value {
         }
     }
 
-    /// The value as an integer, which booleans are in Python.
+    /// Returns the value as an integer; in Python booleans are integers, too.
     pub(super) fn as_int(&self) -> Option<i128> {
         match self {
             Self::Int(value) => Some(*value),
@@ -310,7 +310,7 @@ impl Value {
         })
     }
 
-    /// The items that a loop over the value goes through.
+    /// Returns the items that a loop over the value iterates over.
     pub(super) fn iterate(&self) -> Res<List> {
         match self {
             Self::List(list) | Self::Tuple(list) => Ok(list.clone()),
@@ -330,10 +330,10 @@ impl Value {
     }
 }
 
-/// A number of JSON: integers stay exact, whatever their length.
+/// Converts a number of JSON. Integers stay exact at any length.
 fn number_of(digits: &str) -> Res<Value> {
     if digits.contains(['.', 'e', 'E']) {
-        let bad = |_| Fault::new(format!("'{digits}' is no number"));
+        let bad = |_| Fault::new(format!("'{digits}' is not a number"));
         return digits.parse().map(Value::Float).map_err(bad);
     }
     Ok(digits.parse().map_or_else(|_| Value::BigInt(digits.into()), Value::Int))

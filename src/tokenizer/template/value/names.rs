@@ -1,4 +1,4 @@
-//! Names with values, which can be changed: the variables of a block, the attributes of a namespace.
+//! Names with mutable values: the variables of a block, and the attributes of a namespace.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ struct Entries {
 }
 
 impl Names {
-    /// An empty list of names, charged all the same: a template may make any number of namespaces.
+    /// Returns an empty list of names. It is charged, since a template may create any number of namespaces.
     pub(in super::super) fn new() -> Res<Self> {
         let charge = Charge::new(OVERHEAD)?;
         Ok(Self(RefCell::new(Entries { entries: Vec::new(), charge })))
@@ -42,13 +42,13 @@ impl Names {
                 None
             }
         };
-        // The old value is dropped when nothing is borrowed any more: it may hold these names.
+        // The old value is dropped only when nothing is borrowed, since it may contain these names.
         drop(borrowed);
         drop(replaced);
         Ok(())
     }
 
-    /// Frees the values, which may hold these names.
+    /// Frees the values, which may contain these names.
     pub(in super::super) fn clear(&self) {
         let entries = std::mem::take(&mut self.0.borrow_mut().entries);
         drop(entries);

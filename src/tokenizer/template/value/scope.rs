@@ -1,11 +1,11 @@
-//! Variables, and who sees them.
+//! Variables and their visibility.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use super::names::Names;
 
-/// The variables of a block. The macros defined in the block share it: they see what it is given later as well.
+/// The variables of a block. Macros defined in the block share it, so they also see later assignments.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct Scope(Rc<Inner>);
 
@@ -20,7 +20,7 @@ impl Scope {
         &self.0.variables
     }
 
-    /// Notes that a macro holds this scope; whether that is new.
+    /// Notes that a macro holds this scope. Returns true if that is new.
     pub(in super::super) fn share(&self) -> bool {
         !self.0.shared.replace(true)
     }

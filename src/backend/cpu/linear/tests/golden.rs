@@ -1,8 +1,8 @@
-//! Against blocks, values and dot products made by ggml.
+//! Comparison with blocks, values and dot products of ggml.
 
 use super::*;
 
-/// Largest error that 8 bits per activation may cause: half a step per element.
+/// Returns the largest error that 8-bit activations may cause: half a step per element.
 fn rounding_bound(w: &[f32], x: &[f32]) -> f64 {
     let mut bound = 0.0;
     for (w, x) in w.chunks(32).zip(x.chunks(32)) {
@@ -23,7 +23,7 @@ fn dot_products_of_ggml_blocks() {
         for isa in Isa::available() {
             let out = multiply(isa, &[part(view(ggml_type, rows, 512, &raw))], &x, 1);
             for row in 0..rows {
-                // Terms of a K-quant (scale * code and minimum) are larger than the values they add up to.
+                // The terms of a K-quant (scale * code and minimum) are larger than their sum.
                 let terms = values[row * 512..][..512].iter().fold(0.0f32, |m, v| m.max(v.abs()));
                 let scale = abs_dots[row] + 512.0 * f64::from(terms);
                 let eight_bits = match ggml_type.block_elements() {
@@ -31,7 +31,7 @@ fn dot_products_of_ggml_blocks() {
                     _ => rounding_bound(&values[row * 512..][..512], &x),
                 };
                 let error = (f64::from(out[row]) - dots[row]).abs();
-                // 1e-34: MXFP4 scales that are subnormal count as zero (512 * 12 * 2^-127 * largest x).
+                // 1e-34: subnormal MXFP4 scales count as zero (512 * 12 * 2^-127 * largest x).
                 let bound = eight_bits + 2e-6 * scale + 1e-34;
                 assert!(error <= bound, "{ggml_type:?} {isa:?} row {row}: {} for {}", out[row], dots[row]);
             }
@@ -39,7 +39,7 @@ fn dot_products_of_ggml_blocks() {
     }
 }
 
-/// The error of 8-bit activations is noise: on average well below its bound, for every type.
+/// The error of 8-bit activations is unbiased: on average well below its bound for every type.
 #[test]
 fn rounding_of_activations_is_not_biased() {
     let x = Random(3).values(512);
@@ -61,7 +61,7 @@ fn rounding_of_activations_is_not_biased() {
     }
 }
 
-/// Packing is a permutation: every row reads back as the values that its GGUF bytes decode to.
+/// Packing is a permutation: every row reads back as the values of its GGUF bytes.
 #[test]
 fn rows_read_back_exactly() {
     for ggml_type in types().filter(|&t| t != GgmlType::F32) {

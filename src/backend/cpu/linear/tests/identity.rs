@@ -1,4 +1,4 @@
-//! Bitwise equality: of instruction sets, and of batch sizes.
+//! Bitwise equality between instruction sets and between batch sizes.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn rows_do_not_depend_on_the_batch() {
     }
 }
 
-/// Adding to a residual is the product, then one sum.
+/// Adding to a residual equals the product followed by one addition.
 #[test]
 fn adding_is_the_sum_of_output_and_product() {
     let (rows, cols, n) = (33, 256, 21);
@@ -79,7 +79,7 @@ fn adding_is_the_sum_of_output_and_product() {
 #[test]
 fn passes_and_threads_do_not_change_bits() {
     let (rows, n) = (50, 300);
-    // The last four compute their codes, once for several groups of rows; AVX2 makes those of Q6_K once, too.
+    // IQ and TQ types compute their codes once for several groups of rows. AVX2 does the same for Q6_K and NVFP4.
     let types = [
         GgmlType::Q4_1,
         GgmlType::Q8_0,
@@ -89,9 +89,11 @@ fn passes_and_threads_do_not_change_bits() {
         GgmlType::IQ2_XXS,
         GgmlType::IQ3_S,
         GgmlType::TQ1_0,
+        GgmlType::NVFP4,
+        GgmlType::Q1_0,
     ];
     for ggml_type in types {
-        let cols = if ggml_type.block_elements() == 256 { 512 } else { 96 };
+        let cols = if ggml_type.block_elements() > 32 { 512 } else { 96 };
         let x = Random(6).values(n * cols);
         let raw = matrix(ggml_type, rows, cols);
         let parts = [part(view(ggml_type, rows, cols, &raw))];

@@ -12,21 +12,23 @@ use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
 use crate::testdata::npz;
 
-/// Every type that a model may hold.
+/// Returns every type that a model may contain.
 fn types() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t))
 }
 
-/// Row lengths to test `ggml_type` with: whole blocks, and odd lengths where blocks allow them.
+/// Returns row lengths for tests of `ggml_type`: whole blocks, and odd lengths if blocks allow them.
 fn col_counts(ggml_type: GgmlType) -> &'static [usize] {
     match ggml_type.block_elements() {
         1 => &[1, 31, 96, 333],
         32 => &[32, 96, 256, 576, 1120],
+        64 => &[64, 192, 512, 1088],
+        128 => &[128, 384, 512, 1152],
         _ => &[256, 512, 1280],
     }
 }
 
-/// xorshift; enough to make data that is not regular.
+/// xorshift, which is enough for irregular data.
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -36,7 +38,7 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0
     }
-    /// A number in -1..1.
+    /// Returns a number in -1..1.
     pub(super) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
@@ -45,7 +47,7 @@ impl Random {
     }
 }
 
-/// GGUF rows of `ggml_type`, from blocks that ggml quantised (Gaussian data of various sizes).
+/// Returns GGUF rows of `ggml_type` from blocks that ggml quantized (Gaussian data of various sizes).
 fn matrix(ggml_type: GgmlType, rows: usize, cols: usize) -> Vec<u8> {
     let bytes = ggml_type.row_bytes(cols).unwrap() * rows;
     if ggml_type == GgmlType::F32 {
@@ -57,7 +59,7 @@ fn matrix(ggml_type: GgmlType, rows: usize, cols: usize) -> Vec<u8> {
 }
 
 fn view<'a>(ggml_type: GgmlType, rows: usize, cols: usize, data: &'a [u8]) -> TensorView<'a> {
-    TensorView { name: "test.weight", ggml_type, rows, cols, data }
+    TensorView { name: "test.weight", ggml_type, rows, cols, data, scales: &[] }
 }
 
 fn part(weight: TensorView<'_>) -> LinearPart<'_> {

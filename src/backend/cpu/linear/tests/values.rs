@@ -1,9 +1,9 @@
-//! Against float64, where activations are exact in 8 bits; stacks, biases, values that are not finite, bad input.
+//! Comparison with float64 for activations that are exact in 8 bits; stacks, biases, non-finite values, bad input.
 
 use super::*;
 use crate::Error;
 
-/// Activations that blocks of 32 with scale 2^-k hold exactly: each block's largest magnitude is 127 steps.
+/// Returns activations that blocks of 32 with scale 2^-k hold exactly: each block's largest magnitude is 127 steps.
 fn exact_activations(random: &mut Random, n: usize) -> Vec<f32> {
     let mut step = 1.0;
     (0..n)
@@ -17,9 +17,9 @@ fn exact_activations(random: &mut Random, n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// `(Σ w x, Σ |terms|)` in float64, for one weight row.
+/// Returns `(Σ w x, Σ |terms|)` in float64 for one weight row.
 fn reference(w: &[f32], x: &[f32]) -> (f64, f64) {
-    // A value is a difference of terms as large as the block's largest value; rounding happens at their size.
+    // A weight is a difference of terms as large as the block's largest value, and rounding errors have their size.
     let largest = w.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let dot = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
     (dot, x.iter().map(|x| f64::from(x.abs() * largest)).sum())
@@ -91,7 +91,7 @@ fn stacks_mix_types_and_biases() {
     }
 }
 
-/// A NaN or infinity in one activation row gives NaN or infinity there, and changes no other row.
+/// A NaN or infinity in one activation row gives NaN or infinity there and changes no other row.
 #[test]
 fn values_that_are_not_finite_surface() {
     let (rows, cols) = (17, 256);

@@ -1,0 +1,139 @@
+//! Checks the images of a request, and finds their tokens in its prompt.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::RequestImage;
+use crate::images::{ImageId, ImageSpan, SeqImages};
+use crate::model::vision::{Family, ImageEncoder, VisionSpec};
+use crate::pixels::Picture;
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// The most images of a request.
+const MAX_IMAGES: usize = 256;
+
+/// An image encoder, ready to be used by an engine.
+pub struct LoadedImages {
+    pub reader: ImageReader,
+    pub encoder: Box<dyn ImageEncoder>,
+}
+
+/// Knows how a model takes the images of a request.
+#[derive(Debug)]
+pub struct ImageReader {
+    path: PathBuf,
+    spec: VisionSpec,
+    tokens: ImageTokens,
+    num_images: AtomicU64,
+}
+
+/// The tokens that stand for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ImageTokens {
+    /// The token that a prompt has once for each image.
+    placeholder: u32,
+    /// The token for each row of the image. Its embedding is never used.
+    row: u32,
+    /// The token after the rows, in families whose placeholder stays before them.
+    end: Option<u32>,
+}
+
+impl ImageTokens {
+    /// # Errors
+    /// `InvalidRequest` for a tokenizer without the tokens of the encoder's family.
+    fn new(family: Family, tokenizer: &Tokenizer) -> Result<Self> {
+        let find = |text: &str| tokenizer.control_token(text);
+        let (name, row, end) = match family {
+            Family::Gemma3 => ("<start_of_image>", Some("<image_soft_token>"), Some("<end_of_image>")),
+            Family::Qwen25 | Family::Qwen3 => ("<|image_pad|>", None, None),
+        };
+        let required = |text: &str| {
+            let expected = "a model that was made for images";
+            find(text).ok_or_else(|| Error::invalid("mmproj", format!("a tokenizer without {text}"), expected))
+        };
+        let placeholder = required(name)?;
+        let row = row.and_then(find).unwrap_or(placeholder);
+        Ok(Self { placeholder, row, end: end.map(required).transpose()? })
+    }
+}
+
+impl ImageReader {
+    /// # Errors
+    /// `InvalidRequest` for a tokenizer without tokens for images.
+    pub fn new(path: PathBuf, spec: VisionSpec, tokenizer: &Tokenizer) -> Result<Self> {
+        let tokens = ImageTokens::new(spec.family, tokenizer)?;
+        Ok(Self { path, spec, tokens, num_images: AtomicU64::new(0) })
+    }
+
+    /// Describes the encoder, for start-up and `doctor`.
+    pub(in crate::engine) fn describe(&self) -> String {
+        let VisionSpec { family, num_layers, hidden_size, .. } = &self.spec;
+        let (kind, path) = (family.projector_type(), self.path.display());
+        format!("image encoder: {kind}, {num_layers} layers of {hidden_size}, {path}")
+    }
+
+    /// Returns the path of the encoder's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the most tokens of an image that a step may not cut; 0 if it may cut all of them.
+    pub(in crate::engine) fn most_uncut_tokens(&self) -> usize {
+        let of_largest = self.spec.most_patches() / self.spec.patches_per_row();
+        if self.spec.family.is_bidirectional() { of_largest } else { 0 }
+    }
+
+    /// Returns the rows and columns of the tokens that stand for a picture.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a shape that the encoder does not take.
+    pub fn grid(&self, picture: &Picture) -> Result<[u32; 2]> {
+        let [width, height] = self.spec.preparation.sizing.size(picture.width(), picture.height())?;
+        let side = self.spec.row_side();
+        Ok([height / side, width / side].map(|side| side as u32))
+    }
+
+    /// Replaces each placeholder of a prompt by the tokens of its image. Returns the prompt, where its images are, and
+    /// the images.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for another number of placeholders than of images.
+    pub(in crate::engine) fn expand(
+        &self,
+        prompt: &[u32],
+        pictures: Vec<Arc<Picture>>,
+    ) -> Result<(Vec<u32>, SeqImages, Vec<RequestImage>)> {
+        let ImageTokens { placeholder, row, end } = self.tokens;
+        let found = prompt.iter().filter(|&&token| token == placeholder).count();
+        if found != pictures.len() || found > MAX_IMAGES {
+            let got = format!("{} images for {found} placeholders in the prompt", pictures.len());
+            let expected = format!("a placeholder (token {placeholder}) for each image, and at most {MAX_IMAGES}");
+            return Err(Error::invalid("images", got, expected));
+        }
+        let mut images = SeqImages {
+            spans: Vec::with_capacity(found),
+            mrope: self.spec.family.has_mrope(),
+            bidirectional: self.spec.family.is_bidirectional(),
+        };
+        let (mut expanded, mut of_request) = (Vec::with_capacity(prompt.len()), Vec::with_capacity(found));
+        let mut pictures = pictures.into_iter();
+        for (at, &token) in prompt.iter().enumerate() {
+            if token != placeholder || end.is_some() {
+                expanded.push(token);
+            }
+            let picture = if token == placeholder { pictures.next() } else { None };
+            let Some(picture) = picture else { continue };
+            let (grid, digest) = (self.grid(&picture)?, picture.digest());
+            let image = ImageId(self.num_images.fetch_add(1, Ordering::Relaxed));
+            let first = u32::try_from(expanded.len()).map_err(Error::internal)?;
+            let span = ImageSpan { first, image, digest, grid };
+            expanded.extend(std::iter::repeat_n(row, span.num_tokens() as usize));
+            expanded.extend(end.filter(|end| prompt.get(at + 1) != Some(end)));
+            images.spans.push(span);
+            of_request.push(RequestImage { id: image, picture });
+        }
+        Ok((expanded, images, of_request))
+    }
+}

@@ -1,0 +1,128 @@
+//! Starts an engine: its parts and its threads.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{bounded, unbounded};
+use parking_lot::{Mutex, RwLock};
+
+use super::core::Core;
+use super::delivery;
+use super::handle::{Engine, Inner};
+use super::images::{self, LoadedImages, Pending};
+use super::load::{LoadedModel, load_model};
+use super::progress::LoadProgress;
+use super::records::Records;
+use super::shared::{Command, Shared};
+use super::thread;
+use super::validate::scheduler_config;
+use super::watch::Watch;
+use crate::config::EngineArgs;
+use crate::grammar::Grammars;
+use crate::kv_cache::{KvCache, KvCacheConfig};
+use crate::scheduler::{Scheduler, SchedulerConfig};
+use crate::{Error, Result};
+
+impl Engine {
+    /// Opens, checks and loads a model and starts the engine thread. `progress` may return `false` to stop (Ctrl-C).
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an argument out of range, and any error of the file, the device or memory.
+    pub fn load(args: EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Self> {
+        let args = args.with_env()?;
+        args.validate()?;
+        let model = load_model(&args, progress)?;
+        Self::start(model)
+    }
+
+    /// Starts an engine. The KV groups of the configuration must be those of the executor's model. Without a tokenizer,
+    /// prompts are token ids, outputs have no text, and the model's own end tokens do not end a sequence.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for settings that contradict each other; `Internal` if the system cannot start a thread.
+    pub fn start(model: LoadedModel) -> Result<Self> {
+        let LoadedModel { executor, config, tokenizer, chat_template, images } = model;
+        let (mut hash_key, mut drawn_seed) = ([0u8; 32], [0u8; 8]);
+        getrandom::fill(&mut hash_key).and_then(|()| getrandom::fill(&mut drawn_seed)).map_err(no_randomness)?;
+        let seed = config.seed.unwrap_or_else(|| u64::from_le_bytes(drawn_seed));
+        let kv_cache = KvCache::new(KvCacheConfig {
+            block_size: config.block_size,
+            groups: config.kv_groups.clone(),
+            states: config.states,
+            enable_prefix_caching: config.enable_prefix_caching,
+            hash_key,
+        })?;
+        let kv_cache = Arc::new(RwLock::new(kv_cache));
+        let limits = scheduler_config(&config, executor.as_ref());
+        let largest_image = images.as_ref().map_or(0, |images| images.reader.most_uncut_tokens());
+        let limits = with_room_for(largest_image, limits);
+        let scheduler = Scheduler::new(limits.clone(), Arc::clone(&kv_cache))?;
+        let (commands, command_queue) = unbounded();
+        let (outbox, outputs) = delivery::mailbox();
+        let records = Records::new(config.retention);
+        let watch = Watch::new(executor.interrupt());
+        let shared = Arc::new(Shared::new(kv_cache, commands, records, limits, watch));
+        let (images, encoder) = images.map(|LoadedImages { reader, encoder }| (reader, encoder)).unzip();
+        *shared.memory.write() = executor.memory() + encoder.as_ref().map_or_else(Default::default, |e| e.memory());
+        let mut description = executor.describe();
+        if let Some(images) = &images {
+            description = format!("{description}\n{}", images.describe());
+        }
+        let vocab_size = executor.vocab_size();
+        let (alive, ended) = bounded(0);
+        let mut threads = Vec::new();
+        let jobs = encoder.map(|encoder| -> Result<_> {
+            let ((jobs, job_queue), for_images, lives) = (unbounded(), Arc::clone(&shared), alive.clone());
+            threads.push(thread::spawn("rocmforge-images", move || {
+                let is_active = |request| for_images.is_active(request);
+                // A closed engine needs no rows.
+                images::run(encoder, &job_queue, is_active, |encoded| drop(for_images.send(Command::Encoded(encoded))));
+                drop(lives);
+            })?);
+            Ok(jobs)
+        });
+        let pending = Pending::new(jobs.transpose()?);
+        let (for_core, settings) = (Arc::clone(&shared), config.clone());
+        let mut core = Core::new(for_core, settings, executor, scheduler, tokenizer.clone(), pending, outbox);
+        core.flush();
+        let for_outputs = Arc::clone(&shared);
+        let output_lives = alive.clone();
+        let output_thread = thread::spawn("rocmforge-output", move || {
+            delivery::run(&outputs, &for_outputs);
+            drop(output_lives);
+        })?;
+        // If this thread does not start, `core` is dropped with it, which ends the output thread.
+        let engine_thread = thread::spawn("rocmforge-engine", move || {
+            thread::run(core, &command_queue);
+            drop(alive);
+        })?;
+        // Joined in this order, since the other threads end after the engine thread.
+        threads.insert(0, engine_thread);
+        threads.push(output_thread);
+        let inner = Inner {
+            shared,
+            config,
+            seed,
+            vocab_size,
+            grammars: tokenizer.clone().map(|tokenizer| Grammars::new(tokenizer, vocab_size)),
+            tokenizer,
+            chat_template,
+            images,
+            description,
+            own_threads: threads.iter().map(|thread| thread.thread().id()).collect(),
+            threads: Mutex::new(threads),
+            ended,
+            owner: std::process::id(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+/// Returns limits under which an image that may not be cut never waits for newcomers alone.
+pub(super) fn with_room_for(largest_image: usize, limits: SchedulerConfig) -> SchedulerConfig {
+    let max_prefill_beside_newcomers = limits.max_prefill_beside_newcomers.max(largest_image);
+    SchedulerConfig { max_prefill_beside_newcomers, ..limits }
+}
+
+fn no_randomness(error: getrandom::Error) -> Error {
+    Error::internal(format!("the system provides no random numbers: {error}"))
+}

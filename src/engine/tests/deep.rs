@@ -1,0 +1,41 @@
+//! Engines with models of every family. The tests take minutes, so `make test` skips this module and `make
+//! test-kernels` runs it.
+
+use super::crossing::{ALL, check};
+use super::{draft_model, drafter, images};
+use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::testdata;
+
+/// F2: every family with each setting, on devices with 32 and 64 lanes per wave.
+#[test]
+fn every_family_in_steps_of_every_kind() {
+    for (target, settings) in [(CPU_TARGETS[0], &ALL[..]), (CPU_TARGETS[3], &ALL[..2])] {
+        let Some(device) = devices::open(target) else { return };
+        for name in testdata::architectures() {
+            check(&device, &name, settings);
+        }
+    }
+}
+
+/// F2: AMD machine code for both wave sizes, on the families that read rows in the most ways.
+#[test]
+fn families_in_amd_code_in_steps_of_every_kind() {
+    for target in ["gfx1100", "gfx942"] {
+        let Some(device) = devices::open(target) else { return };
+        check(&device, "gemma4_e", &ALL[..1]);
+        check(&device, "qwen35moe", &ALL[..1]);
+    }
+}
+
+#[test]
+fn texts_about_images() {
+    images::check_on(devices::open(CPU_TARGETS[0]), images::NAMES.len());
+}
+
+#[test]
+fn draft_tokens_on_the_other_stand_in_devices() {
+    for target in &CPU_TARGETS[1..] {
+        draft_model::a_gpu_says_the_same_with_a_draft_model_on(target);
+        drafter::a_gpu_says_the_same_with_drafts_on(target);
+    }
+}

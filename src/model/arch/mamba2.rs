@@ -1,0 +1,24 @@
+//! `mamba2`: Mamba-2 and Codestral Mamba. Every layer is only a mixer.
+
+use crate::Result;
+use crate::model::keys::Keys;
+use crate::model::spec::{Ffn, LayerSpec, Mixer, ModelSpec, Norms};
+
+/// Keys of parts that the architecture lacks. Converters write 0.
+const OTHER_PARTS: [&str; 2] = ["attention.head_count", "feed_forward_length"];
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    for key in OTHER_PARTS {
+        if let Some(count) = keys.opt_u32(key)?.filter(|&count| count > 0) {
+            return Err(keys.error(key, format!("is {count}, expected 0: layers of {} are mixers", keys.architecture)));
+        }
+    }
+    let mut model = keys.model()?;
+    for layer in keys.layers_of(&model)? {
+        let mixer = Mixer::Mamba2(keys.mamba2(layer, model.norm.eps)?);
+        let ffn_norms = Norms::NONE;
+        model.layers.push(LayerSpec { ffn_norms, ..LayerSpec::with_mixer(mixer, Ffn::None) });
+    }
+    Ok(model)
+}

@@ -1,0 +1,370 @@
+//! An image encoder on a device: the forward pass from the patches of a picture to rows for the text model.
+//!
+//! The encoder has its own backend next to that of the text model, so it does not affect text steps. The host computes
+//! the positions of patches and writes them into buffers. Patches are tokens, and each attention window is a sequence.
+//! All layers use one KV layer in turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::layout::Layout;
+use super::spec::VisionSpec;
+use super::tensors::{LayerWeights, Merger, Norm, Projector, Uploads, VisionTensors, VisionWeights};
+use crate::backend::{
+    self, Activate, Activation, Attention, Backend, Fusions, GatedActivation, KvLayerSpec, Linear, Loader,
+    MemoryLedger, NormLinear, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind, RopeSpec, Rotation, Scoring,
+    StepLimits,
+};
+use crate::batch::{Batch, GroupKind, GroupTables};
+use crate::config::KvCacheDtype;
+use crate::images::ImageId;
+use crate::pixels::Prepared;
+use crate::{Error, Result};
+
+/// Bytes that a vendor's matrix library may take, if they are free.
+const MATRIX_LIBRARY_BYTES: u64 = 512 << 20;
+
+/// The number of patches in a block of keys and values.
+const BLOCK: usize = 16;
+
+/// The rows that stand for a picture in a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageRows {
+    /// The grid of the rows: its number of rows and of columns.
+    pub grid: [usize; 2],
+    /// `[grid[0] * grid[1]][output_size]`.
+    pub rows: Vec<f32>,
+    /// Rows that are added after each of the first layers of the text model (DeepStack), one set per layer.
+    pub deepstack: Vec<Vec<f32>>,
+}
+
+impl ImageRows {
+    /// Returns the bytes of all rows.
+    pub fn bytes(&self) -> usize {
+        size_of::<f32>() * (self.rows.len() + self.deepstack.iter().map(Vec::len).sum::<usize>())
+    }
+}
+
+/// The rows of the images of all running sequences.
+pub type Images = HashMap<ImageId, Arc<ImageRows>>;
+
+/// An encoder on any device.
+pub trait ImageEncoder: Send {
+    /// # Errors
+    /// Errors of the device, and `Error::Internal` for a picture that was not prepared as the spec requires.
+    fn encode(&mut self, picture: &Prepared) -> Result<ImageRows>;
+
+    fn spec(&self) -> &VisionSpec;
+
+    /// Returns the bytes held on the device, by purpose.
+    fn memory(&self) -> MemoryLedger;
+}
+
+type Weights<B> = VisionWeights<<B as Backend>::Matrix, <B as Backend>::Vector>;
+type Layer<B> = LayerWeights<<B as Backend>::Matrix, <B as Backend>::Vector>;
+
+pub struct Encoder<B: Backend> {
+    backend: B,
+    model: Model<B>,
+    buffers: Buffers<B>,
+    /// The learned table of positions.
+    table: Vec<f32>,
+    /// The position embeddings of the last picture, with its grid. Most pictures have the size of the one before.
+    positions: ([usize; 2], Vec<f32>),
+}
+
+/// The weights and their spec.
+struct Model<B: Backend> {
+    spec: VisionSpec,
+    weights: Weights<B>,
+    rope: B::Rope,
+}
+
+/// Activations, with room for the largest picture.
+struct Buffers<B: Backend> {
+    patches: B::Buffer,
+    angles: B::Buffer,
+    residual: B::Buffer,
+    normed: B::Buffer,
+    qkv: B::Buffer,
+    mixed: B::Buffer,
+    products: B::Buffer,
+    gated: B::Buffer,
+    /// The patches of each square, concatenated: normed, after the first matrix, and after the activation.
+    joined: [B::Buffer; 3],
+    /// Rows for the text model, then those for its first layers (DeepStack).
+    out: Vec<B::Buffer>,
+    kv: B::KvLayer,
+}
+
+/// Returns the sizes of the steps of an encoder.
+pub fn limits(spec: &VisionSpec) -> StepLimits {
+    let patches = spec.most_patches();
+    // Windows at the edges are smaller, so each takes a block at least.
+    let seqs = if spec.windows.is_some() { patches / BLOCK + 2 } else { 1 };
+    let table_blocks = patches.div_ceil(BLOCK);
+    StepLimits { tokens: patches, seqs, logits_rows: 1, groups: 1, table_blocks, state_writes: 0 }
+}
+
+impl<B: Backend> Encoder<B> {
+    /// Loads an encoder. `loader` was opened with `limits`. `dtype` is the type of the keys and values of patches.
+    ///
+    /// # Errors
+    /// Errors of the loader.
+    pub fn load<L: Loader<Backend = B>>(
+        mut loader: L,
+        tensors: &VisionTensors<'_>,
+        dtype: KvCacheDtype,
+    ) -> Result<Self> {
+        let spec = tensors.spec().clone();
+        let uploads = tensors.uploads()?;
+        loader.check_block_size(BLOCK)?;
+        let spare = loader.room_beside(&uploads)?.min(MATRIX_LIBRARY_BYTES);
+        loader.reserve_weights(&uploads, spare)?;
+        let weights = tensors.weights(&mut Uploads(&mut loader))?;
+        let rope = loader.upload_rope(&rope(&spec))?;
+        let buffers = Buffers::new(&spec, dtype, &mut loader)?;
+        let (backend, table) = (loader.finish()?, tensors.table()?);
+        let positions = ([0; 2], Vec::new());
+        Ok(Self { backend, model: Model { spec, weights, rope }, buffers, table, positions })
+    }
+}
+
+/// Returns the RoPE of the encoder. The host computes its angles.
+fn rope(spec: &VisionSpec) -> RopeSpec {
+    let pairs = if spec.has_rope() { spec.head_dim() / 2 } else { 0 };
+    RopeSpec { kind: RopeKind::Neox, inv_freq: vec![0.0; pairs], magnitude: 1.0 }
+}
+
+impl<B: Backend> Buffers<B> {
+    fn new<L: Loader<Backend = B>>(spec: &VisionSpec, dtype: KvCacheDtype, loader: &mut L) -> Result<Self> {
+        let StepLimits { tokens: patches, seqs, table_blocks, .. } = limits(spec);
+        let squares = patches / spec.patches_per_row();
+        let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
+        let num_blocks = table_blocks + seqs;
+        let kv = KvLayerSpec {
+            kind: GroupKind::Bidirectional { reach: u32::MAX },
+            skips_first: false,
+            num_blocks,
+            block_size: BLOCK,
+            num_kv_heads: spec.num_heads,
+            head_dim: spec.head_dim(),
+            latent: None,
+            dtype,
+        };
+        let kv =
+            loader.alloc_kv_layers(&[kv])?.pop().ok_or_else(|| Error::internal("an encoder without a KV layer"))?;
+        let mut buffer = |rows: usize, cols: usize| loader.alloc_buffer(rows, cols);
+        let joined = [(); 3].map(|()| buffer(squares, spec.joined_cols()));
+        let [norm, products, gated] = joined;
+        Ok(Self {
+            patches: buffer(patches, spec.patch_cols())?,
+            angles: buffer(patches, spec.head_dim())?,
+            residual: buffer(patches, hidden)?,
+            normed: buffer(patches, hidden)?,
+            qkv: buffer(patches, 3 * hidden)?,
+            mixed: buffer(patches, hidden)?,
+            products: buffer(patches, if spec.gated { 2 * ffn } else { ffn })?,
+            gated: buffer(patches, ffn)?,
+            joined: [norm?, products?, gated?],
+            out: (0..=spec.deepstack.len()).map(|_| buffer(squares, spec.output_size)).collect::<Result<_>>()?,
+            kv,
+        })
+    }
+}
+
+/// Returns the batch of a picture: a sequence of patches for each window.
+fn batch(windows: &[usize]) -> Batch {
+    let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
+    let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+    for &patches in windows {
+        let first = group.block_tables.len();
+        let slots = (0..patches).map(|patch| (first * BLOCK + patch) as u32);
+        group.slot_mapping.extend(slots);
+        group.block_tables.extend((first..first + patches.div_ceil(BLOCK)).map(|block| block as u32));
+        group.cu_blocks.push(group.block_tables.len() as u32);
+        batch.positions.extend(0..patches as u32);
+        batch.cu_seqlens_q.push(batch.positions.len() as u32);
+        batch.context_lens.push(patches as u32);
+    }
+    batch.token_ids = vec![0; batch.positions.len()];
+    batch.groups.push(group);
+    batch
+}
+
+impl<B: Backend> ImageEncoder for Encoder<B> {
+    fn encode(&mut self, picture: &Prepared) -> Result<ImageRows> {
+        let Self { backend, model, buffers, table, positions } = self;
+        let spec = &model.spec;
+        let layout = Layout::new(spec, picture)?;
+        let patches = layout.patches();
+        if patches > spec.most_patches() {
+            return Err(Error::internal(format!("{patches} patches of an encoder for {}", spec.most_patches())));
+        }
+        backend.write_rows(&mut buffers.patches, 0, &layout.numbers(spec, picture), spec.patch_cols())?;
+        if let Some(side) = spec.table_side {
+            if positions.0 != layout.grid() {
+                *positions = (layout.grid(), layout.positions(table, side, spec.hidden_size));
+            }
+            backend.write_rows(&mut buffers.residual, 0, &positions.1, spec.hidden_size)?;
+        }
+        if spec.has_rope() {
+            backend.write_rows(&mut buffers.angles, 0, &layout.angles(spec.head_dim()), spec.head_dim())?;
+        }
+        let (whole, in_windows) = (batch(&[patches]), batch(layout.windows()));
+        backend.step_apart(&whole, &mut |step: &mut B::Step<'_>| model.embed(step, buffers, patches))?;
+        // All layers of a step attend within the same windows.
+        let is_windowed = |layer: usize| spec.windows.as_ref().is_some_and(|windows| windows.layers[layer]);
+        let layers: Vec<usize> = (0..spec.num_layers).collect();
+        for run in layers.chunk_by(|&a, &b| is_windowed(a) == is_windowed(b)) {
+            let batch = if is_windowed(run[0]) { &in_windows } else { &whole };
+            backend.step_apart(batch, &mut |step: &mut B::Step<'_>| {
+                run.iter().try_for_each(|&layer| model.layer(step, layer, buffers))
+            })?;
+        }
+        model.project(backend, &whole, buffers)?;
+        let squares = patches / spec.patches_per_row();
+        let mut sets = buffers.out.iter().map(|out| {
+            let rows = backend.to_host(out, squares, spec.output_size)?;
+            Ok::<_, Error>(layout.in_order(rows, spec.output_size))
+        });
+        let rows = sets.next().ok_or_else(|| Error::internal("an encoder without rows"))??;
+        let deepstack = sets.collect::<Result<_>>()?;
+        Ok(ImageRows { grid: layout.squares_of_sides(spec), rows, deepstack })
+    }
+
+    fn spec(&self) -> &VisionSpec {
+        &self.model.spec
+    }
+
+    fn memory(&self) -> MemoryLedger {
+        self.backend.memory()
+    }
+}
+
+impl<V> Norm<V> {
+    fn of<B: Backend<Vector = V>>(&self) -> backend::Norm<'_, B> {
+        backend::Norm { kind: self.spec.kind, weight: &self.weight, bias: self.bias.as_ref(), eps: self.spec.eps }
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// `residual = positions + patches`.
+    fn embed(&self, step: &mut B::Step<'_>, buffers: &mut Buffers<B>, rows: usize) -> Result<()> {
+        let Buffers { patches: x, residual: out, .. } = buffers;
+        let mut add = self.spec.table_side.is_some();
+        for matrix in &self.weights.patches {
+            step.linear(Linear { x, matrix, rows, out: &mut *out, add })?;
+            add = true;
+        }
+        Ok(())
+    }
+
+    fn layer(&self, step: &mut B::Step<'_>, index: usize, buffers: &mut Buffers<B>) -> Result<()> {
+        step.check_interrupt()?;
+        let rows = step.num_tokens();
+        let LayerWeights { mixer_norm, qkv, output, .. } = &self.weights.layers[index];
+        let (heads, head_dim) = (self.spec.num_heads, self.spec.head_dim());
+        let layout = QkvLayout {
+            num_heads: heads,
+            num_kv_heads: heads,
+            head_dim,
+            value_dim: head_dim,
+            gated: false,
+            has_kv: true,
+        };
+        let scoring = Scoring { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None };
+        let Buffers { residual, normed, qkv: products, mixed, angles, kv, .. } = buffers;
+        let norm = Some(mixer_norm.of());
+        step.norm_linear(NormLinear { x: residual, norm, matrix: qkv, rows, normed, out: &mut *products })?;
+        let rotation = Rotation { norms: None, rope: &self.rope, angles, temperature: None };
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut *products, layout, rotation, group: 0, kv: &mut *kv })?;
+        let sinks = None;
+        step.attention(Attention { qkv: products, layout, scoring, sinks, group: 0, kv, out: &mut *mixed })?;
+        step.linear(Linear { x: mixed, matrix: output, rows, out: residual, add: true })?;
+        self.feed_forward(step, &self.weights.layers[index], rows, buffers)?;
+        match self.spec.deepstack.iter().position(|&layer| layer == index) {
+            None => Ok(()),
+            Some(which) => {
+                let Buffers { residual, joined, out, .. } = buffers;
+                self.merge(step, residual, &self.weights.deepstack[which], rows, joined, &mut out[1 + which])
+            }
+        }
+    }
+
+    fn feed_forward(
+        &self,
+        step: &mut B::Step<'_>,
+        LayerWeights { ffn_norm, gate_up, down, .. }: &Layer<B>,
+        rows: usize,
+        Buffers { residual, normed, products, gated, .. }: &mut Buffers<B>,
+    ) -> Result<()> {
+        let (activation, cols) = (self.spec.activation, self.spec.ffn_size);
+        let norm = Some(ffn_norm.of());
+        step.norm_linear(NormLinear { x: residual, norm, matrix: gate_up, rows, normed, out: &mut *products })?;
+        match self.spec.gated {
+            true => {
+                step.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out: &mut *gated })?
+            }
+            false => step.activation(Activate { x: products, activation, rows, cols, out: &mut *gated })?,
+        }
+        step.linear(Linear { x: gated, matrix: down, rows, out: residual, add: true })
+    }
+
+    /// `out = second · gelu(first · norm(x))`, where x are the concatenated patches of each square.
+    fn merge(
+        &self,
+        step: &mut B::Step<'_>,
+        x: &B::Buffer,
+        Merger { norm, first, second }: &Merger<B::Matrix, B::Vector>,
+        patches: usize,
+        [normed, products, gated]: &mut [B::Buffer; 3],
+        out: &mut B::Buffer,
+    ) -> Result<()> {
+        let rows = patches / self.spec.patches_per_row();
+        let norm = norm.as_ref().map(Norm::of);
+        step.norm_linear(NormLinear { x, norm, matrix: first, rows, normed, out: &mut *products })?;
+        let (activation, cols) = (Activation::GeluErf, self.spec.joined_cols());
+        step.activation(Activate { x: products, activation, rows, cols, out: &mut *gated })?;
+        step.linear(Linear { x: gated, matrix: second, rows, out, add: false })
+    }
+
+    /// Computes the rows for the text model from the output of the last layer.
+    fn project(&self, backend: &mut B, batch: &Batch, buffers: &mut Buffers<B>) -> Result<()> {
+        let (patches, cols) = (batch.num_tokens(), self.spec.hidden_size);
+        backend.step_apart(batch, &mut |step: &mut B::Step<'_>| {
+            let Buffers { residual, normed, joined, out, .. } = &mut *buffers;
+            step.norm_rows(NormRows {
+                x: residual,
+                norm: self.weights.last_norm.of(),
+                rows: patches,
+                out: &mut *normed,
+            })?;
+            match &self.weights.projector {
+                Projector::Mean { .. } => Ok(()),
+                Projector::Joined(merger) => self.merge(step, normed, merger, patches, joined, &mut out[0]),
+            }
+        })?;
+        let Projector::Mean { norm, matrix } = &self.weights.projector else { return Ok(()) };
+        let Buffers { residual, normed, out, .. } = buffers;
+        let means = means(backend.to_host(normed, patches, cols)?, cols, self.spec.patches_per_row());
+        backend.write_rows(residual, 0, &means, cols)?;
+        let rows = means.len() / cols;
+        backend.step_apart(batch, &mut |step: &mut B::Step<'_>| {
+            let (norm, normed) = (Some(norm.of()), &mut *normed);
+            step.norm_linear(NormLinear { x: residual, norm, matrix, rows, normed, out: &mut out[0] })
+        })
+    }
+}
+
+/// Returns the means of each `of` consecutive rows.
+fn means(rows: &[f32], cols: usize, of: usize) -> Vec<f32> {
+    let mean = |square: &[f32]| -> Vec<f32> {
+        let mut sums = vec![0.0; cols];
+        for row in square.chunks_exact(cols) {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+        sums.iter().map(|sum| sum / of as f32).collect()
+    };
+    rows.chunks_exact(of * cols).flat_map(mean).collect()
+}

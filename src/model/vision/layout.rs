@@ -1,0 +1,156 @@
+//! The order of a picture's patches, their values, and their positions.
+
+use super::spec::VisionSpec;
+use crate::pixels::{CHANNELS, Prepared};
+use crate::{Error, Result};
+
+/// The base of the RoPE frequencies.
+const ROPE_BASE: f32 = 10_000.0;
+
+/// The patches of a picture in the order of the encoder: squares of `merge` x `merge` patches, row by row or window by
+/// window. Within a square, patches go row by row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// The numbers of rows and columns of patches.
+    grid: [usize; 2],
+    /// The row and column of each patch.
+    places: Vec<[usize; 2]>,
+    /// The number of patches in each window. Without windows, it is the number of all patches.
+    windows: Vec<usize>,
+    /// For each square in the order of the encoder, its index in row-major order.
+    squares: Vec<usize>,
+}
+
+impl Layout {
+    /// # Errors
+    /// `Error::Internal` for a picture that was not prepared for this encoder.
+    pub(super) fn new(spec: &VisionSpec, picture: &Prepared) -> Result<Self> {
+        let step = spec.row_side();
+        let [height, width] = [picture.height, picture.width];
+        let is_whole = |side: usize| side > 0 && side.is_multiple_of(step);
+        if !is_whole(height) || !is_whole(width) || picture.values.len() != CHANNELS * width * height {
+            return Err(Error::internal(format!("a picture of {width} x {height} for squares of {step} pixels")));
+        }
+        let merge = spec.merge;
+        let grid = [height / spec.patch_size, width / spec.patch_size];
+        let [rows, columns] = [grid[0] / merge, grid[1] / merge];
+        let side = spec.windows.as_ref().map_or(usize::MAX, |windows| windows.side);
+        let (mut places, mut windows, mut squares) = (Vec::new(), Vec::new(), Vec::new());
+        for top in (0..rows).step_by(side) {
+            for left in (0..columns).step_by(side) {
+                let first = places.len();
+                for row in top..rows.min(top.saturating_add(side)) {
+                    for column in left..columns.min(left.saturating_add(side)) {
+                        squares.push(row * columns + column);
+                        let within = (0..merge).flat_map(|down| (0..merge).map(move |right| [down, right]));
+                        places.extend(within.map(|[down, right]| [row * merge + down, column * merge + right]));
+                    }
+                }
+                windows.push(places.len() - first);
+            }
+        }
+        Ok(Self { grid, places, windows, squares })
+    }
+
+    pub(super) fn patches(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the number of patches in each window.
+    pub(super) fn windows(&self) -> &[usize] {
+        &self.windows
+    }
+
+    /// Returns the numbers of rows and columns of the squares, which become rows for the text model.
+    pub(super) fn squares_of_sides(&self, spec: &VisionSpec) -> [usize; 2] {
+        self.grid.map(|side| side / spec.merge)
+    }
+
+    pub(super) fn grid(&self) -> [usize; 2] {
+        self.grid
+    }
+
+    /// Returns the rows of squares, which have `cols` columns, in row-major order of the picture.
+    pub(super) fn in_order(&self, rows: &[f32], cols: usize) -> Vec<f32> {
+        if self.windows.len() == 1 {
+            return rows.to_vec();
+        }
+        let mut ordered = vec![0.0; rows.len()];
+        for (row, &square) in rows.chunks_exact(cols).zip(&self.squares) {
+            ordered[square * cols..][..cols].copy_from_slice(row);
+        }
+        ordered
+    }
+
+    /// Returns the values of each patch: channel by channel, and row by row within a channel.
+    pub(super) fn numbers(&self, spec: &VisionSpec, picture: &Prepared) -> Vec<f32> {
+        let side = spec.patch_size;
+        let mut numbers = Vec::with_capacity(picture.values.len());
+        for &[row, column] in &self.places {
+            for channel in 0..CHANNELS {
+                for y in 0..side {
+                    let first = (channel * picture.height + row * side + y) * picture.width + column * side;
+                    numbers.extend_from_slice(&picture.values[first..][..side]);
+                }
+            }
+        }
+        numbers
+    }
+
+    /// Returns the position embedding of each patch, from a table of `side` x `side` positions. A picture with another
+    /// grid gets bilinear interpolations of the table, aligned at the corners.
+    pub(super) fn positions(&self, table: &[f32], side: usize, cols: usize) -> Vec<f32> {
+        let [rows, columns] = self.grid.map(|count| along(count, side));
+        let mut positions = Vec::with_capacity(self.places.len() * cols);
+        for &[row, column] in &self.places {
+            let (y, x) = (&rows[row], &columns[column]);
+            let corners = [
+                (y.first, x.first, (1.0 - y.rest) * (1.0 - x.rest)),
+                (y.first, x.second, (1.0 - y.rest) * x.rest),
+                (y.second, x.first, y.rest * (1.0 - x.rest)),
+                (y.second, x.second, y.rest * x.rest),
+            ];
+            let of_corner =
+                corners.map(|(row, column, weight)| (&table[(row * side + column) * cols..][..cols], weight));
+            let [(a, wa), (b, wb), (c, wc), (d, wd)] = of_corner;
+            let sums = a.iter().zip(b).zip(c.iter().zip(d)).map(|((a, b), (c, d))| a * wa + b * wb + c * wc + d * wd);
+            positions.extend(sums);
+        }
+        positions
+    }
+
+    /// Returns cos and sin of each patch's RoPE pairs. The first half of the pairs rotates with the row, the other half
+    /// with the column.
+    pub(super) fn angles(&self, head_dim: usize) -> Vec<f32> {
+        let half = head_dim / 4;
+        let frequency = |pair: usize| 1.0 / ROPE_BASE.powf((2 * pair) as f32 / (2 * half) as f32);
+        let frequencies: Vec<f32> = (0..half).map(frequency).collect();
+        let mut angles = Vec::with_capacity(self.places.len() * head_dim);
+        for place in &self.places {
+            let of_place = place.iter().flat_map(|&at| frequencies.iter().map(move |frequency| at as f32 * frequency));
+            let turns: Vec<f64> = of_place.map(f64::from).collect();
+            angles.extend(turns.iter().map(|turn| turn.cos() as f32));
+            angles.extend(turns.iter().map(|turn| turn.sin() as f32));
+        }
+        angles
+    }
+}
+
+/// A point between two rows of a table.
+struct Between {
+    first: usize,
+    second: usize,
+    /// The distance from the first row, from 0 to 1.
+    rest: f32,
+}
+
+/// Returns points in a table of `side` entries, evenly spaced from the first entry to the last.
+fn along(count: usize, side: usize) -> Vec<Between> {
+    let last = side - 1;
+    let point = |index: usize| {
+        let at = if count == 1 { 0.0 } else { index as f32 * (last as f32 / (count - 1) as f32) };
+        let first = (at as usize).min(last);
+        Between { first, second: (first + 1).min(last), rest: at - first as f32 }
+    };
+    (0..count).map(point).collect()
+}

@@ -1,0 +1,20 @@
+//! Image encoders: files beside a text model (`mmproj`) that compute rows of its prompts from pictures.
+//!
+//! - `spec` reads a file's keys, and `tensors` defines its tensors.
+//! - `projector` finds the file that goes with a text model.
+//! - `layout` orders the patches of a picture.
+//! - `encoder` is the forward pass over any `Backend`.
+
+mod encoder;
+mod layout;
+mod projector;
+mod spec;
+mod tensors;
+
+#[cfg(test)]
+pub(super) mod tests;
+
+pub use encoder::{Encoder, ImageEncoder, ImageRows, Images, limits};
+pub use projector::{find_projector, open_projector};
+pub use spec::{Family, MOST_IMAGE_ROWS, VisionSpec, Windows};
+pub use tensors::VisionTensors;

@@ -1,0 +1,194 @@
+//! Encoders against transformers in float32: the rows of pictures, and files that must be refused.
+
+use std::path::Path;
+
+use super::*;
+use crate::backend::cpu::{CpuLoader, Isa};
+use crate::backend::{Loader, StepLimits};
+use crate::config::KvCacheDtype;
+use crate::gguf::{GgufFile, Metadata, Value};
+use crate::model::ModelSpec;
+use crate::pixels::{DecodeLimits, Picture};
+use crate::testdata::{self, TempFile};
+
+const NAMES: [&str; 3] = ["gemma3", "qwen25vl", "qwen3vl"];
+
+fn projector(name: &str) -> TempFile {
+    testdata::file(&format!("vision/{name}.mmproj.gguf"))
+}
+
+fn picture(name: &str) -> Picture {
+    Picture::decode(&testdata::bytes(&format!("vision/{name}.png")), DecodeLimits::default()).unwrap()
+}
+
+fn distance(got: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(got.len(), expected.len());
+    let errors = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs());
+    errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
+}
+
+/// Encodes both pictures of a golden encoder, and compares their rows with those of transformers.
+fn check<L: Loader>(name: &str, loader: impl Fn(StepLimits) -> L, dtype: KvCacheDtype, bound: f32) -> Vec<ImageRows> {
+    let file = projector(name);
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = VisionSpec::from_gguf(&gguf).unwrap();
+    let tensors = VisionTensors::collect(&gguf, &spec).unwrap();
+    let mut encoder = Encoder::load(loader(limits(&spec)), &tensors, dtype).unwrap();
+    let z = testdata::npz(&format!("vision/{name}"));
+    let check = |number| {
+        let prepared = spec.preparation.prepare(&picture(&format!("{name}_{number}"))).unwrap();
+        let rows = encoder.encode(&prepared).unwrap();
+        let error = distance(&rows.rows, &z.f32(&format!("embeddings_{number}")));
+        println!("{name}_{number}: {error:.1e}");
+        assert!(error < bound, "{name}_{number}: {error:.1e}");
+        assert_eq!(rows.grid[0] * rows.grid[1] * spec.output_size, rows.rows.len());
+        if name == "qwen3vl" {
+            let error = distance(&rows.deepstack.concat(), &z.f32(&format!("deepstack_{number}")));
+            assert!(error < bound, "{name}_{number}, deepstack: {error:.1e}");
+        }
+        rows
+    };
+    [1, 2].map(check).into()
+}
+
+/// The family of a golden encoder, and the rows of both its pictures.
+pub(in crate::model) fn encode_golden(name: &str) -> (Family, Vec<ImageRows>) {
+    let gguf = projector(name);
+    let family = VisionSpec::from_gguf(&GgufFile::open(&gguf.0).unwrap()).unwrap().family;
+    (family, check(name, |limits| CpuLoader::new(2, limits.tokens).unwrap(), KvCacheDtype::F32, 1e-3))
+}
+
+#[test]
+fn rows_are_those_of_transformers() {
+    for name in NAMES {
+        for isa in Isa::available() {
+            let loader = |limits: StepLimits| CpuLoader::new(2, limits.tokens).unwrap().with_isa(isa);
+            check(name, loader, KvCacheDtype::F32, 1e-3);
+        }
+    }
+}
+
+/// Rows have the same bits whatever number of threads computes them, and whatever was encoded before.
+#[test]
+fn rows_do_not_depend_on_threads_or_on_what_came_before() {
+    for name in NAMES {
+        let of =
+            |threads| check(name, |limits| CpuLoader::new(threads, limits.tokens).unwrap(), KvCacheDtype::F32, 1e-3);
+        assert!(of(1) == of(3), "{name}");
+    }
+    let file = projector("qwen25vl");
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = VisionSpec::from_gguf(&gguf).unwrap();
+    let tensors = VisionTensors::collect(&gguf, &spec).unwrap();
+    let loader = CpuLoader::new(2, limits(&spec).tokens).unwrap();
+    let mut encoder = Encoder::load(loader, &tensors, KvCacheDtype::F32).unwrap();
+    let prepared = |number| spec.preparation.prepare(&picture(&format!("qwen25vl_{number}"))).unwrap();
+    let [small, large] = [1, 2].map(prepared);
+    let first = encoder.encode(&small).unwrap();
+    encoder.encode(&large).unwrap();
+    assert!(encoder.encode(&small).unwrap() == first);
+}
+
+#[test]
+fn a_picture_of_another_size_is_an_error() {
+    let file = projector("gemma3");
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = VisionSpec::from_gguf(&gguf).unwrap();
+    let tensors = VisionTensors::collect(&gguf, &spec).unwrap();
+    let loader = CpuLoader::new(1, limits(&spec).tokens).unwrap();
+    let mut encoder = Encoder::load(loader, &tensors, KvCacheDtype::F32).unwrap();
+    let mut prepared = spec.preparation.prepare(&picture("gemma3_1")).unwrap();
+    prepared.width = 32;
+    assert!(encoder.encode(&prepared).is_err());
+    prepared.values.truncate(3 * 32 * 64);
+    assert!(encoder.encode(&prepared).is_ok());
+    prepared.width = 36;
+    prepared.values.resize(3 * 36 * 64, 0.0);
+    assert!(encoder.encode(&prepared).is_err());
+}
+
+/// The error of a golden file with one key changed, or without it.
+fn refused(name: &str, key: &str, value: Option<Value>) -> String {
+    let file = projector(name);
+    let mut gguf = GgufFile::open(&file.0).unwrap();
+    let others = gguf.metadata().iter().filter(|(name, _)| *name != key);
+    let mut entries: Vec<(String, Value)> = others.map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    entries.extend(value.map(|value| (key.to_owned(), value)));
+    gguf.set_metadata(Metadata::new(&file.0, entries).unwrap());
+    let found = VisionSpec::from_gguf(&gguf).and_then(|spec| VisionTensors::collect(&gguf, &spec).map(drop));
+    found.unwrap_err().to_string()
+}
+
+#[test]
+fn files_that_are_computed_otherwise_are_refused() {
+    for (name, key, value, part) in [
+        ("gemma3", "clip.vision.feature_layer", Some(Value::U32(1)), "nothing in clip models"),
+        ("gemma3", "clip.use_gelu", Some(Value::Bool(false)), "expected true"),
+        ("qwen25vl", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
+        ("qwen25vl", "clip.vision.n_wa_pattern", None, "is missing"),
+        ("qwen25vl", "clip.vision.window_size", Some(Value::U32(100)), "multiple of 28"),
+        ("gemma3", "clip.projector_type", Some(Value::String("pixtral".into())), "'pixtral' is not supported"),
+        ("gemma3", "clip.projector_type", Some(Value::String("qwen3vl_merger".into())), "scale_factor"),
+        ("gemma3", "clip.has_vision_encoder", None, "no image encoder"),
+        ("gemma3", "clip.has_audio_encoder", Some(Value::Bool(true)), "audio"),
+        ("gemma3", "general.architecture", Some(Value::String("llama".into())), "expected 'clip'"),
+        ("gemma3", "clip.vision.patch_size", Some(Value::U32(7)), "expected a multiple of 7"),
+        ("gemma3", "clip.vision.patch_size", Some(Value::U32(16)), "v."),
+        ("gemma3", "clip.vision.attention.head_count", Some(Value::U32(3)), "heads"),
+        ("qwen3vl", "clip.vision.block_count", Some(Value::U32(3)), "entries"),
+        ("qwen3vl", "clip.vision.is_deepstack_layers", None, "v.deepstack"),
+        ("gemma3", "clip.vision.image_std", None, "is missing"),
+    ] {
+        let error = refused(name, key, value);
+        assert!(error.contains(part), "{key}: {error}");
+    }
+}
+
+#[test]
+fn an_encoder_of_another_model_is_refused_with_both_sizes() {
+    let open = |model: &str, projector: &str| {
+        let file = testdata::file(model);
+        let gguf = GgufFile::open(&file.0).unwrap();
+        let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
+        let projector = self::projector(projector);
+        open_projector(&projector.0, &gguf, &spec).map(drop).map_err(|error| error.to_string())
+    };
+    for name in NAMES {
+        open(&format!("vision/{name}.gguf"), name).unwrap();
+    }
+    let error = open("vision/gemma3.gguf", "qwen3vl").unwrap_err();
+    assert!(error.contains("qwen3vl_merger") && error.contains("'gemma3'"), "{error}");
+    let error = open("arch/gemma3.gguf", "gemma3").unwrap_err();
+    assert!(error.contains("image rows of 64 columns") && error.contains("gemma3.embedding_length"), "{error}");
+    let error = open("arch/qwen3vlmoe.gguf", "qwen3vl").unwrap_err();
+    assert!(error.contains("projection_dim") || error.contains("deepstack"), "{error}");
+}
+
+fn write(folder: &Path, name: &str, data: &str) {
+    std::fs::write(folder.join(name), testdata::bytes(data)).unwrap();
+}
+
+#[test]
+fn the_encoder_beside_a_model_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let find = |name: &str| {
+        let gguf = GgufFile::open(&folder.join(name)).unwrap();
+        let found = find_projector(&gguf, &ModelSpec::from_gguf(&gguf, None).unwrap());
+        found.map(|(file, _)| file.metadata().path().file_name().unwrap().to_str().unwrap().to_owned())
+    };
+    write(folder, "gemma-3-Q4.gguf", "vision/gemma3.gguf");
+    write(folder, "llama.gguf", "arch/mistral.gguf");
+    assert_eq!(find("gemma-3-Q4.gguf"), None);
+    // One is of another model, and one is no GGUF file.
+    write(folder, "mmproj-F16.gguf", "vision/qwen3vl.mmproj.gguf");
+    std::fs::write(folder.join("mmproj-gemma-3.gguf"), b"no").unwrap();
+    assert_eq!(find("gemma-3-Q4.gguf"), None);
+    for name in ["other-mmproj-f16.gguf", "mmproj-gemma-3-BF16.gguf", "mmproj-gemma-3-f32.gguf"] {
+        write(folder, name, "vision/gemma3.mmproj.gguf");
+    }
+    assert_eq!(find("gemma-3-Q4.gguf").as_deref(), Some("mmproj-gemma-3-BF16.gguf"));
+    write(folder, "mmproj-gemma-3-F16.gguf", "vision/gemma3.mmproj.gguf");
+    assert_eq!(find("gemma-3-Q4.gguf").as_deref(), Some("mmproj-gemma-3-F16.gguf"));
+    assert_eq!(find("llama.gguf"), None);
+}

@@ -1,0 +1,205 @@
+//! Preprocessed pictures compared with those of transformers, and files that must be refused.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, ImageFormat};
+
+use super::*;
+use crate::testdata;
+
+const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
+
+fn decode(bytes: &[u8]) -> Picture {
+    Picture::decode(bytes, DecodeLimits::default()).unwrap()
+}
+
+fn golden(name: &str) -> Picture {
+    decode(&testdata::bytes(&format!("vision/{name}.png")))
+}
+
+fn multiples(of: usize) -> Sizing {
+    Sizing::Multiples { of, min_pixels: 1024, max_pixels: 1 << 20 }
+}
+
+/// The models and their preprocessing.
+fn processors() -> [(&'static str, Preparation); 3] {
+    let half = [0.5; 3];
+    let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
+    [
+        ("gemma3", of(Sizing::Square { side: 64 }, Filter::Bilinear, half, half)),
+        ("qwen25vl", of(multiples(28), Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
+        ("qwen3vl", of(multiples(16), Filter::Bicubic, half, half)),
+    ]
+}
+
+#[test]
+fn pictures_are_resized_as_by_the_processors() {
+    for (name, preparation) in processors() {
+        let picture = golden(&format!("{name}_2"));
+        let expected = golden(&format!("{name}_2_resized"));
+        let [width, height] = preparation.sizing.size(picture.width(), picture.height()).unwrap();
+        assert_eq!([width, height], [expected.width(), expected.height()], "{name}");
+        assert_eq!(resize::resize(&picture.pixels, width, height, preparation.filter), expected.pixels, "{name}");
+    }
+}
+
+/// Returns the values of transformers, `[channel][row][column]`. Qwen stores patches in squares of 2 x 2, and each
+/// picture twice.
+fn pixel_values(name: &str, picture: usize, [width, height]: [usize; 2]) -> Vec<f32> {
+    let z = testdata::npz(&format!("vision/{name}"));
+    let key = format!("pixel_values_{picture}");
+    let (values, shape) = (z.f32(&key), z.shape(&key).to_vec());
+    if shape.len() == 4 {
+        return values;
+    }
+    let side = (shape[1] as f64 / 6.0).sqrt() as usize;
+    let blocks = width / side / 2;
+    let mut planes = vec![f32::NAN; CHANNELS * width * height];
+    for (index, patch) in values.chunks(shape[1]).enumerate() {
+        let (block, within) = (index / 4, index % 4);
+        let [row, column] = [block / blocks * 2 + within / 2, block % blocks * 2 + within % 2];
+        for (at, &value) in patch.iter().enumerate() {
+            let (channel, frame, y, x) = (at / side / side / 2, at / side / side % 2, at / side % side, at % side);
+            let place = (channel * height + row * side + y) * width + column * side + x;
+            assert!(frame == 0 || planes[place] == value);
+            planes[place] = value;
+        }
+    }
+    planes
+}
+
+#[test]
+fn numbers_are_those_of_the_processors() {
+    for (name, preparation) in processors() {
+        for picture in [1, 2] {
+            let prepared = preparation.prepare(&golden(&format!("{name}_{picture}"))).unwrap();
+            let expected = pixel_values(name, picture, [prepared.width, prepared.height]);
+            assert_eq!(prepared.values.len(), expected.len());
+            let errors = prepared.values.iter().zip(&expected).map(|(got, expected)| (got - expected).abs());
+            let worst = errors.fold(0.0, f32::max);
+            assert!(worst < 1e-5, "{name}_{picture}: {worst:.1e}");
+        }
+    }
+}
+
+#[test]
+fn sizes_stay_within_their_bounds() {
+    let sizing = Sizing::Multiples { of: 28, min_pixels: 3136, max_pixels: 1_003_520 };
+    for (size, expected) in [
+        ([1920, 1080], Ok([1316, 728])),
+        ([14, 14], Ok([56, 56])),
+        ([56, 42], Ok([56, 56])),
+        ([56, 70], Ok([56, 56])),
+        ([200, 1], Ok([812, 28])),
+        ([201, 1], Err(())),
+    ] {
+        assert_eq!(sizing.size(size[0], size[1]).map_err(|_| ()), expected, "{size:?}");
+    }
+}
+
+/// Returns a picture in this format: red on the left half, blue on the right.
+fn encoded(format: ImageFormat) -> Vec<u8> {
+    let image = image::RgbImage::from_fn(16, 8, |x, _| image::Rgb(if x < 8 { [255, 0, 0] } else { [0, 0, 255] }));
+    let mut bytes = Cursor::new(Vec::new());
+    DynamicImage::from(image).write_to(&mut bytes, format).unwrap();
+    bytes.into_inner()
+}
+
+#[test]
+fn formats_are_decoded() {
+    for format in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif] {
+        let picture = decode(&encoded(format));
+        assert_eq!((picture.width(), picture.height()), (16, 8), "{format:?}");
+        let near = |pixel: &[u8], colour: [u8; 3]| pixel.iter().zip(colour).all(|(&a, b)| a.abs_diff(b) < 12);
+        assert!(near(&picture.rgb()[..3], [255, 0, 0]) && near(&picture.rgb()[45..48], [0, 0, 255]), "{format:?}");
+    }
+}
+
+#[test]
+fn transparent_pixels_lie_on_white() {
+    let image = image::RgbaImage::from_raw(3, 1, vec![9, 8, 7, 0, 100, 50, 0, 51, 9, 8, 7, 255]).unwrap();
+    let mut bytes = Cursor::new(Vec::new());
+    DynamicImage::from(image).write_to(&mut bytes, ImageFormat::Png).unwrap();
+    assert_eq!(decode(&bytes.into_inner()).rgb(), [255, 255, 255, 224, 214, 204, 9, 8, 7]);
+}
+
+#[test]
+fn deep_and_grey_pictures_become_rgb() {
+    let deep = image::ImageBuffer::<image::Rgb<u16>, _>::from_raw(1, 1, vec![65535u16, 257 * 100, 0]).unwrap();
+    for (image, expected) in [
+        (DynamicImage::from(deep), [255, 100, 0]),
+        (DynamicImage::from(image::GrayImage::from_raw(1, 1, vec![77]).unwrap()), [77, 77, 77]),
+    ] {
+        let mut bytes = Cursor::new(Vec::new());
+        image.write_to(&mut bytes, ImageFormat::Png).unwrap();
+        assert_eq!(decode(&bytes.into_inner()).rgb(), expected);
+    }
+}
+
+/// Returns the JPEG file with an EXIF segment that holds only this orientation.
+fn with_orientation(jpeg: &[u8], orientation: u8) -> Vec<u8> {
+    let tiff = [b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0".as_slice(), &[orientation], &[0; 6]].concat();
+    let length = 2 + 6 + tiff.len() as u16;
+    let segment = [b"\xFF\xE1".as_slice(), &length.to_be_bytes(), b"Exif\0\0", &tiff].concat();
+    [&jpeg[..2], &segment, &jpeg[2..]].concat()
+}
+
+#[test]
+fn pictures_are_turned_as_their_files_say() {
+    let jpeg = encoded(ImageFormat::Jpeg);
+    let plain = decode(&jpeg);
+    assert_eq!(decode(&with_orientation(&jpeg, 1)), plain);
+    let mirrored = decode(&with_orientation(&jpeg, 2));
+    assert_eq!(mirrored.rgb()[..3], plain.rgb()[45..48]);
+    let turned = decode(&with_orientation(&jpeg, 6));
+    assert_eq!((turned.width(), turned.height()), (8, 16));
+    assert_eq!(turned.rgb()[..3], plain.rgb()[7 * 48..][..3]);
+}
+
+#[test]
+fn bad_files_are_refused() {
+    let png = encoded(ImageFormat::Png);
+    // The header states 60,000 x 60,000 pixels and has a correct checksum.
+    let mut bomb = png.clone();
+    bomb[16..24].copy_from_slice(&[0, 0, 0xEA, 0x60, 0, 0, 0xEA, 0x60]);
+    let crc = crc32(&bomb[12..29]);
+    bomb[29..33].copy_from_slice(&crc.to_be_bytes());
+    let mut empty = png.clone();
+    empty[16..20].fill(0);
+    let crc = crc32(&empty[12..29]);
+    empty[29..33].copy_from_slice(&crc.to_be_bytes());
+    let cases: [(&[u8], &str); 7] = [
+        (b"", "none of these formats"),
+        (b"<svg xmlns=\"http://www.w3.org/2000/svg\"/>", "none of these formats"),
+        (b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0", "none of these formats"),
+        (&png[..png.len() / 2], "cannot be decoded"),
+        (&png[..20], "cannot be decoded"),
+        (&bomb, "60000 x 60000"),
+        (&empty, "image"),
+    ];
+    for (bytes, part) in cases {
+        let error = Picture::decode(bytes, DecodeLimits::default()).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let small = DecodeLimits { max_bytes: png.len() - 1, max_pixels: 128 };
+    assert!(Picture::decode(&png, small).unwrap_err().to_string().contains("smaller picture"));
+    let small = DecodeLimits { max_bytes: png.len(), max_pixels: 127 };
+    assert!(Picture::decode(&png, small).unwrap_err().to_string().contains("1 to 127 pixels"));
+    let enough = DecodeLimits { max_bytes: png.len(), max_pixels: 128 };
+    assert_eq!(Picture::decode(&png, enough).unwrap().width(), 16);
+}
+
+/// Returns the checksum of a PNG chunk.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { 0xEDB8_8320 ^ (crc >> 1) } else { crc >> 1 };
+    !bytes.iter().fold(!0u32, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| step(crc)))
+}
+
+#[test]
+fn bytes_must_fit_their_size() {
+    assert!(Picture::from_rgb(2, 2, vec![0; 11]).is_err());
+    assert!(Picture::from_rgb(0, 2, Vec::new()).is_err());
+    assert!(Picture::from_rgb(usize::MAX, 2, vec![0; 12]).is_err());
+    assert_eq!(Picture::from_rgb(2, 2, vec![0; 12]).unwrap().height(), 2);
+}
