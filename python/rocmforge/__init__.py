@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocmforge._rocmforge import (
     ChatPrompt,
+    Image,
     SamplingParams,
     StructuredOutputsParams,
     Tokenizer,
@@ -19,6 +20,7 @@ from rocmforge._rocmforge import (
 from rocmforge.errors import (
     DeviceError,
     EngineDeadError,
+    GrammarError,
     InvalidRequestError,
     ModelFileError,
     OutOfMemoryError,
@@ -39,7 +41,9 @@ __all__ = [
     "CompletionOutput",
     "DeviceError",
     "EngineDeadError",
+    "GrammarError",
     "Histogram",
+    "Image",
     "InvalidRequestError",
     "Logprob",
     "MemoryUsage",

@@ -1,8 +1,8 @@
-"""Reports and tests of devices: functions of the compiled half, which `_rocmforge` has."""
+"""Reports and tests of devices: functions of the compiled module `_rocmforge`."""
 
 from collections.abc import Callable
 
-from rocmforge.reports import BandwidthReport, CaseGroup, DoctorReport, LaunchReport, LibraryReport
+from rocmforge.reports import BandwidthReport, CaseGroup, DoctorReport, LaunchReport, LibraryReport, TuningReport
 
 def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = None) -> DoctorReport:
     """Reports the devices and kernels of this machine.
@@ -11,19 +11,19 @@ def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = N
 
     Args:
         device: As for `LLM`. With the CPU no driver is opened.
-        progress: Called with the units of kernels that are done, and all.
+        progress: Called with the number of kernel units done and the total.
 
     Raises:
-        InvalidRequestError: There can be no such device, or a variable of the environment cannot be read.
+        InvalidRequestError: The device name is unknown, or an environment variable is invalid.
     """
 
 def device_cases(device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None) -> list[CaseGroup]:
-    """Runs every op on every tensor type on a device and compares the results with references in double precision.
+    """Runs every operation on every tensor type on a device, and compares with references in double precision.
 
     Args:
         device: As for `LLM`.
-        quick: Each third of the cases, and none that takes long.
-        watch: Called with the name of each case before it runs. What it raises ends the test.
+        quick: True to run every third case, without the slow ones.
+        watch: Called with the name of each case before it runs. An exception that it raises ends the test.
 
     Raises:
         DeviceError: There is no such device, or it fails.
@@ -32,7 +32,7 @@ def device_cases(device: str, *, quick: bool = False, watch: Callable[[str], obj
 def device_repeats(
     device: str, *, repetitions: int, quick: bool = False, watch: Callable[[str], object] | None = None
 ) -> list[CaseGroup]:
-    """Computes what several blocks of a GPU share again and again; it has to be the same to the last bit.
+    """Repeats computations that several blocks of a GPU share; the results must be the same to the last bit.
 
     Arguments, result and errors are those of `device_cases`.
     """
@@ -40,19 +40,36 @@ def device_repeats(
 def device_matrix_library(
     device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None
 ) -> LibraryReport:
-    """Tries the vendor's matrix library on shapes of common models, each in a process of its own.
+    """Tries the vendor's matrix library on shapes of common models, each in a separate process.
+
+    Raises:
+        DeviceError: There is no GPU.
+    """
+
+def device_repeated_graph(device: str) -> str | None:
+    """Repeats a captured graph with other numbers, also if decode steps use none by default.
+
+    Returns:
+        The numbers that were wrong; `None` if all were right.
+
+    Raises:
+        DeviceError: There is no GPU, or it fails.
+    """
+
+def device_tuning(device: str) -> TuningReport:
+    """The numbers by which kernels are launched on a GPU.
 
     Raises:
         DeviceError: There is no GPU.
     """
 
 def device_bandwidth(device: str, *, num_bytes: int, host_bytes: int) -> BandwidthReport:
-    """Bytes per second of a GPU, the best of several passes.
+    """Returns the memory bandwidth of a GPU in bytes per second, the best of several passes.
 
     Args:
         device: As for `LLM`.
-        num_bytes: Device memory to read and to copy; no more than a quarter of what is free is used.
-        host_bytes: Of that, what is copied to and from page-locked memory of the host.
+        num_bytes: Device memory to read and to copy, limited to a quarter of the free memory.
+        host_bytes: The part that is copied to and from page-locked memory of the host.
 
     Raises:
         DeviceError: There is no GPU, or it fails.
@@ -60,11 +77,11 @@ def device_bandwidth(device: str, *, num_bytes: int, host_bytes: int) -> Bandwid
     """
 
 def device_launches(device: str, *, count: int) -> LaunchReport:
-    """Seconds that empty kernels take on a GPU.
+    """Returns the time of empty kernels on a GPU, in seconds.
 
     Args:
         device: As for `LLM`.
-        count: Launches that are queued one after the other.
+        count: Number of queued launches.
 
     Raises:
         DeviceError: There is no GPU, or it fails.

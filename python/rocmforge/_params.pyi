@@ -1,4 +1,4 @@
-"""Settings of requests: classes of the compiled half, which `_rocmforge` has and `rocmforge` shows."""
+"""Parameters of requests: classes of the compiled module `_rocmforge`, which `rocmforge` re-exports."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Self, final
@@ -8,37 +8,36 @@ from rocmforge.prompts import TokenIds
 
 @final
 class SamplingParams:
-    """Settings of how a request is sampled and when it ends. Immutable; checked when made.
+    """Sampling parameters and stop conditions of a request. Immutable; checked when created.
 
     Args:
-        n: Sequences to generate; they share the prompt's computation. Those that find no place among `max_num_seqs`
-            start as places come free.
-        max_tokens: Most tokens per sequence, 256 unless said; `None` goes on until the context is full.
-        min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
-        temperature: 0 takes the most likely token, always.
+        n: Sequences to generate; they share the prompt's computation. Sequences beyond `max_num_seqs` start as places
+            become free.
+        max_tokens: Maximum tokens per sequence; 256 by default. `None` continues until the context is full.
+        min_tokens: Minimum number of tokens before an end token or a stop string can end a sequence.
+        temperature: 0 always takes the most likely token.
         top_p: Keeps the most likely tokens whose probabilities sum up to this.
-        top_k: Keeps so many of the most likely tokens; 0 and -1 keep all.
-        min_p: Keeps tokens at least so likely, relative to the most likely one.
+        top_k: Keeps this many of the most likely tokens; 0 and -1 keep all.
+        min_p: Minimum probability of a token, relative to the most likely one.
         repetition_penalty: Above 1 makes tokens of prompt and output less likely.
         presence_penalty: Subtracted from the logit of every token of the output.
         frequency_penalty: As `presence_penalty`, times the number of occurrences.
         logit_bias: Added to logits, by token id.
         stop: Text (or texts) that ends a sequence.
         stop_token_ids: Tokens that end a sequence.
-        ignore_eos: Goes on after the model's end token.
-        seed: The same seed gives the same text, whatever the request is batched with; `None` and -1 stand for a new
-            one.
+        ignore_eos: Continues after the model's end token.
+        seed: The same seed gives the same text, independent of the batch. `None` and -1 choose a new seed.
         logprobs: Number of most likely tokens to report per generated token.
         prompt_logprobs: The same for the prompt's tokens.
         skip_special_tokens: Leaves control tokens out of the text.
         include_stop_str_in_output: Leaves the stop text in.
         output_kind: What each output of a stream holds: `cumulative` (all so far), `delta` (what is new) or
             `final_only` (one output, at the end); also as a `RequestOutputKind`.
-        structured_outputs: The form that the text is to have, as `StructuredOutputsParams`. A sequence ends where
-            nothing can follow, before `min_tokens` too; an end token comes only where the text is complete.
-        thinking_end_token_id: The token that ends the thoughts with which the text begins.
-        thinking_token_budget: After so many tokens of thoughts that token is chosen, if it has not come by then. Given
-            together with `thinking_end_token_id` only.
+        structured_outputs: The required form of the text, as `StructuredOutputsParams`. A sequence ends where nothing
+            can follow, even before `min_tokens`. An end token comes only where the text is complete.
+        thinking_end_token_id: The token that ends the reasoning at the beginning of the text.
+        thinking_token_budget: Maximum reasoning tokens. Then that token is chosen, if it has not come. Requires
+            `thinking_end_token_id`.
 
     Raises:
         InvalidRequestError: A value is out of its range; the message names the field.
@@ -127,11 +126,11 @@ class SamplingParams:
 
 @final
 class PoolingParams:
-    """Settings of a request for a vector. Immutable; checked when made.
+    """Parameters of a request for a vector. Immutable; checked when created.
 
     Args:
-        pooling: `last`, `mean`, `cls`, `rank` or, as the file says, `auto`; see `LLM.embed`.
-        normalize: Whether the vector is divided by its length.
+        pooling: `last`, `mean`, `cls`, `rank`, or `auto` for the pooling of the model file; see `LLM.embed`.
+        normalize: True if the vector is divided by its length.
 
     Raises:
         InvalidRequestError: There is no such pooling.
@@ -146,32 +145,31 @@ class PoolingParams:
 
 @final
 class StructuredOutputsParams:
-    """The form that a generated text is to have. Exactly one of the first five is given. Immutable; checked when made.
+    """The required form of a generated text. Give exactly one of the first five. Immutable; checked when created.
 
-    A grammar is compiled when a request with it comes, in milliseconds as a rule, and kept for those after it.
+    The engine compiles a grammar for the first request that uses it, usually within milliseconds, and then keeps it.
 
     Args:
-        json: A JSON value that this schema allows: a dictionary, or JSON text.
+        json: A JSON value that this schema allows: a dictionary, JSON text, or a Pydantic class.
         regex: A text that this regular expression matches as a whole, in the syntax of Rust's crate `regex`.
         choice: One of these texts.
-        grammar: A text of the language that this grammar describes, in the syntax of Lark (its first rule is
-            `start`) or of GBNF (`root`).
+        grammar: A text that this grammar allows, in the syntax of Lark (the first rule is `start`) or of GBNF (`root`).
         json_object: Any JSON object.
         disable_any_whitespace: No white space between the parts of JSON.
-        whitespace_pattern: A regular expression of the white space between the parts of JSON; any unless given.
-        begin_token_id: The form begins behind the first such token, and what comes before it is free. So a model thinks
+        whitespace_pattern: A regular expression for white space between the parts of JSON. By default any is allowed.
+        begin_token_id: The form begins after the first such token; text before it is free. So a model can reason
             before it answers.
-        optional: Whether the text may end without that token; otherwise it does not end before it.
+        optional: True if the text may end without that token; otherwise it cannot end before it.
 
     Raises:
-        InvalidRequestError: None or several of the first five are given, one is empty, too long or no JSON, settings
-            of JSON stand beside another form, or `optional` without `begin_token_id`.
+        InvalidRequestError: Not exactly one of the first five is given, or it is empty, too long or invalid JSON. Or a
+            setting for JSON is given with another form. Or `optional` is given without `begin_token_id`.
         TypeError: A value is of a wrong type.
     """
 
     def __new__(
         cls,
-        json: dict[str, Any] | str | None = None,
+        json: dict[str, Any] | str | type[Any] | None = None,
         regex: str | None = None,
         choice: Sequence[str] | None = None,
         grammar: str | None = None,

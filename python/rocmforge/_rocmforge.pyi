@@ -1,9 +1,9 @@
-"""The compiled half of rocmforge. `rocmforge` is the public face; `Engine`, `Inbox` and the like are for it alone."""
+"""The compiled module. The package `rocmforge` is the public interface; `Engine`, `Inbox` and others are internal."""
 
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, Unpack, final
+from typing import Any, Self, TypeVar, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,13 @@ from rocmforge._devices import (
     device_cases,
     device_launches,
     device_matrix_library,
+    device_repeated_graph,
     device_repeats,
+    device_tuning,
     doctor,
     embedded_targets,
 )
+from rocmforge._images import Image
 from rocmforge._params import PoolingParams, SamplingParams, StructuredOutputsParams
 from rocmforge._updates import CompletionUpdate, RequestUpdate, UpdateMetrics
 from rocmforge.prompts import ChatOptions, TokenIds
@@ -24,13 +27,17 @@ from rocmforge.reports import FileReport, StageReport, SupportReport
 from rocmforge.settings import EngineSettings
 from rocmforge.stats import BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
+_T = TypeVar("_T")
+
 __version__: str
 
 __all__ = [
     "Accepted",
+    "CancelScope",
     "ChatPrompt",
     "CompletionUpdate",
     "Engine",
+    "Image",
     "Inbox",
     "PoolingParams",
     "RemoteInbox",
@@ -50,8 +57,10 @@ __all__ = [
     "device_cases",
     "device_launches",
     "device_matrix_library",
+    "device_repeated_graph",
     "device_repeats",
     "device_support",
+    "device_tuning",
     "doctor",
     "embedded_targets",
     "grammar_in_lark",
@@ -91,55 +100,67 @@ class Tokenizer:
     def bos_token_id(self) -> int | None: ...
     @property
     def has_chat_template(self) -> bool:
-        """Whether the file has a chat template."""
+        """True if the file has a chat template."""
 
     @property
     def chat_template(self) -> str | None:
-        """The text of the file's chat template, even of one that is not understood."""
+        """The text of the file's chat template, even if the engine cannot run it."""
+
+    @property
+    def tool_use_template(self) -> str | None:
+        """The text of the template for conversations with tools: the file's `tool_use` template, or its only one."""
+
+    def max_text_bytes(self, num_tokens: int) -> int | None:
+        """Returns the maximum length in bytes of the text of this many tokens.
+
+        `None` for vocabularies in which white space and unknown characters take no tokens of their own (WordPiece,
+        Unigram). There, a text of any length may be few tokens.
+        """
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of a text.
+        """Returns the token ids of a text.
 
         Args:
             text: Any text.
-            add_special: Whether to add the tokens that the file wants at the beginning and the end.
-            parse_special: Whether text that spells a control token becomes it; never do so with what users write.
+            add_special: True to add the tokens that the file requires at the beginning and the end.
+            parse_special: True if text that spells a control token becomes that token. Never use it for the text of
+                users.
         """
 
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """Token ids of a pair of texts, as models that rank were trained with it; no text becomes a control token.
+        """Returns the token ids of a pair of texts, in the format of ranking models. No text becomes a control token.
 
-        The token of the beginning, the first text, the token of the end, the second text, the token of the end:
-        `[CLS] first [SEP] second [SEP]`. Between the texts, vocabularies of XLM-RoBERTa have it twice:
-        `<s> first </s></s> second </s>`.
+        The format is `[CLS] first [SEP] second [SEP]`, with the vocabulary's beginning and end tokens. Vocabularies of
+        XLM-RoBERTa have the end token twice between the texts: `<s> first </s></s> second </s>`.
 
         Raises:
             InvalidRequestError: The tokenizer lacks one of these tokens.
         """
 
     def decode(self, ids: TokenIds, *, skip_special: bool = False) -> str:
-        """The text of token ids; what is no UTF-8 becomes U+FFFD."""
+        """Returns the text of token ids; invalid UTF-8 becomes U+FFFD."""
 
     def decode_bytes(self, ids: TokenIds, *, skip_special: bool = False) -> bytes:
-        """The bytes of token ids."""
+        """Returns the bytes of token ids."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> str:
-        """The text of a conversation by the file's chat template, or by the one given; see `LLM.chat`.
+        """Renders a conversation with the file's chat template or with the given one; see `LLM.chat`.
 
         Raises:
             InvalidRequestError: The file has no template, or the template refuses the conversation.
-            ModelFileError: The file's template is not understood.
+            ModelFileError: The file's template uses something that is not supported.
         """
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> ChatPrompt:
-        """A conversation as a prompt; see `LLM.chat`.
+        """Returns a conversation as a prompt; see `LLM.chat`.
 
-        A control token is made only where the template itself wrote all of its text, or of a well-known role.
+        A text becomes a control token only if the template itself wrote all of it, or for a well-known role. A part
+        `{"type": "image"}` becomes the placeholder of an image.
         """
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]: ...
     def is_special(self, token_id: int) -> bool:
-        """Whether a token is a control token."""
+        """True if a token is a control token."""
 
 @final
 class Engine:
@@ -158,30 +179,45 @@ class Engine:
     def is_closed(self) -> bool: ...
     @property
     def was_closed(self) -> bool:
-        """Whether `close` was called: not so for an engine that died."""
+        """True if `close` was called; false for an engine that died."""
 
     def inbox(
         self, event_loop: asyncio.AbstractEventLoop | None = None, callback: Callable[[], object] | None = None
     ) -> Inbox:
-        """Returns a queue on which outputs arrive, without arguments for one blocking call.
+        """Returns a queue on which outputs arrive. Without arguments, it serves one blocking call.
 
-        With an event loop, `callback` is called there when requests have news.
+        With an event loop, `callback` is called there when requests have new outputs.
         """
 
     def ring_inbox(self, memory: int, written: int, read: int) -> RingInbox:
-        """Makes what hands the requests of a parent process to the engine, and writes their outputs into a ring.
+        """Returns an inbox for the requests of a parent process; their outputs go into a ring in shared memory.
 
         Args:
-            memory: Descriptor of the shared memory.
-            written: Descriptor of the eventfd that is rung after a write.
-            read: Descriptor of the one that the reader rings.
+            memory: File descriptor of the shared memory.
+            written: File descriptor of the eventfd that signals a write.
+            read: File descriptor of the eventfd that signals a read.
         """
 
-    def prepare(self, prompt: str | TokenIds, params: SamplingParams | PoolingParams) -> list[int]:
-        """Token ids of a prompt that can be served with these parameters.
+    @property
+    def mmproj(self) -> str | None:
+        """The path of the image encoder in use; `None` for a model that reads text alone."""
+
+    def image_tokens(self, image: Image) -> int:
+        """Returns the number of tokens that an image takes in a prompt, without control tokens around it.
 
         Raises:
-            InvalidRequestError: It cannot; nothing is queued.
+            InvalidRequestError: There is no image encoder, or the model refuses the shape of the image.
+        """
+
+    def prepare(
+        self, prompt: str | TokenIds, params: SamplingParams | PoolingParams, images: Sequence[Image] = ()
+    ) -> list[int]:
+        """Returns the token ids of a prompt, after a check that it can be served with these parameters.
+
+        A prompt has one placeholder for each image, in order. In the result, the tokens of the image replace it.
+
+        Raises:
+            InvalidRequestError: It cannot be served; nothing is queued.
         """
 
     def abort(self, request_id: str) -> bool: ...
@@ -205,8 +241,23 @@ class Engine:
     def close(self) -> None: ...
 
 @final
+class CancelScope:
+    """Runs a function; once the scope is cancelled, the tokenization of long texts stops in it."""
+
+    def __new__(cls) -> Self: ...
+    def run(self, function: Callable[[], _T]) -> _T:
+        """Returns what `function()` returns.
+
+        Raises:
+            concurrent.futures.CancelledError: The scope stopped it.
+        """
+
+    def cancel(self) -> None:
+        """Stops the work. Callable from any thread; without effect on work that has ended."""
+
+@final
 class Accepted:
-    """A request that the engine has taken."""
+    """A request that the engine has accepted."""
 
     def __new__(cls, key: int, request_id: str, prompt_token_ids: Sequence[int]) -> Self: ...
     @property
@@ -229,6 +280,7 @@ class Inbox:
         prompt: str | TokenIds,
         params: SamplingParams | PoolingParams,
         *,
+        images: Sequence[Image] = (),
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
@@ -236,20 +288,23 @@ class Inbox:
         client: str | None = None,
         final_only: bool = False,
     ) -> Accepted:
-        """Hands a request to the engine; `final_only` keeps everything for one delivery at the end."""
+        """Hands a request to the engine; `final_only` keeps everything for one delivery at the end.
+
+        A prompt has one placeholder for each image, in order, which the tokens of the image replace.
+        """
 
     def ready(self) -> list[int]:
-        """Ids of requests with news."""
+        """Returns the keys of requests with new outputs."""
 
     def wait(self, timeout: float) -> list[int]:
-        """Returns what `ready` does, after waiting for news for at most `timeout` seconds."""
+        """Returns the same as `ready`, after waiting for new outputs for at most `timeout` seconds."""
 
     def take(self, key: int, *, raise_errors: bool = True) -> RequestUpdate | None:
-        """Takes the news of a request.
+        """Returns the new outputs of a request; `None` if there are none.
 
         Raises:
-            RocmForgeError: The request ended with an error: that one. Without `raise_errors` only `EngineDeadError`;
-                any other is told of the sequences that it ended.
+            RocmForgeError: The request ended with this error. Without `raise_errors`, only `EngineDeadError` is raised,
+                and other errors are reported by the sequences that they ended.
         """
 
     def forget(self, key: int) -> None:
@@ -272,15 +327,16 @@ class RingInbox:
         timeout: float | None = None,
         cache_salt: str | None = None,
         client: str | None = None,
+        images: Sequence[Image] = (),
     ) -> tuple[str, list[int]]:
-        """Hands over a request that the parent calls `key`; its name here and its prompt."""
+        """Hands over a request that the parent calls `key`; returns its request id and its prompt's token ids."""
 
     def forget(self, key: int) -> None:
         """Aborts a request, unless it has finished."""
 
 @final
 class RemoteOutputs:
-    """The outputs of engines in child processes, one after the other."""
+    """The outputs of engines in child processes. One child follows another."""
 
     def __new__(cls) -> Self: ...
     def inbox(
@@ -305,19 +361,19 @@ class RemoteOutputs:
             memory: As for `Engine.ring_inbox`.
             written: As there.
             read: As there.
-            gone: Called on the thread with requests that nobody waits for any more.
-            broken: Called with what is wrong, if the ring makes no sense; nothing more is read.
+            gone: Called on the thread with the keys of requests whose consumer is gone.
+            broken: Called with a description if the content of the ring is invalid; nothing more is read.
         """
 
     def fail(self, reason: str) -> None:
-        """Ends every request that has not ended with `EngineDeadError`."""
+        """Ends every unfinished request with `EngineDeadError`."""
 
 @final
 class RingReader:
     """A thread that reads a ring."""
 
     def finish(self) -> None:
-        """Waits until all that was written is read, and ends the thread."""
+        """Waits until everything written is read, then ends the thread."""
 
 @final
 class RemoteInbox:
@@ -325,63 +381,63 @@ class RemoteInbox:
 
     @property
     def num_tokens(self) -> int:
-        """Generated tokens of the requests that are still here. Methods without a text do what those of `Inbox` do."""
+        """Generated tokens of the requests that are still here. Methods without a docstring match those of `Inbox`."""
 
     def expect(self, params: SamplingParams | PoolingParams, *, final_only: bool = False) -> int:
-        """Makes the entry of a request that is about to be submitted; the key is its name in the child."""
+        """Adds an entry for a request that is about to be submitted; returns the key that names it in the child."""
 
     def ready(self) -> list[int]: ...
     def wait(self, timeout: float) -> list[int]: ...
     def take(self, key: int, *, raise_errors: bool = True) -> RequestUpdate | None: ...
     def forget(self, key: int) -> bool:
-        """Drops a request; whether it was still running."""
+        """Drops a request; returns true if it was still running."""
 
     def close(self) -> list[int]:
-        """Drops all requests; those that were still running."""
+        """Drops all requests; returns the keys of those that were still running."""
 
 def inspect_gguf(model: str | os.PathLike[str]) -> FileReport:
-    """Version, tasks, metadata and tensors of a file."""
+    """Returns the version, tasks, metadata and tensors of a file."""
 
 def device_support(model: str | os.PathLike[str]) -> SupportReport:
-    """The devices that a file runs on, found without one."""
+    """Returns the kinds of devices that can run a file; needs no device."""
 
 def check_gguf(
     model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
 ) -> list[StageReport]:
-    """Reads and checks a whole file; `progress` is called with the bytes that are done, and all."""
+    """Reads and checks a whole file; `progress` is called with the bytes done and the total."""
 
 def default_settings() -> EngineSettings:
-    """Every setting of an engine with its default."""
+    """Returns every setting of an engine with its default."""
 
 def uses_gpu(**settings: Unpack[EngineSettings]) -> bool:
-    """Whether an engine with these settings would use a GPU. Opens the driver.
+    """True if an engine with these settings would use a GPU. Opens the driver.
 
     Raises:
-        DeviceError: A GPU is asked for that is not usable.
+        DeviceError: The settings require a GPU, and none is usable.
     """
 
 def grammar_in_lark(grammar: str) -> str:
-    """Returns a grammar in the syntax of Lark as it is, and one in the syntax of GBNF in that of Lark.
+    """Returns a grammar in the syntax of Lark: Lark unchanged, GBNF translated.
 
     Raises:
-        InvalidRequestError: A grammar in the syntax of GBNF that is wrong.
+        InvalidRequestError: A GBNF grammar is invalid.
     """
 
 def run_helper() -> None:
-    """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""
+    """Does the job on the standard input and ends the process, in an interpreter that was started only for it."""
 
 def set_log_level(level: str) -> None:
     """Shows messages from this level on: `debug`, `info`, `warning`, `error`, or `off`.
 
-    They go to stderr, unless the logger `rocmforge` has handlers. What `ROCMFORGE_LOG` says no longer counts.
+    They go to stderr, unless the logger `rocmforge` has handlers. The level replaces that of `ROCMFORGE_LOG`.
     """
 
 def log_level() -> str | None:
-    """The level that `ROCMFORGE_LOG` asks for; `None` where it is not set."""
+    """Returns the level in `ROCMFORGE_LOG`; `None` if it is not set."""
 
 def chosen_device(device: str) -> str:
-    """The name of the device that is asked for, be there one or not: `device`, or for `auto` what the environment says.
+    """Returns the requested device, available or not: `device`, or for `auto` the environment variable's value.
 
     Raises:
-        InvalidRequestError: It is none; the message lists the names.
+        InvalidRequestError: The name is unknown; the message lists the names.
     """

@@ -1,4 +1,4 @@
-"""News of requests: classes of the compiled half, which `_rocmforge` has."""
+"""Updates of requests: classes of the compiled module `_rocmforge`."""
 
 from typing import final
 
@@ -9,28 +9,28 @@ from rocmforge.outputs import Logprob
 
 @final
 class RequestUpdate:
-    """News of a request since the last update."""
+    """The new output of a request since the last update."""
 
     @property
     def completions(self) -> list[CompletionUpdate]:
-        """One update for each sequence with news."""
+        """One update for each sequence with new output."""
 
     @property
     def finished(self) -> bool: ...
     @property
     def prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
-        """Log-probabilities of the prompt, which come once; per position, `None` at the first."""
+        """Log-probabilities of the prompt by position, delivered once; `None` at the first position."""
 
     @property
     def embedding(self) -> NDArray[np.float32] | None:
-        """The vector of a request for one, which comes with its end."""
+        """The vector of an embedding request, delivered at its end."""
 
     @property
     def metrics(self) -> UpdateMetrics: ...
 
 @final
 class CompletionUpdate:
-    """News of one of a request's sequences."""
+    """The new output of one sequence of a request."""
 
     @property
     def index(self) -> int: ...
@@ -46,7 +46,7 @@ class CompletionUpdate:
 
     @property
     def logprobs(self) -> list[dict[int, Logprob]] | None:
-        """One dictionary per new token; `None` if log-probabilities are not wanted."""
+        """One dictionary for each new token; `None` without log-probabilities."""
 
     @property
     def cumulative_logprob(self) -> float | None: ...

@@ -1,9 +1,8 @@
-"""Names of arguments: what is meant by those that other engines have."""
+"""Names of arguments: translations of the names that other engines use."""
 
 import inspect
 import re
-from collections.abc import Iterable
-from inspect import Signature
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from rocmforge.errors import InvalidRequestError
@@ -20,6 +19,8 @@ MEANT = {
     "n_ubatch": "max_num_batched_tokens",
     "n_parallel": "max_num_seqs",
     "max_batch_size": "max_num_seqs",
+    "n_cpu_moe": "cpu_experts",
+    "n_gpu_layers": "gpu_layers",
     "n_threads": "num_threads",
     "n_threads_batch": "num_threads",
     "threads": "num_threads",
@@ -34,8 +35,7 @@ MEANT = {
 }
 ONE_DEVICE = "a model runs on one device"
 INSTEAD = {
-    "gpu_memory_utilization": "give the bytes of the KV cache as kv_cache_memory",
-    "n_gpu_layers": 'a model lies on one device as a whole: device="gpu" or device="cpu"',
+    "gpu_memory_utilization": "give the bytes of the KV cache as kv_cache_memory, or of everything as gpu_memory_limit",
     "tensor_parallel_size": ONE_DEVICE,
     "pipeline_parallel_size": ONE_DEVICE,
     "data_parallel_size": ONE_DEVICE,
@@ -50,26 +50,26 @@ INSTEAD = {
 }
 
 
-def check_names(caller: str, given: Iterable[str], signature: Signature) -> None:
-    """Raises `TypeError` for the first keyword that the signature lacks, with what may be meant by it."""
-    known = list(signature.parameters)
+def check_names(caller: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises `TypeError` for the first keyword that is not known, with the name that may be meant."""
     unknown = [name for name in given if name not in known]
     if not unknown:
         return
-    # The import is needed for the message alone.
+    # Only the message needs the import.
     import difflib  # noqa: PLC0415
 
     for name in unknown:
         hint = INSTEAD.get(name)
         if hint is None:
             close = difflib.get_close_matches(name, known, n=1)
-            meant = MEANT.get(name, close[0] if close else None)
+            meant = MEANT.get(name)
+            meant = meant if meant in known else next(iter(close), None)
             hint = f"its arguments are {', '.join(known)}" if meant is None else f"did you mean {meant}?"
         raise TypeError(f"{caller}() got an unexpected keyword argument '{name}'; {hint}")
 
 
 def meanings(documented: type) -> dict[str, str]:
-    """Says what each argument of a class means, from the section `Args` of its documentation."""
+    """Returns the meaning of each argument of a class, from the section `Args` of its docstring."""
     arguments = inspect.cleandoc(documented.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
     return {name: re.sub(r"\s+", " ", meaning) for name, meaning in found}

@@ -1,4 +1,4 @@
-"""`AsyncLLM`: many requests at once from asyncio, on any number of event loops and threads."""
+"""`AsyncLLM`: concurrent requests from asyncio, on any number of event loops and threads."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,25 @@ from typing import Any, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge._rocmforge import Accepted, ChatPrompt, Engine, Inbox, PoolingParams, RequestUpdate, SamplingParams
+from rocmforge._rocmforge import Accepted, Engine, Image, Inbox, PoolingParams, RequestUpdate, SamplingParams
 from rocmforge.embedding import PoolingName, embeddings_wanted, prepare_all, vector
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
+from rocmforge.executors import submit_on_thread, to_thread
 from rocmforge.isolation import AnyEngine
 from rocmforge.outputs import Request, RequestOutput
 from rocmforge.progress import Report
-from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, with_text
+from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, PlainPrompt, Prompt, has_images, plain_prompt
+from rocmforge.replies import ReplyReader
 from rocmforge.settings import LoadOptions
+from rocmforge.submission import placed
 
-# Longer texts (characters) are tokenised on a thread, so that the event loop is not held up for milliseconds.
+# Longer texts (in characters) are tokenized on a thread, because they would block the event loop for milliseconds.
 LONG_TEXT = 16_384
 
 
 def until(left: threading.Event, report: Report | None) -> Report:
-    """Gives a report that ends the work with `CancelledError` once nobody waits for it any more."""
+    """Returns a report that ends the work with `CancelledError` once its caller has left."""
 
     def checked(done: int, total: int) -> None:
         if left.is_set():
@@ -43,10 +46,10 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
 
     @classmethod
     async def load(cls, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> Self:
-        """Loads a model as the constructor does, on a thread of its own: the event loop goes on meanwhile.
+        """Loads a model as the constructor does, on a separate thread. The event loop is not blocked.
 
-        Cancelling the task stops the load while a model is downloaded or weights are read; what comes before and after
-        that (the file's metadata, compiling kernels, the self-test) ends first, and then what was loaded is closed.
+        Cancelling the task stops the load during a download or while weights are read. Other parts finish first:
+        reading metadata, compiling kernels, the self-test. Then the loaded model is closed.
         """
         left = threading.Event()
         loaded: list[Self] = []
@@ -61,32 +64,36 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             await asyncio.to_thread(work)
         except asyncio.CancelledError:
             left.set()
-            # A load that was done by then: either it has seen that nobody waits, or it is in the list.
+            # A load that has just finished either closes its model itself or has added it to the list.
             for llm in loaded:
                 llm.close()
             raise
         return loaded[0]
 
     async def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""
+        """Drops all cached prefixes. While a request holds blocks, it does nothing and returns false."""
         return await asyncio.to_thread(self._engine.reset_prefix_cache)
 
     async def check_integrity(self) -> None:
         """Checks the invariants of KV cache and scheduler.
 
         Raises:
-            RocmForgeError: One is broken, which is a bug in rocmforge.
+            RocmForgeError: An invariant is violated, which is a bug in rocmforge.
         """
         await asyncio.to_thread(self._engine.check_integrity)
 
     async def waiting_reasons(self) -> dict[str, str]:
-        """Says what each waiting request waits for, by the requests' names; answered between two steps.
+        """Returns why each waiting request waits, by request id. The answer comes between two engine steps.
 
-        It is one of `sequence_slots` (`max_num_seqs` run), `kv_blocks` (too few are free), `step_tokens` (others took
-        `max_num_batched_tokens`), `partial_prefills` (as many prompts as may be are half-way), `shared_prefix` (another
-        request computes the beginning of its prompt), `client_share` (it is the turn of other clients) and `priority`.
+        - `sequence_slots`: `max_num_seqs` sequences run.
+        - `kv_blocks`: too few KV blocks are free.
+        - `step_tokens`: other requests took the token budget, `max_num_batched_tokens`.
+        - `partial_prefills`: the maximum number of prompts is partly computed.
+        - `shared_prefix`: another request computes the beginning of this prompt.
+        - `client_share`: other clients have their turn.
+        - `priority`: requests with a higher priority come first.
         """
-        return dict(await asyncio.to_thread(self._engine.waiting))
+        return dict(await to_thread(self._engine.waiting))
 
     def _prepare(self) -> None:
         self._bridges: dict[asyncio.AbstractEventLoop, _Bridge] = {}
@@ -102,35 +109,43 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yields the outputs of a request as they come; what has come since last time is merged.
+        """Yields the outputs of a request as they come. Outputs that were not yet taken are merged.
 
-        Leaving the loop, cancelling the task or closing the generator aborts the request: its name is free at once,
-        its blocks within one step, or about 100 ms where a step on the CPU takes longer.
+        Leaving the loop, cancelling the task or closing the generator aborts the request. Its id is free at once. Its
+        KV blocks are free within one step, or after about 100 ms if a step on the CPU takes longer.
 
         Args:
-            prompt: A text or token ids; `{"prompt": text}` and `{"prompt_token_ids": ids}` are the same.
-            sampling_params: Its `output_kind` says what each output holds.
-            request_id: A name for `abort`; must not be in use.
+            prompt: A text or token ids. Also `{"prompt": text}` or `{"prompt_token_ids": ids}`, as in vLLM. Such a
+                dict may have `"images"`, one for each placeholder.
+            sampling_params: The sampling parameters; `output_kind` selects the content of each output.
+            request_id: An id for `abort`; must not be in use.
             priority: Lower runs earlier.
-            timeout: Seconds from now; then the request ends with finish reason `timeout`. On the CPU it acts within
-                about 100 ms, also in a step that takes longer, unless other requests have a part in that step and
-                5 s of computing more than was completed since were thrown away for such reasons; else, and on a GPU,
-                when the step ends.
-            cache_salt: What the prefix cache keeps of this request is shared only with requests of the same salt, so
-                that nobody else can tell from times whether a prompt was served before.
-            client: Whom the request is from. Clients that have requests of one priority waiting get equally many tokens
-                computed, however many requests each has sent; requests without a client are those of one more.
+            timeout: Seconds from now; then the request ends with finish reason `timeout`. On a GPU it takes effect at
+                the end of a step. On the CPU it also interrupts a step, after about 100 ms. Such interruptions are
+                limited while other requests take part in the step, to 5 s of discarded work.
+            cache_salt: Cached prefixes of this request are shared only with requests that have the same salt. So other
+                users cannot find out from response times that a prompt was served before.
+            client: The client that sends the request. Clients with waiting requests of the same priority get equal
+                numbers of computed tokens, independent of their numbers of requests. All requests without a client
+                count as one client.
 
         Raises:
-            InvalidRequestError: The prompt or its parameters cannot be served. Like the errors below, it comes out of
-                the generator, not of this call.
+            InvalidRequestError: The prompt or its parameters cannot be served. The generator raises it and the errors
+                below, not this call.
             QueueFullError: Too many requests wait.
-            RocmForgeError: The request failed while it ran; others go on.
+            RocmForgeError: The request failed while it ran. Other requests continue.
             EngineDeadError: The engine was closed before, or it lost its device. A request that runs when it is closed
                 ends with finish reason `abort`.
         """
-        plain, text = with_text(prompt)
-        return self._stream(plain, text, sampling_params, request_id, priority, timeout, cache_salt, client)
+        if has_images(prompt):
+
+            def read() -> tuple[PlainPrompt, str | None, None]:
+                plain = plain_prompt(prompt)
+                return plain, plain.text, None
+
+            return self._encoded(read, sampling_params, request_id, priority, timeout, cache_salt, client)
+        plain = plain_prompt(prompt)
+        return self._stream(plain, plain.text, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     def chat(
         self,
@@ -145,15 +160,21 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answers a conversation as `LLM.chat` does, with the same options, and yields the outputs as `generate` does.
 
-        The conversation is rendered and tokenised on a thread, when the first output is asked for: a long one does not
-        hold the event loop, and what is wrong with it is raised there.
+        When the first output is requested, a thread renders and tokenizes the conversation. So a long conversation does
+        not block the event loop, and its errors are raised at the first output.
         """
-        encode = functools.partial(self.tokenizer.encode_chat, messages, **options)
-        return self._chat(encode, sampling_params, request_id, priority, timeout, cache_salt, client)
 
-    async def _chat(
+        def encode() -> tuple[PlainPrompt, str, ReplyReader]:
+            self._reply_formats.check_tools(options)
+            prompt, images = self._encode_chat(messages, options)
+            reader = self._reply_formats.reader(options, prompt.text)
+            return PlainPrompt(prompt.token_ids, images), prompt.text, reader
+
+        return self._encoded(encode, sampling_params, request_id, priority, timeout, cache_salt, client)
+
+    async def _encoded(
         self,
-        encode: Callable[[], ChatPrompt],
+        encode: Callable[[], tuple[PlainPrompt, str | None, ReplyReader | None]],
         params: SamplingParams | None,
         request_id: str | None,
         priority: int,
@@ -161,10 +182,8 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None,
         client: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        prompt = await asyncio.to_thread(encode)
-        outputs = self._stream(
-            prompt.token_ids, prompt.text, params, request_id, priority, deadline, cache_salt, client
-        )
+        prompt, text, reader = await to_thread(encode)
+        outputs = self._stream(prompt, text, params, request_id, priority, deadline, cache_salt, client, reader)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield output
@@ -180,20 +199,21 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> NDArray[np.float32]:
-        """Embeds prompts as `LLM.embed` does. Cancelling the task aborts what runs.
+        """Embeds prompts as `LLM.embed` does: float32 of shape `[len(prompts), embedding_size]`.
 
-        The prompts are tokenised on a thread and handed over together; the other arguments are those of `generate`.
+        A thread tokenizes the prompts, and they are submitted together. Cancelling the task aborts them. The other
+        arguments are those of `generate`.
 
         Raises:
             InvalidRequestError: A prompt cannot be served; the message names it by its index. Nothing has run.
             QueueFullError: There is no room for all of the prompts; none is left waiting.
-            TimeoutError: `timeout` was over before all of them were done.
+            TimeoutError: Not all prompts were done after `timeout` seconds.
             RocmForgeError: A request failed while it ran.
             EngineDeadError: The engine was closed, or it lost its device.
         """
         params = PoolingParams(pooling, normalize)
         wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
-        encoded = await asyncio.to_thread(prepare_all, self._engine, wanted)
+        encoded = await to_thread(prepare_all, self._engine, wanted)
         options = {"priority": priority, "timeout": timeout, "cache_salt": cache_salt, "client": client}
         with contextlib.ExitStack() as stack:
             all_updates = []
@@ -213,27 +233,27 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> NDArray[np.float32]:
-        """Ranks documents as `LLM.score` does, and raises what `embed` does."""
-        prompts = await asyncio.to_thread(self.rank_prompts, query, documents)
+        """Ranks documents as `LLM.score` does: float32 of shape `[len(documents)]`. Raises the errors of `embed`."""
+        prompts = await to_thread(self.rank_prompts, query, documents)
         scores = await self.embed(
             prompts, pooling="rank", priority=priority, timeout=timeout, cache_salt=cache_salt, client=client
         )
         return scores[:, 0]
 
     async def abort(self, request_id: str | Iterable[str]) -> bool:
-        """Ends a request, or several, by name. Each generator then yields its last output; the names are free at once.
+        """Aborts a request, or several, by id. Each generator then yields its last output; the ids are free at once.
 
         Returns:
-            Whether one of them was active.
+            True if at least one of them was active.
         """
         names = [request_id] if isinstance(request_id, str) else list(request_id)
         if isinstance(self._engine, Engine):
             return sum(map(self._engine.abort, names)) > 0
         # The answer may take long: the engine's process may hang.
-        return sum(await asyncio.to_thread(lambda: list(map(self._engine.abort, names)))) > 0
+        return sum(await to_thread(lambda: list(map(self._engine.abort, names)))) > 0
 
     def close(self) -> None:
-        """Closes the engine as `LLM.close` does; generators that still wait end with their last output."""
+        """Closes the engine as `LLM.close` does. Waiting generators end with their last output."""
         super().close()
         with self._lock:
             bridges = list(self._bridges.values())
@@ -256,7 +276,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> "RequestStream":
-        """Hands a request to the engine as `generate` does, and returns its stream once the engine has taken it.
+        """Submits a request as `generate` does, and returns its stream once the engine has accepted it.
 
         For servers: a refusal is raised here, before anything has been sent to a client.
 
@@ -265,12 +285,12 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             QueueFullError: Too many requests wait.
             EngineDeadError: The engine was closed, or it lost its device.
         """
-        plain, text = with_text(prompt)
-        return await self._submit(plain, text, sampling_params, request_id, priority, timeout, cache_salt, client)
+        plain = await to_thread(plain_prompt, prompt) if has_images(prompt) else plain_prompt(prompt)
+        return await self._submit(plain, plain.text, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     async def _submit(
         self,
-        prompt: Prompt,
+        prompt: PlainPrompt,
         text: str | None,
         params: SamplingParams | None,
         request_id: str | None,
@@ -278,11 +298,15 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         deadline: float | None,
         cache_salt: str | None,
         client: str | None,
+        reader: ReplyReader | None = None,
     ) -> "RequestStream":
         params = params or self.get_default_sampling_params()
-        # A form is compiled on a thread as well, and kept: the engine finds it there.
-        if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_TEXT):
-            prompt = await asyncio.to_thread(self._engine.prepare, prompt, params)
+        content, images = prompt
+        # Structured output is compiled on a thread as well; the engine then finds the cached result.
+        if images:
+            content = await to_thread(placed, self._engine, content)
+        elif params.structured_outputs is not None or (isinstance(content, str) and len(content) > LONG_TEXT):
+            content = await to_thread(self._engine.prepare, content, params)
         options: dict[str, Any] = {
             "request_id": request_id,
             "priority": priority,
@@ -290,19 +314,26 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             "cache_salt": cache_salt,
             "client": client,
         }
-        accepted, updates = await self._hand_over(prompt, params, options)
-        return RequestStream(Request(accepted, text, params), updates)
+        accepted, updates = await self._hand_over(content, params, options, images)
+        return RequestStream(Request(accepted, text, params, reader=reader), updates)
 
     async def _hand_over(
-        self, prompt: Prompt, params: SamplingParams | PoolingParams, options: dict[str, Any]
+        self,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams,
+        options: dict[str, Any],
+        images: tuple[Image, ...] = (),
     ) -> "tuple[Accepted, _Updates]":
         loop = asyncio.get_running_loop()
         bridge = self._bridge(loop)
         try:
-            if isinstance(bridge.inbox, Inbox):
-                accepted = bridge.inbox.submit(prompt, params, **options)
+            if not isinstance(bridge.inbox, Inbox):
+                accepted = await bridge.inbox.submit_soon(prompt, params, images=images, **options)
+            elif images:
+                # The engine resizes them.
+                accepted = await submit_on_thread(bridge.inbox, prompt, params, images=images, **options)
             else:
-                accepted = await bridge.inbox.submit_soon(prompt, params, **options)
+                accepted = bridge.inbox.submit(prompt, params, **options)
         except BaseException:
             self._release(loop, bridge, None)
             raise
@@ -311,7 +342,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
 
     async def _stream(
         self,
-        prompt: Prompt,
+        prompt: PlainPrompt,
         text: str | None,
         params: SamplingParams | None,
         request_id: str | None,
@@ -319,8 +350,9 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         deadline: float | None,
         cache_salt: str | None,
         client: str | None,
+        reader: ReplyReader | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        stream = await self._submit(prompt, text, params, request_id, priority, deadline, cache_salt, client)
+        stream = await self._submit(prompt, text, params, request_id, priority, deadline, cache_salt, client, reader)
         async with stream:
             async for output in stream:
                 yield output
@@ -335,7 +367,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             return bridge
 
     def _release(self, loop: asyncio.AbstractEventLoop, bridge: "_Bridge", id_: int | None) -> None:
-        """Forgets a request, and with a loop's last request the loop: an idle engine keeps no loop alive."""
+        """Drops a request, and the loop with its last request, so that an idle engine keeps no loop alive."""
         if id_ is not None:
             bridge.news.pop(id_, None)
             bridge.inbox.forget(id_)
@@ -346,9 +378,9 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
 
 
 class RequestStream:
-    """The outputs of a request that the engine has taken, as `AsyncLLM.generate` yields them.
+    """The outputs of a request that the engine has accepted, as `AsyncLLM.generate` yields them.
 
-    Used as `async with stream: async for output in stream`. Its end aborts a request that still runs.
+    Used as `async with stream: async for output in stream`. Leaving the block aborts a request that still runs.
     """
 
     def __init__(self, request: Request, updates: "_Updates") -> None:
@@ -357,12 +389,12 @@ class RequestStream:
 
     @property
     def request_id(self) -> str:
-        """The request's name."""
+        """The request's id."""
         return self._request.request_id
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        """The prompt, as the engine took it."""
+        """The prompt's token ids, as the engine accepted them."""
         return self._request.prompt_token_ids
 
     def __aiter__(self) -> Self:
@@ -385,7 +417,7 @@ class RequestStream:
 
 
 class _Updates:
-    """Takes what the engine delivers for one request."""
+    """Takes the engine's outputs for one request."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, bridge: "_Bridge", key: int, release: Callable[[], None]
@@ -393,16 +425,16 @@ class _Updates:
         self._bridge = bridge
         self._key = key
         self._news = bridge.news[key] = asyncio.Event()
-        # Outputs of another process may be here already, and nobody was told of them.
+        # Outputs of another process may have arrived before this event existed.
         self._news.set()
         self.finished = False
         self._release = release
-        # For one that nobody closes. The collector may run inside of any code, so the loop does the work.
+        # For a stream that is never closed. The garbage collector may run anywhere, so the loop does the work.
         self._abandoned = weakref.finalize(self, _call_soon, loop, release)
         self._abandoned.atexit = False
 
     async def next(self) -> RequestUpdate:
-        """Waits for news of a request that has not finished."""
+        """Waits for the next output of a request that has not finished."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -411,7 +443,7 @@ class _Updates:
                 self.finished = update.finished
                 return update
             if self._bridge.ended:
-                raise EngineDeadError("the engine ended without a word about the request")
+                raise EngineDeadError("the engine ended without a final output of the request")
 
     def close(self) -> None:
         """Aborts the request, unless it has ended; a second call does nothing."""
@@ -420,21 +452,21 @@ class _Updates:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    # A closed loop has nothing left to be released from.
+    # A closed loop has released everything already.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
 
 
 class _Bridge:
-    """The requests of one event loop. The engine wakes the loop once for whatever has come for all of them."""
+    """The requests of one event loop. The engine wakes the loop once for the new outputs of all of them."""
 
     __slots__ = ("__weakref__", "_loop", "ended", "inbox", "news")
 
     def __init__(self, engine: AnyEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.news: dict[int, asyncio.Event] = {}
-        # The engine has delivered everything.
+        # True once the engine has delivered everything.
         self.ended = False
-        # Weak, because the inbox cannot take part in the collection of cycles.
+        # Weak, because the garbage collector cannot see cycles through the inbox.
         this = weakref.ref(self)
 
         def wake() -> None:
@@ -452,8 +484,8 @@ class _Bridge:
                 news.set()
 
     def wake_all(self) -> None:
-        """Wakes all that wait when the engine has ended, after its last deliveries."""
+        """Wakes all waiting streams when the engine has ended, after its last deliveries."""
         self.ended = True
-        # A closed loop has nobody left to wake.
+        # In a closed loop nothing waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: list(map(asyncio.Event.set, self.news.values())))

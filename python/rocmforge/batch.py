@@ -7,12 +7,14 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from rocmforge._rocmforge import Accepted, PoolingParams, RequestUpdate, SamplingParams
+from rocmforge._rocmforge import Accepted, Image, PoolingParams, RequestUpdate, SamplingParams
 from rocmforge.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from rocmforge.isolation import AnyEngine, AnyInbox
 from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput
 from rocmforge.progress import bar
 from rocmforge.prompts import Prompt
+from rocmforge.replies import ReplyReader
+from rocmforge.submission import prepared
 
 # Time between two looks at the progress, and at whether a full queue has room again.
 POLL_SECONDS = 0.1
@@ -23,7 +25,7 @@ Params = TypeVar("Params", SamplingParams, PoolingParams)
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Generic[Params]):
-    """One of the prompts of a call, with all that is wanted of it."""
+    """One prompt of a call, with its parameters."""
 
     index: int
     prompt: Prompt
@@ -33,21 +35,26 @@ class Wanted(Generic[Params]):
     priority: int
     cache_salt: str | None
     client: str | None
+    reader: ReplyReader | None = None
+    """Reads answers as messages, for a conversation."""
+    images: tuple[Image, ...] = ()
+    """The images for the placeholders in the prompt."""
 
     def prepare(self, engine: AnyEngine, *, alone: bool) -> list[int]:
         """Returns the prompt's token ids; an error says which of several prompts it is about."""
         try:
-            return engine.prepare(self.prompt, self.params)
+            return prepared(engine, self.prompt, self.params, self.images)
         except (InvalidRequestError, TypeError) as error:
             if alone:
                 raise
             raise type(error)(f"prompt {self.index}: {error}") from error
 
     def submit(self, inbox: AnyInbox, prompt_token_ids: list[int], *, final_only: bool) -> Accepted:
-        """Hands the request to the engine."""
+        """Submits the request to the engine."""
         return inbox.submit(
             prompt_token_ids,
             self.params,
+            images=self.images,
             priority=self.priority,
             cache_salt=self.cache_salt,
             client=self.client,
@@ -99,7 +106,7 @@ def serve(
                 yield _aborted(one, news.prompt_token_ids)
                 continue
             if one.index not in requests:
-                requests[one.index] = Request(news.accepted, one.text, one.params, one.index)
+                requests[one.index] = Request(news.accepted, one.text, one.params, one.index, one.reader)
             yield requests[one.index].output(news.update)
             if news.update.finished:
                 del requests[one.index]

@@ -29,7 +29,8 @@ def embeddings_wanted(
     items = prompt_list(prompts)
     priorities = priority_list(priority, len(items))
     return [
-        Wanted(index, item, None, params, priorities[index], cache_salt, client) for index, item in enumerate(items)
+        Wanted(index, item.without_images(), None, params, priorities[index], cache_salt, client)
+        for index, item in enumerate(items)
     ]
 
 

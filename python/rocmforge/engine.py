@@ -10,89 +10,92 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
+from rocmforge._rocmforge import ChatPrompt, Engine, Image, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
 from rocmforge.errors import InvalidRequestError
 from rocmforge.hub import model_file
+from rocmforge.images import AnyImage, as_image, with_images
 from rocmforge.isolation import load_engine
 from rocmforge.notebook import table
 from rocmforge.progress import byte_bar
-from rocmforge.prompts import ChatOptions, Conversation, TokenIds
+from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, TokenIds, plain_prompt
+from rocmforge.replies import ReplyFormats
 from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, signature
 from rocmforge.stats import BLOCK_DTYPE, BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
+from rocmforge.submission import check_reads_images, placed
 
 if TYPE_CHECKING:
     from rocmforge.ranking import RankPrompts
 
 
 class LoadedModel:
-    """A model with its KV cache, its scheduler and its thread. Safe to use from many threads.
+    """A model with its KV cache, scheduler and thread. Thread-safe.
 
     Args:
         model: Path of a GGUF file (the first one, for a split model), or a name: `hf:OWNER/REPO[:QUANT]` of the Hugging
-            Face hub, `ollama:NAME[:TAG]` of Ollama's store. What no cache has is downloaded.
-        device: `auto` takes a GPU when there is one that works, else the CPU; `cpu`; `gpu`, or `gpu:1`, the second one
-            that the driver counts; `hip` or `rocm` for one of AMD's, `cuda` for one of NVIDIA's. By default a card goes
-            before a GPU that is part of the processor.
-        num_threads: CPU threads; by default one per core.
-        max_model_len: Longest prompt plus generation, in tokens; by default what the model was made for and what fits.
-        max_num_seqs: Most sequences in one step; by default 256 on a GPU and 64 on a CPU, and no more than
-            `max_num_batched_tokens`.
-        max_num_batched_tokens: Most tokens in one step; longer prompts are computed in chunks.
+            Face hub, `ollama:NAME[:TAG]` of Ollama's store. A model that is not in a cache is downloaded.
+        device: `auto` (a working GPU, otherwise the CPU), `cpu`, `gpu`, or `gpu:1` (the driver's second GPU). `hip` and
+            `rocm` choose an AMD GPU, `cuda` an NVIDIA GPU. By default, discrete cards come before integrated GPUs.
+        num_threads: CPU threads; by default one per available logical CPU.
+        max_model_len: Maximum prompt plus generation, in tokens; by default the model's context, as far as it fits.
+        max_num_seqs: Maximum sequences in one step, at most `max_num_batched_tokens`; by default 256 on a GPU and 64 on
+            a CPU.
+        max_num_batched_tokens: Maximum tokens in one step; longer prompts are computed in chunks.
         block_size: Tokens per block of the KV cache; a multiple of 16.
-        kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.
+        kv_cache_memory: Size of the KV cache in bytes; by default enough for `max_num_seqs`, within the free memory.
         kv_cache_memory_bytes: The same by vLLM's name.
+        gpu_memory_limit: Maximum memory of a GPU in bytes; by default all that is free. Weights that do not fit stay in
+            host memory, and the GPU reads them over PCIe.
+        gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
+        cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
         kv_cache_dtype: `f16`, `f32`, or `int8` with a scale for each token and head: about half the memory of `f16`,
             and faster at long contexts.
-        enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
-        max_queue_size: Most requests that may wait; more raise `QueueFullError`.
-        max_num_partial_prefills: Most prompts that a step may leave half-way.
-        max_long_partial_prefills: Most long prompts among them. Short prompts pass those that wait for this.
-        long_prefill_token_threshold: A prompt is long while more tokens than this are to be computed of it, and leaves
-            up to half of each step to short ones; by default 4 % of `max_model_len`, and no more than a step computes.
-        state_snapshot_interval: Tokens of a long prompt between two snapshots of the recurrent states of a model that
-            has such, in whole blocks; by default as many as have keys and values of a snapshot's size, from 256 to
-            4,096. A prompt that shares a part of another begins at the last snapshot in that part.
-        speculative_config: How tokens are guessed, so that a step verifies several of a sequence: `method` (`ngram`,
-            from the text itself, `mtp`, by the block for it that some files have, or `draft_model`, by a small model of
-            the same vocabulary, whose path or name is `model`), `num_speculative_tokens` (8, with `mtp` 3, with
-            `draft_model` 4), and for `ngram` `prompt_lookup_max` (8), `prompt_lookup_min` (3). The text stays the same,
-            and guesses are made where they pay; by default none are.
-        retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
-        seed: For requests that bring none; by default drawn from the system.
-        batch_invariant: Whether results do not depend, to the last bit, on what a row was computed with; on the CPU
-            that always holds, and a GPU is slower with it.
-        self_test: Whether the kernel of each weight type is compared with its reference before anything is served, and
-            on a GPU recorded decode steps are tested; by default it is.
-        graphs: Whether decode steps on a GPU are recorded and repeated; by default unless the driver is known to repeat
-            them wrongly.
-        vendor_blas: Whether the vendor's matrix library serves long prompts; by default on the GPUs on which it is
-            known to work.
-        compute_dtype: `auto`, or `fp8`: products of many rows, of prompts and of large batches, are those of 8-bit
-            floats on a GPU whose matrix library has them. Faster and less exact; a copy of the weights takes a byte for
-            each number.
-        cpu_isa: The instruction set of the CPU's kernels, to find out whether one is to blame; by default the best that
-            the machine has. `rocmforge doctor` lists them.
-        gpu_platform: `amd` or `nvidia`, where both could be used; by default AMD's if it has a device.
-        gpu_library: The driver's library, in place of those that are looked for.
-        cache_dir: Where compiled kernels are kept; by default `rocmforge` in the user's folder of caches.
+        enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.
+        max_queue_size: Maximum waiting requests; further ones are refused (`QueueFullError`; status 429 of a server).
+        max_num_partial_prefills: Maximum prompts that a step may leave partly computed.
+        max_long_partial_prefills: Maximum long prompts among the partly computed prompts of a step. Short prompts may
+            overtake long ones that wait.
+        long_prefill_token_threshold: A prompt is long if more tokens than this remain to be computed; by default 4 % of
+            `max_model_len`. Long prompts leave up to half of each step to short ones.
+        state_snapshot_interval: Tokens between two snapshots of recurrent states in a long prompt, in whole blocks. A
+            prompt that shares a part of another starts at the last snapshot in that part. By default, the
+            number of KV cache tokens that equals one snapshot in size, from 256 to 4,096.
+        speculative_config: Speculative decoding; by default off. `method` is `ngram` (text that repeats), `mtp` (the
+            file's MTP block) or `draft_model` (a small model, given as `model`). Default `num_speculative_tokens`:
+            `ngram` 8, `mtp` 3, `draft_model` 4. `ngram` also has `prompt_lookup_max` (8) and `prompt_lookup_min` (3).
+        mmproj: Path of the model's image encoder (`mmproj-*.gguf`), or `none`. Default: a matching file beside the
+            model. Without one, the model accepts text only.
+        retention: Seconds for which the record of a finished request is kept, up to 10,000 records.
+        seed: Seed of the engine, for requests without one; by default random.
+        batch_invariant: Make results independent of the batch, to the last bit. A CPU's always are; a GPU gets slower.
+        self_test: Test the kernel of each weight type before serving, and captured graphs on a GPU; on by default.
+        graphs: Use graph capture for decode steps on a GPU; by default on unless the driver is known to replay graphs
+            wrongly.
+        vendor_blas: Use the vendor's matrix library for long prompts; by default on GPUs where it is known to work.
+        compute_dtype: `auto`, or `fp8`: large matrix products in FP8, on a GPU whose matrix library supports it. Faster
+            and less exact; needs one more byte for each weight.
+        cpu_isa: Instruction set of the CPU kernels, for diagnosis; by default the best one. `rocmforge doctor` lists
+            them.
+        gpu_platform: `amd` or `nvidia`, if both are present; by default AMD if it has a device.
+        gpu_library: Path of the GPU driver library; replaces the search for it.
+        cache_dir: Folder for compiled kernels; by default `rocmforge` in the user's cache folder.
         rocm_path: A ROCm installation, searched before any other.
-        cuda_home: A CUDA toolkit, for its compiler.
-        isolate: Whether the engine runs in a child process: what kills that, or keeps it from making a step, ends the
-            running requests with `EngineDeadError`, and a new process takes its place. `None`: where it uses a GPU.
-        watchdog: Seconds without a step after which an isolated engine that has requests is killed.
-        progress: Whether a load that takes long shows a bar, on a terminal or in a notebook.
-        on_load: Called during the load with what is done and with the whole, in bytes, and during a download before it;
-            what it raises ends them.
+        cuda_home: Path of a CUDA toolkit, which is searched for NVRTC and the matrix library.
+        isolate: Run the engine in a child process. If it crashes or hangs, running requests end with `EngineDeadError`
+            and a new process starts. By default, a server does so if it uses a GPU.
+        watchdog: Seconds without a step after which an isolated engine with requests is killed.
+        progress: Show a progress bar of a long load, on a terminal or in a notebook.
+        on_load: Called during download and load with the bytes done and the total; an exception that it raises ends
+            them.
 
-    What is not given, or `None`, is as the environment says (`ROCMFORGE_DEVICE`, `ROCMFORGE_NUM_THREADS`,
-    `ROCMFORGE_CACHE_DIR` and so on; docs/usage.md lists the variables), else as the engine decides.
+    Arguments that are missing or `None` are set by the environment (`ROCMFORGE_DEVICE` and others; docs/usage.md lists
+    the variables), otherwise by the engine.
     """
 
     __signature__ = signature()
 
     def __init__(self, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> None:
-        check_names(type(self).__name__, options, LoadedModel.__signature__)
+        check_names(type(self).__name__, options, LoadedModel.__signature__.parameters)
         on_load = options.pop("on_load", None)
         theirs = options.pop("kv_cache_memory_bytes", None)
         options["kv_cache_memory"] = one_of(
@@ -100,10 +103,12 @@ class LoadedModel:
         )
         progress = options.pop("progress", True)
         file = model_file(model, progress=progress, on_load=on_load)
-        guesses = options.get("speculative_config")
-        if isinstance(guesses, dict) and isinstance(draft := guesses.get("model"), str | os.PathLike):
+        speculation = options.get("speculative_config")
+        if isinstance(speculation, dict) and isinstance(draft := speculation.get("model"), str | os.PathLike):
             draft_file = model_file(draft, progress=progress, on_load=on_load)
-            options["speculative_config"] = {**guesses, "model": str(draft_file)}
+            options["speculative_config"] = {**speculation, "model": str(draft_file)}
+        if (encoder := options.get("mmproj")) is not None:
+            options["mmproj"] = os.fspath(encoder)
         with byte_bar("Loading", enabled=progress, report=on_load) as report:
             isolate = options.pop("isolate", PROCESS_DEFAULTS["isolate"])
             watchdog = options.pop("watchdog", PROCESS_DEFAULTS["watchdog"])
@@ -127,6 +132,12 @@ class LoadedModel:
     def model(self) -> Path:
         """The model's file."""
         return self._model
+
+    @property
+    def mmproj(self) -> Path | None:
+        """The file of the image encoder; `None` for a model that reads text alone."""
+        file = self._engine.mmproj
+        return None if file is None else Path(file)
 
     @property
     def device(self) -> str:
@@ -167,7 +178,7 @@ class LoadedModel:
         """The file's tokenizer.
 
         Raises:
-            InvalidRequestError: The file has none; prompts are token ids then, and outputs have no text.
+            InvalidRequestError: The file has no tokenizer. Prompts are then token ids, and outputs have no text.
         """
         return self._engine.tokenizer
 
@@ -180,16 +191,46 @@ class LoadedModel:
         return self.tokenizer.decode(ids, skip_special=skip_special)
 
     def apply_chat_template(self, messages: Conversation, **options: Unpack[ChatOptions]) -> str:
-        """The text of a conversation; see `Tokenizer.apply_chat_template`."""
-        return self.tokenizer.apply_chat_template(messages, **options)
+        """The text of a conversation; see `Tokenizer.apply_chat_template`. An image is its placeholder there."""
+        return self.tokenizer.apply_chat_template(with_images(messages)[0], **options)
+
+    def prompt_token_ids(self, prompt: AnyPrompt) -> list[int]:
+        """Returns the token ids of a prompt in the engine, where several tokens stand for each image.
+
+        Raises:
+            InvalidRequestError: The prompt cannot be served.
+        """
+        plain = plain_prompt(prompt)
+        content = placed(self._engine, plain.content) if plain.images else plain.content
+        return self._engine.prepare(content, SamplingParams(max_tokens=1), plain.images)
+
+    def image_tokens(self, image: AnyImage) -> int:
+        """Returns the number of tokens that an image takes in a prompt, without control tokens around it.
+
+        Raises:
+            InvalidRequestError: The model reads text alone, or it refuses the shape of the image.
+        """
+        check_reads_images(self._engine)
+        return self._engine.image_tokens(as_image(image))
+
+    def _encode_chat(self, messages: Conversation, options: ChatOptions) -> tuple[ChatPrompt, tuple[Image, ...]]:
+        """Returns a conversation as a prompt with placeholders, and the images for these."""
+        messages, images = with_images(messages)
+        if images:
+            check_reads_images(self._engine)
+        return self.tokenizer.encode_chat(messages, **options), images
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Returns the parameters of requests that bring none: the file's recommendation, where it has one."""
         return SamplingParams(**self.recommended_sampling())
 
     def recommended_sampling(self) -> dict[str, Any]:
-        """Returns the file's advice (`general.sampling.*`), by the names of `SamplingParams`; mostly there is none."""
+        """Returns the file's recommendations (`general.sampling.*`), by the names of `SamplingParams`; often empty."""
         return self._engine.sampling_defaults()
+
+    @functools.cached_property
+    def _reply_formats(self) -> ReplyFormats:
+        return ReplyFormats(self.tokenizer)
 
     @functools.cached_property
     def _rank_prompts(self) -> "RankPrompts":
@@ -209,28 +250,33 @@ class LoadedModel:
         """
         if self._engine.config()["pooling"] != "rank":
             raise InvalidRequestError(
-                "model: got one that does not rank, expected a file with a rank head (tensor cls.output.weight), such "
-                "as a conversion of Qwen3-Reranker or of bge-reranker by llama.cpp"
+                "model: got one that does not rank, expected a file with a rank head (tensor cls.output.weight). "
+                "Examples are llama.cpp's conversions of Qwen3-Reranker and bge-reranker"
             )
         return self._rank_prompts.prompts(query, documents)
 
-    def prompt_logits(self, token_ids: TokenIds) -> NDArray[np.float32]:
-        """Logits at every position, `[len(token_ids), vocab_size]`; runs alone, without the prefix cache."""
-        return self._engine.prompt_logits(token_ids)
+    def prompt_logits(self, token_ids: AnyPrompt) -> NDArray[np.float32]:
+        """Logits at every position, `[len(token_ids), vocab_size]`; runs alone, without the prefix cache.
+
+        Args:
+            token_ids: Token ids, or a text, as for `generate`.
+        """
+        plain = plain_prompt(token_ids).without_images()
+        return self._engine.prompt_logits(self.tokenizer.encode(plain) if isinstance(plain, str) else plain)
 
     def stats(self) -> Stats:
         """Gauges and counters as of the last step, or of the one that runs."""
         return self._engine.stats()
 
     def record(self, request_id: str) -> RequestRecord | None:
-        """Tells how the last finished request of that id ended, also while another one of that id runs.
+        """Returns how the last finished request with this id ended, even while another request with this id runs.
 
         `None` where none has finished, and `retention` seconds after it did.
         """
         return self._engine.record(request_id)
 
     def memory(self) -> MemoryUsage:
-        """Bytes held on the device, by purpose; constant while the engine lives."""
+        """Bytes held on the device, by purpose, and weights in the host's memory; constant while the engine lives."""
         return self._engine.memory()
 
     def block_map(self) -> NDArray[np.void]:
@@ -240,7 +286,7 @@ class LoadedModel:
     def state_map(self) -> NDArray[np.void]:
         """Returns one record per slot of recurrent states, of the same dtype; none for a model without such states.
 
-        A slot that is cached (1) holds a snapshot, from which a prompt with the same beginning may go on.
+        A cached slot (1) holds a snapshot, from which a prompt with the same beginning can continue.
         """
         return _records(self._engine.state_map())
 
@@ -251,8 +297,8 @@ class LoadedModel:
         engine's.
 
         Args:
-            max_events: Most events that wait for `take_kv_events`. When more come, they are dropped, and the next call
-                returns that all blocks went, and then each that is there.
+            max_events: Maximum events that wait for `take_kv_events`. Beyond it they are dropped. The next call then
+                reports that all blocks are gone, followed by each block in the cache.
 
         Raises:
             InvalidRequestError: The prefix cache has content (`reset_prefix_cache` empties it), or there is none.
@@ -264,11 +310,11 @@ class LoadedModel:
         self._engine.stop_kv_events()
 
     def take_kv_events(self) -> list[tuple[Any, ...] | None]:
-        """Takes the events since the last call, the earliest first; of use to `rocmforge.kv_events` alone.
+        """Returns the events since the last call, the earliest first; only for `rocmforge.kv_events`.
 
         `(group, window, hash, parent, token_ids, salt, adapter)` is a block that can be hit from now on, and
-        `(group, hash)` one that cannot any more; `None` says so of all. `window` is how many tokens its layers attend
-        to, if it is not all, and `parent` is the hash of the block before it, if there is one.
+        `(group, hash)` one that cannot any more; `None` stands for all blocks. `window` is the size of its layers'
+        sliding window, if any. `parent` is the hash of the block before it, if any.
         """
         return self._engine.take_kv_events()
 
@@ -277,7 +323,7 @@ class LoadedModel:
         return self._engine.config()
 
     def describe(self) -> str:
-        """Says which device is used, and which kernel serves which tensors."""
+        """Describes the device, and the kernels that serve the tensors."""
         return self._engine.describe()
 
     def close(self) -> None:
@@ -290,20 +336,20 @@ class LoadedModel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called or the engine died; in a forked child, `True`."""
+        """True if `close` was called or the engine died; also in a forked child."""
         return self._engine.is_closed
 
     @property
     def is_restarting(self) -> bool:
-        """Whether the process of an isolated engine has died and the next one is not there yet."""
+        """True if the process of an isolated engine has died and the next one is not ready."""
         return not isinstance(self._engine, Engine) and self._engine.is_restarting
 
     @property
     def restarts(self) -> dict[str, int]:
         """How often the process of an isolated engine was replaced, by reason; empty for one that is not isolated.
 
-        `abort` is SIGABRT, `crash` another fault, `device` a lost device, `hang` the watchdog, `kill` another signal,
-        `exit` an end by itself, and `load` that the process before could not load the model.
+        `abort` is SIGABRT, `crash` another fault, `device` a lost device, `hang` the watchdog, and `kill` another
+        signal. After `exit` the process ended by itself, and after `load` it could not load the model.
         """
         return {} if isinstance(self._engine, Engine) else self._engine.restarts
 

@@ -1,19 +1,23 @@
-"""Exceptions of the engine. Each class is also the built-in exception that fits it best.
+"""Exceptions of the engine. Each class is also a subclass of the built-in exception that fits it best.
 
 A missing file raises `FileNotFoundError`, a value of a wrong type `TypeError`.
 """
 
 
 class RocmForgeError(Exception):
-    """Base of all errors of the engine; itself raised when a step failed or an invariant of ours broke."""
+    """Base class of all errors of the engine. Raised itself after a failed step or a violated invariant."""
 
 
 class InvalidRequestError(RocmForgeError, ValueError):
-    """An argument, a request or a conversation that cannot be served; the engine goes on."""
+    """An argument, a request or a conversation cannot be served. The engine continues."""
+
+
+class GrammarError(InvalidRequestError):
+    """A grammar exceeded its limits, or allows no further text. Only the request with the grammar ends."""
 
 
 class ModelFileError(RocmForgeError, ValueError):
-    """A model file that is malformed, contradicts itself, or is of a kind that is not supported."""
+    """A model file is malformed, contradicts itself, or is of an unsupported kind."""
 
 
 class OutOfMemoryError(RocmForgeError, MemoryError):
@@ -27,10 +31,10 @@ class DeviceError(RocmForgeError, RuntimeError):
 class EngineDeadError(RocmForgeError, RuntimeError):
     """The engine was closed, lost its device or its process, or belongs to the parent of a forked process.
 
-    Not every lost device can be told: AMD's runtime aborts the whole process when a kernel accesses memory that is not
-    there. With `isolate=True` that is a process of the engine's own, and another one takes its place.
+    Some device failures cannot raise it: AMD's runtime aborts the whole process when a kernel accesses unmapped memory.
+    With `isolate=True`, only the engine's child process aborts, and a new one replaces it.
     """
 
 
 class QueueFullError(RocmForgeError, RuntimeError):
-    """The queue is full: `max_queue_size` requests wait; try again later."""
+    """The queue is full: `max_queue_size` requests wait. Try again later."""

@@ -1,4 +1,4 @@
-"""Tells routers what the prefix caches of engines hold, over ZeroMQ, in vLLM's form (extra `kv-events`).
+"""Publishes the content of prefix caches for routers, over ZeroMQ, in vLLM's format (extra `kv-events`).
 
 A message has three parts: the topic, the batch's number (8 bytes, big-endian, from 0) and the batch in msgpack,
 `[seconds since the epoch, events, data_parallel_rank]`. An event is a map whose `type` is `BlockStored`, `BlockRemoved`
@@ -27,7 +27,7 @@ except ModuleNotFoundError as missing:
 
 logger = logging.getLogger("rocmforge.kv_events")
 
-# Events that an engine keeps while they are not taken; behind that it tells its whole content anew.
+# Events that an engine keeps until they are taken; beyond that it reports its whole content again.
 MAX_EVENTS = 100_000
 POLL_SECONDS = 0.01
 # Batches that ZeroMQ holds for a slow subscriber before it drops them; the subscriber then asks for a replay.
@@ -41,7 +41,7 @@ MEDIUM = "GPU"
 
 
 class KvEventPublisher:
-    """Publishes the events of engines until it is closed, each from a thread of its own.
+    """Publishes the events of engines until it is closed, each from a separate thread.
 
     Args:
         endpoint: Where to publish. `tcp://*:5557`, `ipc://…` and `inproc://…` are bound, `tcp://router:5557` is
@@ -78,7 +78,7 @@ class KvEventPublisher:
             raise
 
     def add(self, engine: LoadedModel, topic: str = "") -> None:
-        """Publishes an engine's events, until it or this is closed: then all its blocks are said to be gone.
+        """Publishes an engine's events until the engine or the publisher is closed, then the removal of all its blocks.
 
         Args:
             engine: An engine with an empty prefix cache, whose events nobody else reads.
@@ -89,13 +89,13 @@ class KvEventPublisher:
             EngineDeadError: The engine is closed, or its process has died.
         """
         for feed in [feed for feed in self._feeds if feed.engine.is_closed]:
-            # Its last word comes before the first one of an engine that has its topic now.
+            # Its last message comes before the first one of the next engine with the same topic.
             feed.close()
             self._feeds.remove(feed)
         self._feeds.append(_Feed(self, engine, topic))
 
     def close(self) -> None:
-        """Says that all blocks are gone, and ends threads and sockets."""
+        """Publishes the removal of all blocks, and ends threads and sockets."""
         self._closing.set()
         for feed in self._feeds:
             feed.close()
@@ -190,7 +190,7 @@ class _Feed:
         try:
             return self.engine.take_kv_events()
         except EngineDeadError:
-            # An isolated engine begins anew in another process, with empty blocks.
+            # An isolated engine starts again in another process, with empty blocks.
             return [None]
 
     def _publish(self, events: list[tuple[Any, ...] | None]) -> None:
@@ -200,7 +200,7 @@ class _Feed:
 
 
 def wire_events(events: list[tuple[Any, ...] | None], block_size: int) -> list[dict[str, Any]]:
-    """Makes vLLM's events of an engine's; blocks of a group that follow each other become one event.
+    """Translates an engine's events into vLLM's; consecutive blocks of a group become one event.
 
     Args:
         events: What `take_kv_events` returned.

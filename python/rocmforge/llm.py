@@ -1,4 +1,4 @@
-"""`LLM`: generation of one prompt or many for programs without an event loop, whole or as it comes."""
+"""`LLM`: generation for programs without an event loop, for one prompt or many, complete or streamed."""
 
 from collections.abc import Generator, Sequence
 from typing import Unpack
@@ -26,24 +26,19 @@ class LLM(LoadedModel):  # noqa: D101 - below
     __doc__ = LoadedModel.__doc__
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""
+        """Drops all cached prefixes. While a request holds blocks, it does nothing and returns false."""
         return self._engine.reset_prefix_cache()
 
     def check_integrity(self) -> None:
         """Checks the invariants of KV cache and scheduler.
 
         Raises:
-            RocmForgeError: One is broken, which is a bug in rocmforge.
+            RocmForgeError: An invariant is violated, which is a bug in rocmforge.
         """
         self._engine.check_integrity()
 
     def waiting_reasons(self) -> dict[str, str]:
-        """Says what each waiting request waits for, by the requests' names; answered between two steps.
-
-        It is one of `sequence_slots` (`max_num_seqs` run), `kv_blocks` (too few are free), `step_tokens` (others took
-        `max_num_batched_tokens`), `partial_prefills` (as many prompts as may be are half-way), `shared_prefix` (another
-        request computes the beginning of its prompt), `client_share` (it is the turn of other clients) and `priority`.
-        """
+        """Returns why each waiting request waits, by request id; see `AsyncLLM.waiting_reasons` for the reasons."""
         return dict(self._engine.waiting())
 
     def generate(
@@ -57,18 +52,18 @@ class LLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> list[RequestOutput]:
-        """Completes prompts, all of them together, and returns their outputs in order.
+        """Completes prompts as one batch, and returns their outputs in order.
 
-        All prompts and parameters are checked before the first runs. A request that fails by itself later on (its step
-        failed, or its logits were no numbers) ends with finish reason `error` and an `error` text; the others are not
-        touched. If the engine is closed meanwhile, what has not finished ends with finish reason `abort`.
+        All prompts and parameters are checked before the first one runs. A request that fails later ends with finish
+        reason `error` and an `error` text, for example after a failed step or NaN logits. Other requests are not
+        affected. If the engine is closed meanwhile, unfinished requests end with finish reason `abort`.
 
         Args:
-            prompts: A text, token ids (a list or a numpy array), or a list of either. `{"prompt": text}` and
-                `{"prompt_token_ids": ids}` are the same.
+            prompts: A text, token ids (a list or a numpy array), or a list of either. Also `{"prompt": text}` or
+                `{"prompt_token_ids": ids}`, as in vLLM. Such a dict may have `"images"`, one for each placeholder.
             sampling_params: One for all prompts, or one for each; by default `get_default_sampling_params()`.
-            progress: Whether to show a bar when stderr is a terminal.
-            use_tqdm: The same by vLLM's name.
+            progress: True to show a bar when stderr is a terminal.
+            use_tqdm: vLLM's name for `progress`.
             priority: Lower runs earlier; one for all prompts, or one for each.
             cache_salt: As for `AsyncLLM.generate`, for all of the prompts.
             client: As for `AsyncLLM.generate`, for all of the prompts.
@@ -76,7 +71,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         Raises:
             InvalidRequestError: A prompt or its parameters cannot be served; the message names it by its index.
             EngineDeadError: The engine was closed before, or it lost its device.
-            KeyboardInterrupt: Ctrl-C; nothing is left running.
+            KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
         wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt, client=client)
         return generate(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
@@ -94,24 +89,29 @@ class LLM(LoadedModel):  # noqa: D101 - below
     ) -> list[RequestOutput]:
         """Answers one conversation, or a list of them, through the model's chat template.
 
-        What clients write never becomes a control token, whatever it spells and wherever it stands: messages, tools and
-        `chat_template_kwargs` with all of their keys. The one exception is a well-known role ("system", "user", ...)
-        where a template makes a token of it.
+        Text from clients never becomes a control token. This covers messages, tools and `chat_template_kwargs`,
+        including their keys. The one exception is a well-known role ("system", "user", ...) from which a template
+        makes a token.
+
+        `output.outputs[0].message` is the answer as content, reasoning and tool calls.
 
         Args:
-            messages: A list of `{"role": ..., "content": ...}`, or a list of such lists.
+            messages: A list of `{"role": ..., "content": ...}`, or a list of such lists. The content is a text or a
+                list of parts: `{"type": "text", "text": ...}`, `{"type": "image", "image": ...}` or OpenAI's
+                `image_url` with a `data:` URL. `rocmforge.images.as_image` lists what an image may be.
             sampling_params: One for all conversations, or one for each; by default `get_default_sampling_params()`.
-            progress: Whether to show a bar when stderr is a terminal.
-            use_tqdm: The same by vLLM's name.
+            progress: True to show a bar when stderr is a terminal.
+            use_tqdm: vLLM's name for `progress`.
             cache_salt: As for `AsyncLLM.generate`, for all of the conversations.
             client: As for `AsyncLLM.generate`, for all of the conversations.
-            **options: How a conversation becomes a prompt; see `rocmforge.prompts.ChatOptions`.
+            **options: Options for the chat template; see `rocmforge.prompts.ChatOptions`.
 
         Raises:
-            InvalidRequestError: The file has no template, the template refuses the conversation, or a prompt or its
-                parameters cannot be served; nothing is left running.
-            ModelFileError: The file's template is not understood; pass another as `chat_template`.
-            KeyboardInterrupt: Ctrl-C; nothing is left running.
+            InvalidRequestError: The file has no chat template, or the template refuses the conversation. There are
+                tools, and the template has no call format. Or a prompt or its parameters cannot be served. Nothing has
+                run.
+            ModelFileError: The file's chat template is not supported; pass another one as `chat_template`.
+            KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
         wanted = self._answers(messages, sampling_params, options, cache_salt=cache_salt, client=client)
         return generate(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
@@ -125,28 +125,27 @@ class LLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> Generator[RequestOutput, None, None]:
-        """Yields the outputs of prompts as they come; what has come for one of them since last time is merged.
+        """Yields the outputs of prompts as they come. Outputs of a prompt that were not yet taken are merged.
 
-        The requests start when the first output is asked for, all of them together, and that is where prompts or
-        parameters that cannot be served raise. Leaving the loop, Ctrl-C and closing the generator abort what has not
-        finished; its blocks are free within one step.
+        All requests start together when the first output is requested. Errors in prompts or parameters are raised
+        there. Leaving the loop, Ctrl-C and closing the generator abort unfinished requests; their KV blocks are free
+        within one step.
 
         Args:
-            prompts: As for `generate`. With several of them an output says by its `index` which one it is of.
-            sampling_params: One for all prompts, or one for each; their `output_kind` says what each output holds:
-                `delta` for what is new, `cumulative` (the default) for all so far. By default
-                `get_default_sampling_params()`.
+            prompts: As for `generate`. With several prompts, the `index` of an output names its prompt.
+            sampling_params: One for all prompts, or one for each; by default `get_default_sampling_params()`. With the
+                `output_kind` `delta`, an output contains the new tokens; with `cumulative` (the default), all so far.
             priority: As for `generate`.
             cache_salt: As for `AsyncLLM.generate`, for all of the prompts.
             client: As for `AsyncLLM.generate`, for all of the prompts.
 
         Raises:
             InvalidRequestError: A prompt or its parameters cannot be served.
-            RocmForgeError: The request of a single prompt failed while it ran. One of several ends with finish reason
-                `error`, as in `generate`, and the others go on.
+            RocmForgeError: The request of a single prompt failed while it ran. With several prompts, a failed request
+                ends with finish reason `error`, as in `generate`, and the others continue.
             EngineDeadError: The engine was closed before, or it lost its device.
         """
-        # Here and not in the generator: that a prompt is of a wrong type is said where the call stands.
+        # Types are checked here, not in the generator, so that the error points at the call.
         wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt, client=client)
         return serve(self._engine, wanted)
 
@@ -176,33 +175,32 @@ class LLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> NDArray[np.float32]:
-        """Makes a vector of each prompt, all of them together: `[len(prompts), embedding_size]`, in order.
+        """Returns a vector for each prompt, in order: float32 of shape `[len(prompts), embedding_size]`.
 
-        The vectors are made of the model's hidden states after its last norm. A model that attends in both directions
-        (BERT and its relatives) does nothing else: it refuses to generate, and a prompt of it has to fit into a step
-        (`max_num_batched_tokens`). An embedding model is trained for one
-        pooling, and for instructions in the prompt: its makers say which.
+        The vectors are computed from the model's hidden states after its last norm. A model with bidirectional
+        attention, such as BERT, can only embed. Each of its prompts must fit into one step (`max_num_batched_tokens`).
+        Embedding models are trained for one pooling, and often for instructions in the prompt: see the model's page.
 
         Args:
-            prompts: As for `generate`. A text is given the special tokens that the file wants at its beginning and its
-                end; token ids are taken as they are.
-            pooling: `last` takes the last token's hidden state, `mean` the mean of all tokens', `cls` the first one's,
-                and `auto` does what the file says (`<architecture>.pooling_type`), or, where it says nothing, `last`,
-                in a model that attends in both directions `cls`.
-                With `rank` a model that ranks gives one number, which is not normalised; see `score`.
-            normalize: Whether each vector is divided by its length, so that a product of two is their cosine.
+            prompts: As for `generate`. A text gets the special tokens that the file requires at its beginning and its
+                end; token ids are used unchanged.
+            pooling: Which hidden states become the vector. `last` is that of the last token, `cls` that of the first
+                token, and `mean` the mean over all tokens. `rank` returns one number from a ranking model, never
+                normalised; see `score`. `auto` is the file's pooling (`<architecture>.pooling_type`). If the file has
+                none, it is `last`, or `cls` with bidirectional attention.
+            normalize: True to divide each vector by its length, so that the dot product of two vectors is their cosine.
             progress: As for `generate`.
-            use_tqdm: The same by vLLM's name.
+            use_tqdm: vLLM's name for `progress`.
             priority: As for `generate`.
-            cache_salt: As for `AsyncLLM.generate`, for all of the prompts. The prefix cache serves `last` alone: it
-                keeps no hidden states.
+            cache_salt: As for `AsyncLLM.generate`, for all of the prompts. Only the pooling `last` uses the prefix
+                cache, which keeps no hidden states.
             client: As for `AsyncLLM.generate`, for all of the prompts.
 
         Raises:
             InvalidRequestError: A prompt cannot be served; the message names it by its index. Nothing has run.
             RocmForgeError: A request failed while it ran.
             EngineDeadError: The engine was closed, or it lost its device.
-            KeyboardInterrupt: Ctrl-C; nothing is left running.
+            KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
         params = PoolingParams(pooling, normalize)
         wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
@@ -219,23 +217,25 @@ class LLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> NDArray[np.float32]:
-        """Says how relevant each document is to a query, from 0 to 1, by a model that ranks.
+        """Returns the relevance of each document to a query, from 0 to 1: float32 of shape `[len(documents)]`.
+
+        The model must be a ranking model (reranker).
 
         Args:
             query: A question.
-            documents: Texts that may answer it.
+            documents: Texts that may answer the question.
             progress: As for `generate`.
-            use_tqdm: The same by vLLM's name.
+            use_tqdm: vLLM's name for `progress`.
             priority: As for `generate`.
-            cache_salt: As for `AsyncLLM.generate`, for all of the documents. What comes before the document in the
-                prompts is computed once.
+            cache_salt: As for `AsyncLLM.generate`, for all of the documents. The part of the prompts before the
+                document is computed once.
             client: As for `AsyncLLM.generate`, for all of the documents.
 
         Raises:
-            InvalidRequestError: The model does not rank, or a document is too long; the message names it by its index.
+            InvalidRequestError: The model cannot rank, or a document is too long; the message names it by its index.
             RocmForgeError: A request failed while it ran.
             EngineDeadError: The engine was closed, or it lost its device.
-            KeyboardInterrupt: Ctrl-C; nothing is left running.
+            KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
         prompts = self.rank_prompts(query, documents)
         params = PoolingParams("rank", False)
@@ -262,12 +262,13 @@ class LLM(LoadedModel):  # noqa: D101 - below
         return [
             Wanted(
                 index,
-                item,
-                item if isinstance(item, str) else None,
+                item.content,
+                item.text,
                 params[index],
                 priorities[index],
                 cache_salt,
                 client,
+                images=item.images,
             )
             for index, item in enumerate(items)
         ]
@@ -281,9 +282,20 @@ class LLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None,
         client: str | None,
     ) -> list[Wanted[SamplingParams]]:
-        encoded = [self.tokenizer.encode_chat(one, **options) for one in conversation_list(messages)]
+        self._reply_formats.check_tools(options)
+        encoded = [self._encode_chat(one, options) for one in conversation_list(messages)]
         params = params_list(self._params(sampling_params), len(encoded))
         return [
-            Wanted(index, prompt.token_ids, prompt.text, params[index], 0, cache_salt, client)
-            for index, prompt in enumerate(encoded)
+            Wanted(
+                index,
+                prompt.token_ids,
+                prompt.text,
+                params[index],
+                0,
+                cache_salt,
+                client,
+                self._reply_formats.reader(options, prompt.text),
+                images,
+            )
+            for index, (prompt, images) in enumerate(encoded)
         ]

@@ -2,12 +2,22 @@
 
 import logging
 
+from rocmforge.terminal import printable
+
+
+class Formatter(logging.Formatter):
+    """Writes a message in one line: names of files and texts of clients may hold anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging has it
+        """Returns the line without control characters."""
+        return printable(super().formatMessage(record))
+
 
 def show(level: int) -> None:
-    """Shows what is at least of this level; on stderr, unless the program has handlers of its own."""
+    """Shows messages of at least this level, on stderr unless the program has its own handlers."""
     logger = logging.getLogger("rocmforge")
     logger.setLevel(level)
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)

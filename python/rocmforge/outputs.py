@@ -1,8 +1,8 @@
 """Results of a request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rocmforge._rocmforge import (
     Accepted,
@@ -13,14 +13,18 @@ from rocmforge._rocmforge import (
 )
 from rocmforge.notebook import table
 
+if TYPE_CHECKING:
+    from rocmforge.parsing import Message
+    from rocmforge.replies import ReplyReader
+
 
 class RequestOutputKind(StrEnum):
-    """The contents of each output of a stream; the texts themselves are taken as well."""
+    """The content of each output of a stream. The plain strings are accepted as well."""
 
     CUMULATIVE = "cumulative"
     """All tokens and text so far."""
     DELTA = "delta"
-    """Tokens and text that are new since the last output."""
+    """Tokens and text since the last output."""
     FINAL_ONLY = "final_only"
     """Everything in one output, at the end."""
 
@@ -37,7 +41,7 @@ class Logprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Times of a request, in seconds since it arrived; `None` for what has not happened yet."""
+    """Times of a request, in seconds since its arrival; `None` for events that have not happened yet."""
 
     arrival_time: float
     """Seconds since the Unix epoch."""
@@ -47,25 +51,35 @@ class RequestMetrics:
     num_cached_tokens: int
     """Prompt tokens that came from the prefix cache."""
     prefix_miss: str | None
-    """Why not more of them did: `last_block` (all whole blocks before the last token, which is always computed, did),
-    `new` (the block behind them has not been in the cache since that was last empty), `evicted` (it was, and it or one
-    that it needs is gone), `forgotten` (it is not there, and too many were evicted to say whether it was),
-    `no_snapshot` (it is there, but of the recurrent states after it none was kept),
-    `all_positions` (nothing was looked up, since something is wanted of every position), `disabled` (nor here, without
-    a prefix cache); `None` until the first token."""
+    """Why the cached prefix was not longer; `None` until the first token.
+
+    - `last_block`: all full blocks before the last token were cached. The last token is always computed.
+    - `new`: the next block was not in the cache since the cache was last empty.
+    - `evicted`: the next block was in the cache. It, or a block or state that it needs, was evicted.
+    - `forgotten`: the next block is not in the cache. Too many blocks were evicted to know if it ever was.
+    - `no_snapshot`: the next block is in the cache, but no snapshot of the recurrent states after it.
+    - `all_positions`: there was no lookup, because the request needs results for every position.
+    - `disabled`: there was no lookup, because the prefix cache is off."""
     num_preemptions: int
 
 
+class _Readable:
+    """A slot for the parser of the text; it is not a field of the output."""
+
+    __slots__ = ("_reader",)
+    _reader: "ReplyReader | Message | None"
+
+
 @dataclass(slots=True)
-class CompletionOutput:
-    """One generated sequence; with `output_kind="delta"`, its news."""
+class CompletionOutput(_Readable):
+    """One generated sequence; with `output_kind="delta"`, its new part."""
 
     index: int
     """The number of the sequence among the `n` of its request, from 0."""
     text: str
     token_ids: list[int]
     finish_reason: str | None
-    """`stop`, `length`, `abort`, `timeout` or `error`; `None` while it runs."""
+    """`stop`, `length`, `abort`, `timeout` or `error`; `None` while the sequence runs."""
     stop_reason: int | str | None
     """The stop token or stop string that ended it; `None` for the model's own end token."""
     logprobs: list[dict[int, Logprob]] | None
@@ -75,8 +89,27 @@ class CompletionOutput:
     """The error of a sequence with finish reason `error`."""
 
     def finished(self) -> bool:
-        """Whether it has ended."""
+        """True if the sequence has ended."""
         return self.finish_reason is not None
+
+    @property
+    def message(self) -> "Message":
+        """The text as a message: `content`, `reasoning_content` and `tool_calls`; parsed at each access.
+
+        The chat template of the call determines the parts. The output of a plain prompt is all content. With
+        `output_kind="delta"`, the message covers only this piece; use `rocmforge.parsing.OutputParser` for streams.
+        """
+        from rocmforge.parsing import Message  # noqa: PLC0415 - programs that only complete text do without it
+
+        reader = getattr(self, "_reader", None)
+        if isinstance(reader, Message):
+            return reader
+        return Message(self.text or None, None) if reader is None else reader.read(self)
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        # A copy in another process has no tokenizer to parse its text.
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return None, state if getattr(self, "_reader", None) is None else state | {"_reader": self.message}
 
     def _repr_html_(self) -> str:
         return table(f"CompletionOutput {self.index}", [("text", self.text), ("state", _state(self))])
@@ -84,7 +117,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request and what it has generated so far (or since last time, for deltas)."""
+    """A request and its output so far; for deltas, its output since the last one."""
 
     request_id: str
     prompt: str | None
@@ -113,11 +146,19 @@ class RequestOutput:
 
 
 class Request:
-    """A request under way: what every one of its outputs repeats."""
+    """A running request: the values that all of its outputs repeat."""
 
-    __slots__ = ("_so_far", "id", "index", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
+    __slots__ = ("_reader", "_so_far", "id", "index", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
 
-    def __init__(self, accepted: Accepted, prompt: str | None, params: SamplingParams, index: int = 0) -> None:
+    def __init__(
+        self,
+        accepted: Accepted,
+        prompt: str | None,
+        params: SamplingParams,
+        index: int = 0,
+        reader: "ReplyReader | None" = None,
+    ) -> None:
+        self._reader = reader
         self.id = accepted.key
         self.index = index
         self.request_id = accepted.request_id
@@ -131,14 +172,17 @@ class Request:
             self._so_far = [_nothing_yet(index, params) for index in range(params.n)]
 
     def output(self, update: RequestUpdate) -> RequestOutput:
-        """Makes the output of what the engine delivered."""
+        """Returns the output for an update of the engine."""
         if update.prompt_logprobs is not None:
             self.prompt_logprobs = update.prompt_logprobs
         outputs = [_completion(new) for new in update.completions]
         if self._so_far is not None:
             for new in outputs:
-                _add(self._so_far[new.index], new)
+                extend(self._so_far[new.index], new)
             outputs = [_copy(whole) for whole in self._so_far]
+        if self._reader is not None:
+            for one in outputs:
+                one._reader = self._reader  # type: ignore[misc]  # noqa: SLF001 - the slot is in the base class
         return RequestOutput(
             self.request_id,
             self.prompt,
@@ -162,7 +206,8 @@ def _nothing_yet(index: int, params: SamplingParams) -> CompletionOutput:
     return CompletionOutput(index, "", [], None, None, None if params.logprobs is None else [], None)
 
 
-def _add(whole: CompletionOutput, new: CompletionOutput) -> None:
+def extend(whole: CompletionOutput, new: CompletionOutput) -> None:
+    """Appends the new part of a sequence to its earlier parts."""
     whole.text += new.text
     whole.token_ids += new.token_ids
     if whole.logprobs is not None and new.logprobs is not None:
@@ -172,7 +217,7 @@ def _add(whole: CompletionOutput, new: CompletionOutput) -> None:
 
 
 def _copy(whole: CompletionOutput) -> CompletionOutput:
-    """The lists are the reader's own; the positions in them are shared by all outputs of the request."""
+    """Returns a copy with lists of its own; their entries are shared by all outputs of the request."""
     return CompletionOutput(
         whole.index,
         whole.text,

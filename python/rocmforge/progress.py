@@ -1,4 +1,4 @@
-"""Progress of loading and of long generation, on a terminal or in a notebook; elsewhere nothing is imported."""
+"""Progress bars for loads and long generations, on a terminal or in a notebook. Elsewhere nothing is imported."""
 
 import contextlib
 import sys
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 Report: TypeAlias = Callable[[int, int], None]
-"""Called with what is done and with the whole."""
+"""Called with the amount done and the total."""
 
-# Work that takes less shows no bar: it would only flicker.
+# Shorter work shows no bar, which would only flicker.
 DELAY_SECONDS = 0.5
 
 
 def is_terminal() -> bool:
-    """Whether a person watches stderr."""
+    """True if stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def is_notebook() -> bool:
-    """Whether this runs in a cell of a Jupyter notebook."""
+    """True if the code runs in a Jupyter notebook."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in shell.config
@@ -27,7 +27,7 @@ def is_notebook() -> bool:
 
 @contextlib.contextmanager
 def bar(description: str, *, unit: str, enabled: bool = True) -> Iterator[Callable[[int, int, str], None]]:
-    """Gives a function `(done, total, note)` that draws a bar, or does nothing where nobody watches."""
+    """Yields a function `(done, total, note)` that draws a bar; without terminal and notebook, it does nothing."""
     if not (enabled and (is_terminal() or is_notebook())):
         yield lambda _done, _total, _note: None
         return
@@ -53,7 +53,7 @@ def bar(description: str, *, unit: str, enabled: bool = True) -> Iterator[Callab
 
 @contextlib.contextmanager
 def byte_bar(description: str, *, enabled: bool = True, report: Report | None = None) -> Iterator[Report]:
-    """Gives what work on bytes reports to: a bar, and `report`."""
+    """Yields a report for work on bytes, which draws a bar and calls `report`."""
     with bar(description, unit="MB", enabled=enabled) as draw:
 
         def both(done: int, total: int) -> None:
@@ -65,16 +65,16 @@ def byte_bar(description: str, *, enabled: bool = True, report: Report | None = 
 
 
 def _new(description: str, unit: str, total: int) -> Any:
-    # The import is needed by those alone who wait that long.
+    # Only work that takes this long needs the import.
     from tqdm.auto import tqdm  # noqa: PLC0415
 
     class Bar(tqdm):  # type: ignore[misc]
-        """A bar without the thread that looks after bars that are not updated: it would outlive them.
+        """A bar without tqdm's monitor thread, which would outlive it.
 
-        It is a class of its own, since the program's other bars keep theirs.
+        It is a separate class, so that the program's other bars keep the thread.
         """
 
         monitor_interval = 0
 
-    # No least step (`miniters`): a note is news where the count stands still.
+    # `miniters=0`: a note may change while the count does not.
     return Bar(desc=description, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True, miniters=0)

@@ -1,4 +1,4 @@
-"""The prompts of models that rank: a query and a document, as the model was trained to see them together."""
+"""Prompts of ranking models: a query and a document, in the format that the model was trained on."""
 
 import json
 import os
@@ -12,11 +12,12 @@ KEY = "tokenizer.chat_template.rerank"
 
 
 class RankPrompts:
-    """Puts query and document together.
+    """Combines query and document into a prompt.
 
     Args:
-        template: The file's, with `{query}` and `{document}` in it. Without one they are a pair of the tokenizer.
-        tokenizer: The file's.
+        template: The file's template, with `{query}` and `{document}` in it. Without a template, the tokenizer encodes
+            them as a pair.
+        tokenizer: The file's tokenizer.
     """
 
     def __init__(self, template: str | None, tokenizer: Tokenizer) -> None:
@@ -25,10 +26,10 @@ class RankPrompts:
 
     @classmethod
     def of_file(cls, model: str | os.PathLike[str], tokenizer: Tokenizer) -> "RankPrompts":
-        """Reads the file's template. One that attends in both directions needs none.
+        """Reads the file's template. A model with bidirectional attention needs no template.
 
         Raises:
-            InvalidRequestError: It has none, and needs one.
+            InvalidRequestError: The file needs a template and has none.
         """
         report = inspect_gguf(model)
         template = report["metadata"].get(KEY)
@@ -36,17 +37,17 @@ class RankPrompts:
             return cls(template, tokenizer)
         if "generate" in report["tasks"]:
             raise InvalidRequestError(
-                f"model: got a file without {KEY}, which says how query and document become a prompt; convert it anew, "
-                'or make the prompts and pass them to embed with pooling="rank"'
+                f"model: got a file without {KEY}, the template for query and document. Convert the model again, "
+                'or make the prompts yourself and pass them to embed with pooling="rank"'
             )
         return cls(None, tokenizer)
 
     def prompts(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        """Token ids of each document's prompt.
+        """Returns the token ids of each document's prompt.
 
         Raises:
-            InvalidRequestError: A text cannot be tokenised, or there are no documents.
-            TypeError: A text is none.
+            InvalidRequestError: A text cannot be tokenized, or there are no documents.
+            TypeError: The query or a document is not a text.
         """
         if isinstance(documents, str):
             raise TypeError("documents: got a text, expected a list of texts")
@@ -64,7 +65,7 @@ class RankPrompts:
 
 
 def chat_template(template: str) -> str:
-    """A chat template of two messages. Control tokens are made of what the file spells in it, and of nothing else."""
+    """Returns a chat template for two messages. Only the file's own text in it can become control tokens."""
     places = {"{query}": "{{ messages[0]['content'] }}", "{document}": "{{ messages[1]['content'] }}"}
     parts = re.split(r"(\{query\}|\{document\})", template)
     return "".join(places.get(part) or "{{ " + json.dumps(part, ensure_ascii=False) + " }}" for part in parts if part)

@@ -64,10 +64,12 @@ class GpuReport(TypedDict):
     platform: str
     name: str
     arch: str
+    memory: int
+    """Bytes of its memory."""
     integrated: bool
-    """Whether it is part of a processor."""
+    """True if the GPU is part of a processor."""
     taken: bool
-    """Whether it is the one that was asked for."""
+    """True if it is the requested device."""
 
 
 class GpuKernelReport(TypedDict):
@@ -115,7 +117,9 @@ class DoctorReport(TypedDict):
     device: str
     """The device's name as the user gave it."""
     takes: str
-    """The device that the name stands for here; `none` where it is an error."""
+    """The device for this name on this machine; `none` if the name is an error here."""
+    system: list[str]
+    """Facts that decide if AMD's driver finds a GPU: kernel, device files, groups, variables. One line for each."""
     gpu_drivers: list[DriverReport]
     gpus: list[GpuReport]
     devices: list[DeviceReport]
@@ -132,7 +136,7 @@ class CaseGroup(TypedDict):
     numbers: int
     """Numbers that were compared."""
     worst: float
-    """The largest error as a share of the tolerance; infinite for what is no number."""
+    """The largest error as a share of the tolerance; infinite for NaN."""
     wrong: int
     problems: list[str]
     """Texts of the first wrong cases."""
@@ -153,6 +157,25 @@ class LibraryReport(TypedDict):
     """The reason for which it is not used."""
     file: str | None
     tried: list[TriedShape]
+
+
+class TunedNumber(TypedDict):
+    """A number by which kernels are launched on a GPU."""
+
+    name: str
+    value: int
+    candidates: list[int]
+    """Values that are worth a try."""
+
+
+class TuningReport(TypedDict):
+    """A GPU, and the numbers by which kernels are launched on it."""
+
+    device: str
+    """Its name in messages."""
+    tuned_as: str
+    """The family whose numbers they are, and whether they were measured."""
+    numbers: list[TunedNumber]
 
 
 class BandwidthReport(TypedDict):
@@ -177,6 +200,6 @@ class LaunchReport(TypedDict):
     call: float
     """The host's share of it: the call itself."""
     graph_node: float
-    """Time that one more kernel adds to a recorded graph."""
+    """Time that one more kernel adds to a captured graph."""
     graph: float
     """Time of launching a graph of one kernel."""

@@ -13,20 +13,22 @@ from rocmforge.progress import Report
 
 
 class SpeculativeConfig(TypedDict, total=False):
-    """How tokens are guessed, by vLLM's names; each has a default."""
+    """Settings of speculative decoding, by vLLM's names; each has a default."""
 
     method: str
-    """`ngram`: whatever followed the last tokens where they stood before in the text. `mtp`: the block of the model's
-    file that was trained for it (NextN, multi-token prediction). `draft_model`: a small model of the same vocabulary;
-    the method of whoever names a `model` and no method."""
+    """The source of draft tokens; `draft_model` if `model` is given.
+
+    - `ngram`: the tokens that followed an earlier occurrence of the last tokens
+    - `mtp`: the block for multi-token prediction (NextN) in the model's file
+    - `draft_model`: a small model with the same vocabulary"""
     model: str | os.PathLike[str]
-    """Path of the draft model's GGUF file, or its name, as that of the model itself, for `draft_model`."""
+    """For `draft_model`: the path of its GGUF file, or its name in a hub, as for the model itself."""
     num_speculative_tokens: int
-    """Most guesses for a sequence in a step; how many are made is decided from what they gain and cost."""
+    """Maximum number of draft tokens for a sequence in a step. The engine chooses the number by benefit and cost."""
     prompt_lookup_max: int
-    """Most of the last tokens that are looked for, by `ngram`."""
+    """For `ngram`: the maximum number of last tokens that are looked up."""
     prompt_lookup_min: int
-    """Fewest of the last tokens that have to stand elsewhere, for `ngram`."""
+    """For `ngram`: the minimum number of last tokens that must match."""
 
 
 class EngineSettings(TypedDict, total=False):
@@ -39,6 +41,9 @@ class EngineSettings(TypedDict, total=False):
     max_num_batched_tokens: int | None
     block_size: int
     kv_cache_memory: int | None
+    gpu_memory_limit: int | None
+    gpu_layers: int | None
+    cpu_experts: int | None
     kv_cache_dtype: str
     enable_prefix_caching: bool
     max_queue_size: int
@@ -46,6 +51,7 @@ class EngineSettings(TypedDict, total=False):
     max_long_partial_prefills: int
     long_prefill_token_threshold: int | None
     state_snapshot_interval: int | None
+    mmproj: str | os.PathLike[str] | None
     speculative_config: SpeculativeConfig | None
     retention: float
     seed: int | None
@@ -70,7 +76,7 @@ class ModelSettings(EngineSettings, total=False):
 
 
 class LoadOptions(ModelSettings, total=False):
-    """Settings that a model is loaded with: those of `ModelSettings`, and those of the load itself."""
+    """Settings for loading a model: `ModelSettings` and the options of the load itself."""
 
     kv_cache_memory_bytes: int | None
     progress: bool

@@ -1,15 +1,18 @@
 """Snapshots of an engine."""
 
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.notebook import table
 from rocmforge.outputs import RequestMetrics
 
 BLOCK_DTYPE = np.dtype([("state", "u1"), ("owners", "u4"), ("hashed", "?"), ("idle_seconds", "f8")])
 """Dtype of a block map. `state`: 0 free, 1 cached (no owner, but content that a prefix may hit), 2 owned."""
+BLOCK_STATES = ("free", "cached", "owned")
+"""The names of the states: `np.array(BLOCK_STATES)[block_map["state"]]` names those of all blocks."""
 
 
 class BlockColumns(TypedDict):
@@ -49,7 +52,7 @@ class ResolvedConfig(TypedDict):
     embedding_size: int
     """Values of an embedding."""
     pooling: str
-    """How `embed` makes a vector unless it is told: `last`, `mean` or `cls`; `rank` for a model that ranks."""
+    """The default pooling of `embed`: `last`, `mean` or `cls`; `rank` for a ranking model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,13 @@ class Stats:
     prefix_cache_queries: int
     """Prompt tokens looked up in the prefix cache; none without `enable_prefix_caching`."""
     prefix_cache_hits: int
-    """Prompt tokens found there."""
+    """Prompt tokens found in the prefix cache."""
     prefix_cache_misses: dict[str, int]
     """Prompt tokens not found there, by `RequestMetrics.prefix_miss`: `last_block`, `new`, `evicted`, `forgotten`,
     `no_snapshot`."""
     prefix_cache_evictions: int
     state_evictions: int
-    """Snapshots of recurrent states that had to make room."""
+    """Evicted snapshots of recurrent states."""
     block_lifetime: Histogram
     """Time of evicted blocks from when they were taken to their eviction."""
     block_idle_before_evict: Histogram
@@ -117,18 +120,29 @@ class Stats:
     finished_records: int
     """Records of finished requests that are still kept (see `retention`)."""
     spec_decode_num_proposed_tokens: int
-    """Guessed tokens that the text offered; how many of them became drafts was decided from what they gain and cost.
-    With `mtp` and `draft_model` those that were computed, each for a step that verifies it."""
+    """Proposed tokens that the text offered; the engine chose by benefit and cost how many became draft tokens.
+    With `mtp` and `draft_model`, the tokens that were computed, each for a step that verifies it."""
     spec_decode_num_drafts: int
-    """Times that a step verified drafts of a sequence."""
+    """Times that a step verified draft tokens of a sequence."""
     spec_decode_num_draft_tokens: int
-    """Drafts that were verified."""
+    """Draft tokens that were verified."""
     spec_decode_num_accepted_tokens: int
-    """Drafts that were right."""
+    """Draft tokens that were accepted."""
     spec_decode_num_accepted_tokens_per_pos: tuple[int, ...]
-    """Drafts that were right, by their place among those of one step."""
+    """Draft tokens that were accepted, by position among the draft tokens of one step."""
     spec_decode_num_drafter_tokens: int
-    """Tokens that were computed to guess: by the model's block, or by the draft model with all that it lacked."""
+    """Tokens that were computed for drafting: by the MTP block, or by the draft model, including those to catch up."""
+    mm_cache_queries: int
+    """Images of requests."""
+    mm_cache_hits: int
+    """Images whose rows were still there from an earlier request, so that the encoder did not run."""
+    image_tokens: int
+    """Tokens of images that the encoder computed."""
+    image_encoder_seconds: float
+    """Time that the image encoder worked."""
+
+    def _repr_html_(self) -> str:
+        return table("Stats", [(field.name, _shown(getattr(self, field.name))) for field in fields(self)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +161,37 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """Bytes held on the device, by purpose."""
+    """Bytes held on the device, by purpose, and weights in the host's memory."""
 
     weights: int
     kv_cache: int
     scratch: int
     other: int
+    host_weights: int = 0
+    """Page-locked memory of the host with weights that a GPU reads over the bus."""
 
     @property
     def total(self) -> int:
-        """The sum of all purposes."""
+        """The bytes on the device."""
         return self.weights + self.kv_cache + self.scratch + self.other
+
+    def _repr_html_(self) -> str:
+        names = [field.name for field in fields(self)]
+        return table("MemoryUsage", [(name, byte_text(getattr(self, name))) for name in (*names, "total")])
+
+
+def byte_text(count: int) -> str:
+    """A number of bytes for people, in decimal units: `96.6 MB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.{1 if unit == 'MB' else 2}f} {unit}"
+    return f"{count} bytes"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Histogram):
+        mean = f", {value.sum / value.total:.3g} s on average" if value.total else ""
+        return f"{value.total:,}{mean}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count:,}" for name, count in value.items() if count) or "0"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}"

@@ -4,7 +4,10 @@ import os
 import signal
 import sys
 
-MISSING = "the command line needs the packages typer and rich, of which {name} is missing: pip install 'rocmforge[cli]'"
+MISSING = (
+    "the command line needs the packages typer and rich, of which {name} is missing: pip install 'rocmforge[cli]', or "
+    "without an installation: uvx --from 'rocmforge[cli]' rocmforge"
+)
 
 
 def main() -> None:

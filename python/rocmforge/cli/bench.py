@@ -1,8 +1,8 @@
 """`rocmforge bench`: prompt, decode and batched decode, in rows that compare with llama.cpp's.
 
 `ppN`: tokens per second of a prompt of N. `tg`, `tgB`: tokens per second of one sequence's, or of B sequences'
-decode steps together, each with 32 tokens of context. `tgB @ dN`: the same behind N tokens of context, a prompt of its
-own for each sequence, which was computed before. Medians over the repetitions after a warm-up, with their extremes.
+decode steps together, each with 32 tokens of context. `tgB @ dN`: the same after N tokens of context, a separate
+prompt for each sequence, computed before. Figures are medians over the repetitions after a warm-up, with extremes.
 """
 
 import csv
@@ -23,8 +23,11 @@ from rocmforge.cli.bench_serve import Loads, Plan, bench_engine, bench_server
 from rocmforge.cli.common import (
     BatchInvariantOption,
     ComputeDtypeOption,
+    CpuExpertsOption,
     DeviceOption,
     Format,
+    GpuLayersOption,
+    GpuMemoryLimitOption,
     JsonOption,
     KvCacheDtypeOption,
     ModelOption,
@@ -56,10 +59,14 @@ def bench(
     context: typer.Context,
     model: ModelOption = None,
     *,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Prompt lengths.")] = "128,512",
+    prompt: Annotated[
+        str, typer.Option("--prompt", "-p", help="Prompt lengths in tokens, separated by commas.")
+    ] = "128,512",
     decode: Annotated[int, typer.Option("--decode", "-n", min=1, help="Decode steps.")] = 64,
-    batch: Annotated[str, typer.Option("--batch", "-b", help="Numbers of sequences.")] = "1,8,16",
-    depth: Annotated[str, typer.Option("--depth", "-d", help="Tokens of context in front of the decode steps.")] = str(
+    batch: Annotated[
+        str, typer.Option("--batch", "-b", help="Batch sizes (concurrent sequences), separated by commas.")
+    ] = "1,8,16",
+    depth: Annotated[str, typer.Option("--depth", "-d", help="Tokens of context before the decode steps.")] = str(
         CONTEXT
     ),
     reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Repetitions after a warm-up.")] = 3,
@@ -67,7 +74,8 @@ def bench(
     device: DeviceOption = "auto",
     batch_invariant: BatchInvariantOption = None,
     graphs: Annotated[
-        bool | None, typer.Option("--graphs/--no-graphs", help="Record decode steps on a GPU.", show_default=False)
+        bool | None,
+        typer.Option("--graphs/--no-graphs", help="Capture decode steps as graphs on a GPU.", show_default=False),
     ] = None,
     vendor_blas: Annotated[
         bool | None,
@@ -77,7 +85,10 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens in one step.")] = None,
+    gpu_memory_limit: GpuMemoryLimitOption = None,
+    gpu_layers: GpuLayersOption = None,
+    cpu_experts: CpuExpertsOption = None,
     kv_cache_dtype: KvCacheDtypeOption = "f16",
     compute_dtype: ComputeDtypeOption = "auto",
     speculative_config: SpeculativeOption = None,
@@ -85,7 +96,7 @@ def bench(
     json_output: JsonOption = False,
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Measure many requests at once: on the engine itself, or with --url on a server."),
+        typer.Option("--serve", help="Measure many requests at once, on an engine or, with --url, on a server."),
     ] = False,
     url: options.UrlOption = None,
     served_model_name: options.ServedModelNameOption = None,
@@ -112,7 +123,7 @@ def bench(
     goodput: options.GoodputOption = None,
     plot: options.PlotOption = None,
 ) -> None:
-    """Measure tokens per second: prompts, one sequence, many sequences; with --serve, many requests at once."""
+    """Measure tokens per second of prompts, of one sequence and of many; with --serve, of many requests at once."""
     options.check_uses(context, serve=serve, url=url is not None, dataset=dataset_path is not None)
     output_format = Format.JSON if json_output else output_format
     engine: EngineSettings = {
@@ -122,6 +133,9 @@ def bench(
         "batch_invariant": batch_invariant,
         "graphs": graphs,
         "vendor_blas": vendor_blas,
+        "gpu_memory_limit": gpu_memory_limit,
+        "gpu_layers": gpu_layers,
+        "cpu_experts": cpu_experts,
         "kv_cache_dtype": kv_cache_dtype,
         "compute_dtype": compute_dtype,
         "speculative_config": speculative_config,
@@ -173,7 +187,7 @@ def bench(
     path = model_path(model)
     engine["max_model_len"] = max([n + 1 for n in prompts] + [n + decode + 1 for n in [CONTEXT, *depths]])
     engine["enable_prefix_caching"] = depths != [CONTEXT]
-    # Answers stay in the cache beside the contexts: one sequence more makes room for them.
+    # Answers stay in the cache next to the contexts; one more sequence makes room for them.
     engine["max_num_seqs"] = max([1, *batches]) + engine["enable_prefix_caching"]
     llm = LLM(path, **engine)
     results: dict[str, Speeds] = {}
@@ -260,11 +274,11 @@ def prompt_speed(llm: LLM, length: int) -> float:
 
 
 def decode_speed(llm: LLM, num_sequences: int, steps: int, depth: int = CONTEXT) -> float:
-    """Tokens per second from when every sequence has its first token to when the last one ends.
+    """Returns tokens per second from the time when every sequence has its first token to the end of the last one.
 
     The engine may take up the first sequence a step before the others. The token that it makes while they compute
-    their prompts is then not counted. Other contexts than the shortest are computed by requests of their own before, so
-    that no sequence decodes beside prompts.
+    their prompts is then not counted. Separate requests compute longer contexts than the shortest one before, so
+    that no sequence decodes next to prompts.
 
     Raises:
         InvalidRequestError: The KV cache has no room for all contexts, or sequences end before others begin.

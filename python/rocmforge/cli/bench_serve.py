@@ -59,7 +59,7 @@ class Loads:
         rates: Sequence[float],
         seed: int,
     ) -> Self:
-        """Makes a load of each concurrency at each rate, all with the same lengths.
+        """Returns a load for each concurrency at each rate, all with the same lengths.
 
         Args:
             fixed: The lengths of all requests.
@@ -93,7 +93,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Says what to measure, and how to tell what came of it."""
+    """Measures serving under load, and reports the results."""
 
     loads: Loads
     settings: dict[str, Any]

@@ -2,25 +2,29 @@
 
 import contextlib
 import re
+import shlex
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rocmforge import LLM, InvalidRequestError, RequestOutput, SamplingParams
+from rocmforge import LLM, Image, InvalidRequestError, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
     BatchInvariantOption,
     ChatTemplateOption,
     DeviceOption,
     MaxModelLenOption,
     MaxTokensOption,
+    MmprojOption,
     ModelOption,
     ThreadsOption,
-    fail,
+    check_template,
     model_path,
     print_speed,
     say_if_empty,
     template_text,
+    user_message,
     utf8,
     write,
 )
@@ -34,20 +38,27 @@ from rocmforge.cli.sampling import (
     TopKOption,
     TopPOption,
 )
+from rocmforge.images import as_image
 from rocmforge.progress import is_terminal
+from rocmforge.prompts import Message
+from rocmforge.terminal import printable_lines
 
-HELP = """/clear, /reset        forget the conversation
-/stats                what it takes of the model's context and of the cache
+HELP = """/image FILE           add an image to the next message
+/clear, /reset        forget the conversation
+/stats                tokens of the conversation, and its share of context and cache
 /help                 this list
 /bye, /exit, /quit    leave (Ctrl-D too)
 \"\"\"                   begins and ends a message of several lines
 Ctrl-C stops an answer. A message that begins with / is sent when a space precedes it."""
 HINT = "/help lists the commands; Ctrl-C stops an answer."
-# A word: what begins with a path (/etc/fstab) is a message.
+# A single word: text that begins with a path (/etc/fstab) is a message.
 COMMAND = re.compile(r"/[A-Za-z?]*(\s|$)")
 
 
 def chat(
+    model_argument: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
+    ] = None,
     model: ModelOption = None,
     *,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
@@ -63,12 +74,15 @@ def chat(
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
     batch_invariant: BatchInvariantOption = None,
+    mmproj: MmprojOption = None,
 ) -> None:
-    """Talk with a model. Every turn finds the turns before it in the KV cache. Sampled as generate does."""
+    """Talk with a model. Each turn reuses the KV cache of earlier turns. Sampling defaults are those of generate."""
     sampling = Sampling(temperature, top_p, top_k, min_p, repetition_penalty, seed)
     params = SamplingParams(max_tokens=max_tokens, output_kind="delta", **sampling.given())
     template = template_text(chat_template)
-    path = model_path(model)
+    if model_argument is not None and model is not None:
+        raise typer.BadParameter("give the model as an argument or with --model, not both", param_hint="MODEL")
+    path = model_path(model_argument or model)
     llm = LLM(
         path,
         device=device,
@@ -76,19 +90,16 @@ def chat(
         max_model_len=max_model_len,
         max_num_seqs=1,
         batch_invariant=batch_invariant,
+        mmproj=mmproj,
     )
     with llm:
-        if template is None and not llm.tokenizer.has_chat_template:
-            fail(
-                f"{path}: the model has no chat template, so it was probably not made for conversations: complete text "
-                "with `rocmforge generate`, or give a template with --chat-template FILE"
-            )
+        check_template(llm, path, template, "`rocmforge generate`")
         if is_terminal():
             typer.echo(f"{llm.describe()}\n{HINT}", err=True)
         params = params.replace(**sampling.resolve(llm))
-        # Else every turn would draw the same numbers.
+        # Otherwise every turn would draw the same numbers.
         params = params if seed is not None else params.replace(seed=None)
-        start = [{"role": "system", "content": utf8(system, "system")}] if system is not None else []
+        start: list[Message] = [{"role": "system", "content": utf8(system, "system")}] if system is not None else []
         with LineReader() as reader:
             refused = Conversation(llm, params, start, template).run(reader)
     if refused:
@@ -96,15 +107,17 @@ def chat(
 
 
 class Conversation:
-    """The messages so far, and how to go on."""
+    """The messages so far, and the options for the next answer."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, start: list[dict[str, str]], template: str | None) -> None:
+    def __init__(self, llm: LLM, params: SamplingParams, start: list[Message], template: str | None) -> None:
         self.llm = llm
         self.params = params
         self.start = start
         self.template = template
         self.messages = list(start)
         self.last: RequestOutput | None = None
+        self.images: list[Image] = []
+        """The images of the next message."""
 
     def run(self, reader: LineReader) -> bool:
         """Serves turns until the input ends; returns whether a turn was refused."""
@@ -128,19 +141,39 @@ class Conversation:
                 typer.echo("\n(Ctrl-C once more, Ctrl-D or /bye leaves)", err=True)
 
     def _command(self, command: str) -> bool:
-        """Carries out a command; returns whether to go on."""
+        """Runs a command; true if the chat continues."""
         match command:
             case "/bye" | "/exit" | "/quit":
                 return False
             case "/clear" | "/reset":
-                self.messages, self.last = list(self.start), None
+                self.messages, self.last, self.images = list(self.start), None, []
             case "/stats":
                 typer.echo(self._stats(), err=True)
+            case _ if command.split(maxsplit=1)[0] == "/image":
+                self._attach(command.removeprefix("/image").strip())
             case "/help" | "/?":
                 typer.echo(HELP, err=True)
             case _:
                 typer.echo(f"error: {command}: no such command; there are:\n{HELP}", err=True)
         return True
+
+    def _attach(self, file: str) -> None:
+        """Reads an image for the next message."""
+        try:
+            # A file that is dropped on a terminal comes with quotes or backslashes.
+            words = shlex.split(file)
+            path = Path(words[0] if len(words) == 1 else file).expanduser()
+            image = as_image(path)
+            tokens = self.llm.image_tokens(image)
+        except OSError as error:
+            typer.echo(f"error: /image {printable_lines(file)}: {error.strerror}; give the path of an image", err=True)
+            return
+        except ValueError as error:
+            typer.echo(f"error: {printable_lines(str(error))}", err=True)
+            return
+        self.images.append(image)
+        size = f"{image.width} x {image.height} pixels, {tokens} tokens"
+        typer.echo(f"{printable_lines(path.name)} ({size}) goes with the next message", err=True)
 
     def _stats(self) -> str:
         if self.last is None:
@@ -155,15 +188,16 @@ class Conversation:
         )
 
     def _turn(self, line: str) -> bool:
-        """Whether it was answered. A refusal costs this turn alone: the program and what was said before stay."""
-        self.messages.append({"role": "user", "content": line})
+        """True if the model answered. A refusal ends only this turn; the program and the conversation continue."""
+        self.messages.append(user_message(line, self.images))
         try:
             answer = self._answer()
         except InvalidRequestError as error:
             self.messages.pop()
             advice = "; /clear forgets the conversation" if len(self.messages) > len(self.start) else ""
-            typer.echo(f"error: {error}{advice}", err=True)
+            typer.echo(f"error: {printable_lines(str(error))}{advice}", err=True)
             return False
+        self.images = []
         self.messages.append({"role": "assistant", "content": answer})
         return True
 

@@ -5,12 +5,13 @@ import typer
 from rocmforge._rocmforge import check_gguf
 from rocmforge.cli.common import JsonOption, ModelArgument, model_path, print_json
 from rocmforge.progress import byte_bar
+from rocmforge.terminal import printable
 
 
 def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
-    """Validate a file completely: structure, architecture, tokenizer, chat template, every value of every tensor.
+    """Validate a whole file: structure, architecture, tokenizer, chat template and every value of every tensor.
 
-    Exits with 1 when anything is wrong.
+    The exit code is 1 if a check fails.
     """
     path = model_path(model)
     with byte_bar("Checking") as report:
@@ -21,11 +22,11 @@ def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
     else:
         for stage in stages:
             verdict = "FAILED" if stage["problems"] else "ok"
-            typer.echo(f"{verdict:<8}{stage['stage']:<16}{stage['summary']}".rstrip())
+            typer.echo(f"{verdict:<8}{stage['stage']:<16}{printable(stage['summary'])}".rstrip())
             for message in stage["warnings"]:
-                typer.echo(f"        warning: {message}")
+                typer.echo(f"        warning: {printable(message)}")
             for problem in stage["problems"]:
-                typer.echo(f"        {problem['error']}: {problem['message']}")
+                typer.echo(f"        {problem['error']}: {printable(problem['message'])}")
         typer.echo("valid" if valid else "not valid")
     if not valid:
         raise typer.Exit(1)

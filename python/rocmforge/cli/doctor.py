@@ -2,15 +2,16 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rocmforge import LLM, __version__, _rocmforge
 from rocmforge.cli.common import (
+    A_MODEL,
     DeviceOption,
     JsonOption,
-    ModelOption,
     ThreadsOption,
     model_path,
     print_json,
@@ -23,29 +24,44 @@ from rocmforge.reports import DeviceReport, GpuKernelReport
 
 
 def doctor(
-    model: ModelOption = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", "-m", help=f"{A_MODEL}; by default no model is loaded.")
+    ] = None,
     *,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Test the device and measure it, some two minutes; a report for an issue.")
+        bool,
+        typer.Option(
+            "--test", help="Test and measure the device in about two minutes; paste the report into an issue."
+        ),
+    ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Try other launch parameters of the GPU's kernels for a minute; paste the table into an issue.",
+        ),
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="With --test: few cases and small models, some seconds.")
+        bool, typer.Option("--quick", help="With --test or --tune, use few cases and small models; takes seconds.")
     ] = False,
     part: Annotated[
-        list[str] | None, typer.Option("--part", help="With --test: this part alone; may be given several times.")
+        list[str] | None, typer.Option("--part", help="With --test, run only this part; may be repeated.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show the devices, the kernel of each tensor type and op and how it was compiled; with --model, that model too.
+    """Show devices and the kernels for each tensor type and operation; with --model, also that model's configuration.
 
-    With --test: whether the device computes rightly and how fast it is. Exits with 1 when anything is wrong.
+    With --test, compare the device's results with references and measure its speed. The exit code is 1 if a
+    test fails.
     """
-    if test:
+    if test or tune:
         if model is not None or threads is not None:
-            raise typer.BadParameter("--test makes up its own models: it takes neither --model nor --threads")
-        _test(device, quick=quick, only=part or [], json_output=json_output)
+            raise typer.BadParameter("--test and --tune make up models: they take neither --model nor --threads")
+        if tune and (test or part):
+            raise typer.BadParameter("--tune comes without --test and --part")
+        _test(device, tune=tune, quick=quick, only=part or [], json_output=json_output)
         return
     if quick or part:
         raise typer.BadParameter("--quick and --part are of --test")
@@ -79,20 +95,25 @@ def doctor(
         typer.echo(f"\n{loaded['runs_on']}")
 
 
-def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> None:
-    # The import is for this command alone.
+def _test(device: str, *, tune: bool, quick: bool, only: list[str], json_output: bool) -> None:
+    # Only this command needs the import.
+    from rocmforge.cli.device_test import report as reports  # noqa: PLC0415
     from rocmforge.cli.device_test.parts import PARTS  # noqa: PLC0415
-    from rocmforge.cli.device_test.report import examine, text_of  # noqa: PLC0415
 
     device = _rocmforge.chosen_device(device)
     if unknown := set(only) - set(PARTS):
         raise typer.BadParameter(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    with bar("Testing", unit="parts") as draw:
-        report = examine(device, quick=quick, only=only, tell=lambda number, what: draw(number, len(PARTS), what))
+    with bar("Tuning" if tune else "Testing", unit="parts") as draw:
+        if tune:
+            report = reports.tune(device, quick=quick, tell=lambda what: draw(0, 1, what))
+        else:
+            report = reports.examine(
+                device, quick=quick, only=only, tell=lambda number, what: draw(number, len(PARTS), what)
+            )
     if json_output:
         print_json(report)
     else:
-        typer.echo(text_of(report))
+        typer.echo(reports.text_of(report))
     if report["failed"]:
         raise typer.Exit(1)
 

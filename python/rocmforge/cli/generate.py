@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,14 +18,18 @@ from rocmforge.cli.common import (
     KvCacheDtypeOption,
     MaxModelLenOption,
     MaxTokensOption,
+    MmprojOption,
     ModelOption,
     SpeculativeOption,
     ThreadsOption,
+    check_template,
     model_path,
+    piped_text,
     print_json,
     print_speed,
     say_if_empty,
     template_text,
+    user_message,
     utf8,
     write,
 )
@@ -41,14 +46,24 @@ from rocmforge.progress import is_terminal
 
 
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="Read from stdin if absent.", show_default=False)] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; by default it is read from stdin.", show_default=False),
+    ] = None,
     model: ModelOption = None,
     *,
     prompt_option: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="The prompt, in place of the argument.", show_default=False)
+        str | None,
+        typer.Option("--prompt", "-p", help="The prompt, as an option instead of an argument.", show_default=False),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Send the prompt as a chat message, with the model's chat template.")
+    ] = False,
     system: Annotated[str | None, typer.Option(help="A system message; implies --chat.")] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="An image that the prompt is about; may be repeated; implies --chat.")
+    ] = None,
+    mmproj: MmprojOption = None,
     chat_template: ChatTemplateOption = None,
     max_tokens: MaxTokensOption = 256,
     temperature: TemperatureOption = None,
@@ -58,7 +73,7 @@ def generate(
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the generation; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
@@ -68,10 +83,11 @@ def generate(
     speculative_config: SpeculativeOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Complete a prompt (or answer it, with --chat), streaming the text.
+    """Complete a prompt, or answer it with --chat. The text is streamed.
 
-    It is sampled as the file recommends (general.sampling.*), else with temperature 0.7, top-p 0.95, min-p 0.05 and
-    repetition penalty 1.1, on a terminal and in a pipe alike. For the same text every time: --temperature 0, or --seed.
+    Sampling follows the file's recommendation (general.sampling.*). A file without one gets temperature 0.7, top-p
+    0.95, min-p 0.05 and repetition penalty 1.1. For the same text every time, set --temperature 0 or --seed,
+    and on a GPU --batch-invariant.
     """
     prompt = _prompt(prompt, prompt_option)
     system = None if system is None else utf8(system, "system")
@@ -91,6 +107,7 @@ def generate(
         num_threads=threads,
         max_model_len=max_model_len,
         max_num_seqs=1,
+        mmproj=mmproj,
         batch_invariant=batch_invariant,
         kv_cache_dtype=kv_cache_dtype,
         compute_dtype=compute_dtype,
@@ -100,10 +117,11 @@ def generate(
         if is_terminal():
             typer.echo(llm.describe(), err=True)
         params = params.replace(**sampling.resolve(llm))
-        by_template = chat or system is not None or template is not None
+        by_template = chat or system is not None or template is not None or bool(image)
         if by_template:
-            messages = [{"role": "system", "content": system}] if system is not None else []
-            messages.append({"role": "user", "content": prompt})
+            check_template(llm, path, template, "`rocmforge generate` without --chat, --system and --image")
+            messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
+            messages.append(user_message(prompt, image or ()))
             outputs = llm.stream_chat(messages, params, chat_template=template)
         else:
             outputs = llm.stream(prompt, params)
@@ -131,8 +149,8 @@ def _prompt(argument: str | None, option: str | None) -> str:
         return utf8(prompt, "prompt")
     if sys.stdin.isatty():
         raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
-    # Strip the line break that `echo` and editors put at the end: it would change the completion.
-    return utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
+    # A byte order mark, and the line break that `echo` and editors put at the end, would change the completion.
+    return piped_text(sys.stdin.buffer.read(), "stdin")
 
 
 def as_dict(output: RequestOutput, params: SamplingParams) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import typer
 
-from rocmforge.cli.common import fail, utf8
+from rocmforge.cli.common import fail, piped_text, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ class LineReader:
 
     def __init__(self) -> None:
         self._readline: ModuleType | None = None
+        self._begun = False
 
     def __enter__(self) -> Self:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -46,7 +47,8 @@ class LineReader:
 
     def read(self) -> str | None:
         """The next message; `None` at the end of the input."""
-        line = _line(PROMPT)
+        line = _line(PROMPT, first=not self._begun)
+        self._begun = True
         if line is None or not line.lstrip().startswith(QUOTES):
             return line
         text = line.lstrip().removeprefix(QUOTES)
@@ -62,7 +64,7 @@ class LineReader:
         file = history_file()
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Nobody else may read the history: it holds what was said.
+            # Other users must not read the history, which has the conversations.
             file.touch(mode=0o600)
             act(file)
         except OSError as error:
@@ -76,14 +78,14 @@ def history_file() -> Path:
     return state / "rocmforge" / "chat_history"
 
 
-def _line(prompt: str) -> str | None:
+def _line(prompt: str, *, first: bool = False) -> str | None:
     if not sys.stdin.isatty():
-        # Bytes: what Python makes of those that are no text depends on the locale and on PYTHONIOENCODING.
+        # Bytes, because Python's decoding of invalid text depends on the locale and on PYTHONIOENCODING.
         line = sys.stdin.buffer.readline()
-        return utf8(line, "stdin").removesuffix("\n").removesuffix("\r") if line else None
+        return piped_text(line, "stdin", first=first) if line else None
     try:
         if not sys.stdout.isatty():
-            # The answers go to a file, and the prompt is none of them.
+            # The answers go to a file; the prompt is not part of them.
             sys.stderr.write(prompt)
             sys.stderr.flush()
             prompt = ""

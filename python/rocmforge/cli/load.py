@@ -16,7 +16,7 @@ from rocmforge.cli.load_lengths import Lengths
 _FIRST_TOKEN, _NUM_TOKENS = 3, 250
 
 Ask = Callable[[list[int], int], AsyncIterator[int]]
-"""Generates so many tokens from a prompt's; yields the number of tokens so far with each piece that comes."""
+"""Generates a number of tokens from a prompt's token ids; yields the number of tokens so far with each piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Load:
     request_rate: float
     """Requests per second, at random times (Poisson); infinite sends them all at once."""
     seed: tuple[int, int]
-    """Prompts and times are drawn from the run's seed and the place of this load in the run, so that no two loads of a
-    run have prompts in common, which a prefix cache would answer."""
+    """The run's seed and the index of this load in the run. Prompts and times are drawn from both, so that two loads
+    share no prompts, which a prefix cache would answer."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ async def _answered(ask: Ask, prompt: list[int], max_tokens: int) -> Answered:
         async for tokens in ask(prompt, max_tokens):
             if tokens > answered.tokens:
                 answered.pieces.append(time.perf_counter())
-            # A server that counts at the end alone may correct what was taken for tokens.
+            # A server that counts only at the end may correct the number of tokens.
             answered.tokens = tokens
     except (OSError, ValueError, RuntimeError, RocmForgeError) as error:
         answered.error = str(error) or type(error).__name__

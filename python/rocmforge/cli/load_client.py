@@ -23,7 +23,7 @@ def of_server(url: str, model: str | None, api_key: str | None, settings: Mappin
         settings: Further fields of each request, such as how to sample.
 
     Raises:
-        ValueError: The address is none of HTTP.
+        ValueError: The address is not an HTTP address.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
@@ -59,7 +59,7 @@ def of_server(url: str, model: str | None, api_key: str | None, settings: Mappin
 
 
 def _is_piece(choice: Mapping[str, Any]) -> bool:
-    """Whether a token came. Its text may be empty; that of a choice which only says that the text has ended is."""
+    """True if a token came. Its text may be empty, as it is in a choice that only ends the text."""
     return bool(choice.get("text")) or choice.get("finish_reason") is None
 
 
@@ -69,7 +69,7 @@ async def _events(
     """Posts a body and yields the server-sent events of the answer, up to `[DONE]`.
 
     Raises:
-        RuntimeError: The answer is none of the status 200, or no HTTP; the message is the server's.
+        RuntimeError: The answer does not have the status 200, or is not HTTP; the message is the server's.
     """
     connection = h11.Connection(h11.CLIENT)
     reader, writer = await asyncio.open_connection(host, port, ssl=secure or None)

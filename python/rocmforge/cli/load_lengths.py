@@ -24,7 +24,7 @@ def read_lengths(file: Path) -> list[Lengths]:
     Further fields may be there and are not read.
 
     Raises:
-        ValueError: A line is something else, or there is none; the message names file and line.
+        ValueError: A line is invalid, or there are no lines; the message names file and line.
     """
     lengths = []
     for number, line in enumerate(file.read_bytes().splitlines(), 1):

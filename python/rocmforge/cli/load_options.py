@@ -15,9 +15,9 @@ from rocmforge.cli.load_report import LIMITED, METRICS
 # The heading of these options in the help.
 PANEL = "Options of --serve"
 PICTURES = (".svg", ".png", ".pdf")
-# Fields of a request that the command sets, so that nobody else may.
+# Fields of a request that only the command may set.
 _OWN = {"prompt", "messages", "model", "max_tokens", "n", "stream", "stream_options", "output_kind"}
-# Parameters that mean something in some uses of the command alone.
+# Parameters that apply only to some uses of the command.
 _WITHOUT_SERVE = {"prompt", "decode", "batch", "reps"}
 _ENGINE = {
     "model",
@@ -29,6 +29,9 @@ _ENGINE = {
     "max_num_batched_tokens",
     "max_num_seqs",
     "speculative_config",
+    "gpu_memory_limit",
+    "gpu_layers",
+    "cpu_experts",
     "kv_cache_dtype",
     "compute_dtype",
 }
@@ -46,62 +49,68 @@ def _unset(**settings: Any) -> Any:
 
 
 UrlOption = Annotated[str | None, _option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.")]
-NumPromptsOption = Annotated[int, _option(min=1, help="Requests of each row.")]
-NumWarmupsOption = Annotated[int, _option(min=0, help="Requests before the first row, which do not count.")]
+NumPromptsOption = Annotated[int, _option(min=1, help="Requests in each row of the table.")]
+NumWarmupsOption = Annotated[int, _option(min=0, help="Requests before the first row; they are not measured.")]
 MaxConcurrencyOption = Annotated[
-    str | None, _unset(help="Requests under way at once, at most; several, such as 1,8,64, make a row each.")
+    str | None, _unset(help="Maximum requests at once, such as 1,8,64. Each value gives one row.")
 ]
 RequestRateOption = Annotated[
-    str, _option(help="Requests per second, at random times (Poisson); inf sends all at once. Several make a row each.")
+    str,
+    _option(
+        help="Requests per second, at random times (Poisson), such as 1,2,4; inf sends all at once. Each value gives "
+        "one row."
+    ),
 ]
 InputLenOption = Annotated[int, _option(min=1, help="Tokens of a prompt.")]
 OutputLenOption = Annotated[int, _option(min=1, help="Tokens of an answer.")]
 DatasetPathOption = Annotated[
     Path | None,
     _unset(
-        help="Draw lengths from this file of JSON lines with input_length and output_length.",
+        help="A file of JSON lines with input_length and output_length, from which lengths are drawn.",
         exists=True,
         dir_okay=False,
     ),
 ]
-TemperatureOption = Annotated[float, _option(help="0 takes the most likely token, always.")]
+TemperatureOption = Annotated[float, _option(help="0 always takes the most likely token.")]
 TopPOption = Annotated[float | None, _unset(help="Keep the most likely tokens that sum up to this probability.")]
-TopKOption = Annotated[int | None, _unset(help="Keep so many of the most likely tokens.")]
-MinPOption = Annotated[float | None, _unset(help="Keep tokens at least so likely, relative to the likeliest.")]
+TopKOption = Annotated[int | None, _unset(help="Keep this many of the most likely tokens.")]
+MinPOption = Annotated[float | None, _unset(help="Minimum probability relative to the top token.")]
 RepetitionPenaltyOption = Annotated[float | None, _unset(help="Above 1 makes tokens of prompt and answer less likely.")]
 PresencePenaltyOption = Annotated[float | None, _unset(help="Subtracted from the logit of each token of the answer.")]
-FrequencyPenaltyOption = Annotated[float | None, _unset(help="The same, times the number of occurrences.")]
+FrequencyPenaltyOption = Annotated[
+    float | None, _unset(help="Subtracted from the logit of each token of the answer, times its number of occurrences.")
+]
 ExtraBodyOption = Annotated[
     dict[str, Any] | None,
-    _unset(parser=json_object, metavar="JSON", help='Further fields of each request, such as {"min_tokens": 16}.'),
+    _unset(parser=json_object, metavar="JSON", help='More fields of each request, such as {"min_tokens": 16}.'),
 ]
-PercentileMetricsOption = Annotated[str, _option(help=f"Times to report: some of {', '.join(METRICS)}.")]
+PercentileMetricsOption = Annotated[str, _option(help=f"Times to report, from {', '.join(METRICS)}.")]
 MetricPercentilesOption = Annotated[str, _option(help="Percentiles of these times.")]
 GoodputOption = Annotated[
     list[str] | None,
     _unset(
         metavar="METRIC:MS",
-        help=f"Count requests within a limit of milliseconds for {', '.join(LIMITED)}. Give it once for each, or all "
-        'in one: "ttft:500 tpot:50".',
+        help=f"Report requests per second that meet limits in milliseconds of {', '.join(LIMITED)}. May be repeated, "
+        'or list several: "ttft:500 tpot:50".',
     ),
 ]
 PlotOption = Annotated[
     Path | None,
     _unset(
         metavar="FILE",
-        help=f"Draw latency against throughput, a point for each row; the name ends in {', '.join(PICTURES)}.",
+        help=f"Plot latency against throughput into this file, with a point for each row: {', '.join(PICTURES)}.",
     ),
 ]
-MaxNumSeqsOption = Annotated[int | None, _unset(min=1, help="Most sequences of the engine in one step, without --url.")]
+MaxNumSeqsOption = Annotated[int | None, _unset(min=1, help="Maximum sequences in one step, without --url.")]
 LoadSeedOption = Annotated[
     int,
     _option(
         min=0,
-        help="Prompts, times and lengths are drawn from it. A server that has the prompts of an earlier run in its "
-        "prefix cache needs another one.",
+        help="Seed of prompts, times and lengths. Change it for each run on a server, which otherwise has the prompts "
+        "in its prefix cache.",
     ),
 ]
-ServedModelNameOption = Annotated[str | None, _unset(help="The model to ask the server for.")]
+ServedModelNameOption = Annotated[str | None, _unset(help="The model that requests name.")]
 ApiKeyOption = Annotated[str | None, _unset(help="The server's key.")]
 
 
@@ -110,9 +119,9 @@ def check_uses(context: typer.Context, *, serve: bool, url: bool, dataset: bool)
 
     Args:
         context: Says which options were given.
-        serve: Whether many requests are measured.
-        url: Whether they are sent to a server.
-        dataset: Whether their lengths come from a file.
+        serve: True if many requests are measured.
+        url: True if they are sent to a server.
+        dataset: True if their lengths come from a file.
 
     Raises:
         BadParameter: There is such an option.

@@ -1,4 +1,4 @@
-"""The picture of a load that grows: what a request waits for, against what the engine or server does in all."""
+"""A chart of a growing load: the latency of a request against the throughput of the engine or server."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def draw_loads(reports: Sequence[LoadReport], title: str, file: Path) -> None:
     Args:
         reports: The loads, in the order in which the lines join them, with the same metrics and percentiles.
         title: Lines above the panels.
-        file: Where to write; its name says in which form.
+        file: The output file; its suffix selects the format.
     """
     metrics = list(reports[0].times)
     width, height = PANEL_INCHES
@@ -38,7 +38,7 @@ def draw_loads(reports: Sequence[LoadReport], title: str, file: Path) -> None:
 
 
 def _draw_metric(axes: Axes, reports: Sequence[LoadReport], metric: str) -> None:
-    # Names of loads stand beside their points.
+    # Names of loads are next to their points.
     axes.margins(x=0.1, y=0.15)
     # A load without a completed request, or whose answers came in one piece each, has no such times.
     points = [(one, times) for one in reports if (times := one.times[metric]) is not None]

@@ -1,7 +1,10 @@
-"""The figures of a load, by the names and the definitions of vLLM's `vllm bench serve`.
+"""The figures of a load test, with the names and definitions of `vllm bench serve`.
 
-TTFT is the time to the first token, TPOT the time per token after it, ITL the time between two pieces of an answer,
-E2EL the time to the last one, goodput the requests per second whose times were all within limits.
+- TTFT: time to the first token
+- TPOT: time per token after the first
+- ITL: time between two pieces of an answer
+- E2EL: time to the last token
+- goodput: requests per second whose times were all within the limits
 """
 
 import dataclasses
@@ -15,7 +18,7 @@ import numpy as np
 from rocmforge.cli.load import Answered, Load, Outcome
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
-# These have one value for each request, so that a limit on them makes a request good or not.
+# These metrics have one value for each request, so a limit can apply to a request.
 LIMITED = ("ttft", "tpot", "e2el")
 
 
@@ -26,13 +29,13 @@ class Times:
     mean: float
     median: float
     std: float
-    """Standard deviation, of these values themselves rather than of what they are a sample of."""
+    """Population standard deviation."""
     percentiles: dict[float, float]
-    """Values by percentile; between two values, by linear interpolation."""
+    """Values by percentile, linearly interpolated."""
 
     @classmethod
     def of(cls, seconds: Sequence[float], percentiles: Sequence[float]) -> "Times | None":
-        """Summarises times; `None` where there are none."""
+        """Summarizes times; returns `None` without any."""
         if not seconds:
             return None
         return cls(
@@ -45,7 +48,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The figures of one load."""
+    """The figures of one load test."""
 
     max_concurrency: int | None
     request_rate: float
@@ -55,7 +58,7 @@ class LoadReport:
     errors: list[str]
     """The messages of failed requests, each once."""
     shorter: int
-    """Completed requests with fewer tokens than were asked for."""
+    """Completed requests with fewer tokens than requested."""
     duration: float
     """Seconds."""
     total_input_tokens: int
@@ -70,12 +73,12 @@ class LoadReport:
     total_token_throughput: float
     percentiles: Sequence[float]
     times: dict[str, Times | None]
-    """Times by metric, each with these percentiles; `None` where there were no such times."""
+    """Times by metric, each with these percentiles; `None` without any times."""
     counts: dict[str, int]
-    """Counters of the engine by the names of `Stats`, this load alone; nothing of a server."""
+    """The engine's counters for this load test, by the names of `Stats`; empty for a server."""
 
     def row(self) -> dict[str, Any]:
-        """The figures in one flat dictionary, with the keys of vLLM's result files; `None` for what there was not."""
+        """Returns the figures as a flat dictionary with the keys of vLLM's result files; missing ones are `None`."""
         row: dict[str, Any] = {
             one.name: getattr(self, one.name)
             for one in dataclasses.fields(self)
@@ -90,7 +93,7 @@ class LoadReport:
 
 
 def percentile_name(percentile: float) -> str:
-    """Names a percentile as vLLM does: `p99`, `p99.9`."""
+    """Returns vLLM's name of a percentile: `p99`, `p99.9`."""
     return f"p{percentile:g}"
 
 
@@ -105,12 +108,12 @@ def report(
     """Computes the figures.
 
     Args:
-        load: What was sent.
-        outcome: What came, in the order of the requests.
-        metrics: Those of `METRICS` that are wanted.
-        percentiles: Of each of them.
-        limits: Milliseconds by metric that make a request good; none leaves goodput out.
-        counts: What the engine counted meanwhile.
+        load: The requests.
+        outcome: The answers, in the order of the requests.
+        metrics: The requested ones of `METRICS`.
+        percentiles: The percentiles to compute for each metric.
+        limits: Limits in milliseconds, by metric; without any there is no goodput.
+        counts: The engine's counters for this load test.
     """
     answers, duration = outcome
     good = [one for one in answers if one.error is None]
@@ -148,7 +151,7 @@ def _is_within(one: Answered, limits: Mapping[str, float]) -> bool:
 def _seconds(answers: Sequence[Answered], metric: str) -> list[float]:
     if metric == "itl":
         return [time for one in answers for time in one.itl]
-    # A single token has no time per token after it, which would be a time of zero here.
+    # An answer of a single token has no time per output token; it would count as zero here.
     return [getattr(one, metric) for one in answers if metric != "tpot" or one.tokens > 1]
 
 

@@ -25,11 +25,17 @@ DEFAULT_CONTEXT = 512
 
 
 def perplexity(
-    file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file in UTF-8.", show_default=False)],
     model: ModelOption = None,
     *,
     context: Annotated[
-        int | None, typer.Option("--context", "-c", min=2, help="Tokens per window; by default 512, or what fits.")
+        int | None,
+        typer.Option(
+            "--context",
+            "-c",
+            min=2,
+            help="Tokens per window; by default 512, or fewer if the model's context is shorter.",
+        ),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -37,9 +43,10 @@ def perplexity(
     compute_dtype: ComputeDtypeOption = "auto",
     json_output: JsonOption = False,
 ) -> None:
-    """Mean negative log-likelihood of a text, and its exponential, over windows that do not overlap."""
+    """Compute the perplexity of a text, and its logarithm, over windows that do not overlap."""
     try:
-        text = file.read_text(encoding="utf-8")
+        # With a byte order mark or without.
+        text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         fail(f"{file}: not a text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; convert the file")
     path = model_path(model)

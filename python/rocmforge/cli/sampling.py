@@ -17,8 +17,8 @@ def _unset(name: str) -> str:
     """Describes the value that `Sampling.resolve` takes where the user gives none."""
     neutral = getattr(SamplingParams(), name)
     if name in DEFAULTS:
-        return f"Unset: {DEFAULTS[name]} if the file recommends nothing, else the file's or {neutral:g}."
-    return f"Unset: the file's or {neutral:g}."
+        return f"Default: {DEFAULTS[name]} if the file recommends nothing, otherwise the file's value or {neutral:g}."
+    return f"Default: the file's value or {neutral:g}."
 
 
 TemperatureOption = Annotated[
@@ -26,7 +26,7 @@ TemperatureOption = Annotated[
     typer.Option(
         "--temperature",
         "--temp",
-        help=f"0 takes the most likely token, always. {_unset('temperature')}",
+        help=f"0 always takes the most likely token. {_unset('temperature')}",
         show_default=False,
     ),
 ]
@@ -38,13 +38,11 @@ TopPOption = Annotated[
 ]
 TopKOption = Annotated[
     int | None,
-    typer.Option(help=f"Keep so many of the most likely tokens; 0 keeps all. {_unset('top_k')}", show_default=False),
+    typer.Option(help=f"Keep this many of the most likely tokens; 0 keeps all. {_unset('top_k')}", show_default=False),
 ]
 MinPOption = Annotated[
     float | None,
-    typer.Option(
-        help=f"Keep tokens at least so likely, relative to the likeliest. {_unset('min_p')}", show_default=False
-    ),
+    typer.Option(help=f"Minimum probability relative to the top token. {_unset('min_p')}", show_default=False),
 ]
 RepetitionPenaltyOption = Annotated[
     float | None,
@@ -52,7 +50,12 @@ RepetitionPenaltyOption = Annotated[
         help=f"Above 1 makes tokens that occurred less likely. {_unset('repetition_penalty')}", show_default=False
     ),
 ]
-SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.", show_default=False)]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Seed of the random numbers. On a GPU, the same text also needs --batch-invariant.", show_default=False
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Sampling:
         return given
 
     def resolve(self, llm: LLM) -> dict[str, Any]:
-        """Returns the settings to sample with. A temperature of 0 switches off all that was not asked for.
+        """Returns the sampling parameters. A temperature of 0 switches off everything that was not given.
 
         The file's recommendation stands for itself: what its makers left out is not mixed with `DEFAULTS`.
         """

@@ -7,36 +7,41 @@ import logging
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from rocmforge import AsyncLLM, arguments
 from rocmforge._rocmforge import default_settings
-from rocmforge.cli.common import ModelOption, fail, json_object, model_path, show_log
+from rocmforge.cli.common import A_MODEL, byte_count, completer, fail, json_object, model_path, show_log
 from rocmforge.engine import LoadedModel
 from rocmforge.hub import OLLAMA
 from rocmforge.server.catalog import ModelSpec, from_folder, from_tables
 from rocmforge.server.config import ServerConfig, meanings
 from rocmforge.settings import PROCESS_DEFAULTS, ModelSettings, SpeculativeConfig
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 INSTALL = "pip install 'rocmforge[serve]'"
 SERVER_PANEL = "Server"
 ENGINE_PANEL = "Engine"
+# Settings in bytes, which may have a unit.
+SIZES = ("kv_cache_memory", "gpu_memory_limit")
 
 
 def serve(**options: Any) -> None:
-    """Serves one model or many over HTTP, by OpenAI's API and others; docs/server.md has the whole.
+    """Serve one or more models over HTTP (OpenAI, Anthropic and Ollama APIs). Full reference: docs/server.md.
 
-    MODEL is a file, which is loaded at once, or a folder, whose files are loaded as they are asked for. The file given
-    with --config may have a table [models.NAME] for each model instead.
+    MODEL is a file, which is loaded at startup, or a folder, whose files are loaded on demand. The file of --config can
+    name models as well, with a table models.NAME for each.
 
-    Each setting is also a variable (ROCMFORGE_PORT) and a key of the file given with --config (port = 8000). A flag
-    goes before the variable, and that before the file.
+    Each setting is also a variable (ROCMFORGE_PORT) and a key in the file of --config (port = 8000). Flags override
+    variables, and variables override the file.
     """
     if importlib.util.find_spec("fastapi") is None:
         fail(f"the server needs packages that are not installed: {INSTALL}")
-    # The other commands need none of it, and neither does this one to show its help.
+    # Other commands do not need these imports, nor does the help of this one.
     from rocmforge.server.app import create_app  # noqa: PLC0415
     from rocmforge.server.run import bind, run  # noqa: PLC0415
 
@@ -52,7 +57,7 @@ def serve(**options: Any) -> None:
 
 
 def _specs(model: Path | None, file: Path | None, config: ServerConfig, settings: ModelSettings) -> list[ModelSpec]:
-    """Lists what is to be served; a single model is loaded, so that the server begins only if it can be."""
+    """Returns the models to serve. A single model is loaded at once, so the server starts only if the load succeeds."""
     tables = None if file is None else tomllib.loads(file.read_text(encoding="utf-8")).get("models")
     if file is not None and tables is not None:
         if model is not None:
@@ -86,12 +91,15 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
 def _parameters() -> list[inspect.Parameter]:
     """Lists what Typer makes arguments and flags of."""
     model = typer.Argument(
-        metavar="MODEL", help="A GGUF file, or a folder of them; the same as --model.", show_default=False
+        metavar="MODEL",
+        help=f"{A_MODEL}, or a folder of GGUF files; by default the demo model (rocmforge pull demo).",
+        show_default=False,
     )
+    same = typer.Option("--model", "-m", help="The same as MODEL.", show_default=False)
     file = typer.Option(help="A file of settings, in TOML.", is_eager=True, callback=_read, show_default=False)
     parameters = [
         _parameter("model_argument", Annotated[Path | None, model], None),
-        _parameter("model", ModelOption, None),
+        _parameter("model", Annotated[Path | None, same], None),
         _parameter("config", Annotated[Path | None, file], None),
     ]
     server, server_meanings = get_type_hints(ServerConfig), meanings()
@@ -115,12 +123,16 @@ def _setting(name: str, kind: Any, default: Any, meaning: str, panel: str) -> in
         kind, default = list[str], []
     elif os.PathLike[str] in kinds:
         kind = Path | None
-    parser, metavar = None, None
+    parser: Callable[[Any], Any] | None = None
+    metavar = None
     if SpeculativeConfig in kinds:
         parser, metavar = json_object, "JSON"
+    elif name in SIZES:
+        parser, metavar = byte_count, "BYTES"
+        meaning += " A unit may follow, as in 8GB or 7.5GiB."
     flag = "--" + name.replace("_", "-")
     names = [f"{flag}/--no-{flag[2:]}"] if bool in (kind, *kinds) else [flag]
-    # Nothing is shown as the default where the meaning says what holds then.
+    # No default is shown if the meaning already names it.
     shown = default not in (None, "", [])
     option = typer.Option(
         *names,
@@ -131,6 +143,7 @@ def _setting(name: str, kind: Any, default: Any, meaning: str, panel: str) -> in
         show_default=shown,
         parser=parser,
         metavar=metavar,
+        autocompletion=completer(name),
     )
     return _parameter(name, Annotated[kind, option], default)
 

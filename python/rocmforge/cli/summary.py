@@ -10,6 +10,10 @@ from pathlib import Path
 from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
 from rocmforge.reports import DoctorReport, FileReport
+from rocmforge.terminal import printable
+
+# The architecture of image encoders.
+ENCODER = "clip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +24,12 @@ class ModelSummary:
     architecture: str
     tasks: tuple[str, ...]
     """Methods of `LLM` that the model serves; none for one that cannot be run."""
+    projector: str | None
+    """The kind of an image encoder's file; `None` for a text model."""
     parameters: int
     tensor_bytes: int
     bytes_by_type: dict[str, int]
-    """Bytes by tensor type, the type with most bytes first."""
+    """Bytes by tensor type, in descending order."""
     layers: int | None
     context_length: int | None
     embedding_length: int | None
@@ -34,7 +40,12 @@ class ModelSummary:
     def line(self) -> str:
         """The summary in one line."""
         kind = next(iter(self.bytes_by_type), "no tensors")
-        return f"{self.name}, {short(self.parameters)} parameters, {kind}, {size(self.tensor_bytes)}"
+        return f"{printable(self.name)}, {short(self.parameters)} parameters, {kind}, {size(self.tensor_bytes)}"
+
+    def _serves(self) -> str:
+        if self.projector is not None:
+            return f"images, beside the file of its text model (image encoder {self.projector})"
+        return ", ".join(self.tasks) or "nothing: this version does not run it"
 
     def rows(self) -> list[tuple[str, str]]:
         """The summary as a table, without what the file does not say."""
@@ -43,7 +54,7 @@ class ModelSummary:
         rows = [
             ("name", self.name),
             ("architecture", self.architecture),
-            ("serves", ", ".join(self.tasks) or "nothing: this version does not run it"),
+            ("serves", self._serves()),
             ("parameters", short(self.parameters)),
             ("weights", size(self.tensor_bytes)),
             ("tensor types", types),
@@ -69,16 +80,19 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
     rows_only = sum(sizes.get(table, 0) for table in tables)
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     tokens = metadata.get("tokenizer.ggml.tokens")
+    is_encoder = architecture == ENCODER
+    prefix = f"{ENCODER}.vision" if is_encoder else architecture
 
     def count(key: str) -> int | None:
         """A file that is damaged may have anything under its keys."""
-        value = metadata.get(f"{architecture}.{key}")
+        value = metadata.get(f"{prefix}.{key}")
         return value if isinstance(value, int) else None
 
     return ModelSummary(
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
         tasks=tuple(report["tasks"]),
+        projector=str(metadata.get("clip.projector_type", "of an unknown kind")) if is_encoder else None,
         parameters=sum(math.prod(tensor["shape"]) for tensor in tensors),
         tensor_bytes=total,
         bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),
@@ -106,15 +120,16 @@ def machine_line() -> str:
 
 
 def gpu_lines(report: DoctorReport, *, taken: str) -> list[str]:
-    """Drivers and GPUs in what `_rocmforge.doctor` gives, a line each; `taken` is said of the GPU that is used."""
-    lines = []
+    """System, drivers and GPUs in a report of `_rocmforge.doctor`; `taken` is said of the GPU that is used."""
+    lines = list(report["system"])
     for driver in report["gpu_drivers"]:
         library = driver["library"] or f"none: {driver['problem']}"
         lines.append(f"driver for {driver['platform']}: {library}")
     for gpu in report["gpus"]:
         kind = ", integrated" if gpu["integrated"] else ""
         note = f", {taken}" if gpu["taken"] else ""
-        lines.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){note}")
+        facts = f"{gpu['arch']}, {size(gpu['memory'])}{kind}"
+        lines.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({facts}){note}")
     return lines
 
 

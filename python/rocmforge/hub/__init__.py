@@ -9,19 +9,20 @@ from rocmforge.progress import Report
 
 HF = "hf:"
 OLLAMA = "ollama:"
+DEMO = "demo"
 
 
 def is_name(model: str | os.PathLike[str]) -> bool:
-    """Whether a model is meant by its name; anything else is a path."""
+    """True if `model` is a name in a hub; anything else is a path."""
     return os.fspath(model).startswith((HF, OLLAMA))
 
 
 def local_file(model: str | os.PathLike[str]) -> Path | None:
-    """The file of a model that is on this machine, `None` for a name whose model is not; the network is not asked.
+    """Returns the local file of a model; `None` for a name without a local file. Uses no network.
 
     Raises:
-        InvalidRequestError: The name is not one, or the package huggingface_hub is missing.
-        ModelFileError: Ollama's manifest of the model is broken.
+        InvalidRequestError: The name is malformed, or the package huggingface_hub is missing.
+        ModelFileError: Ollama's manifest of the model is invalid.
     """
     name = os.fspath(model)
     if not is_name(model):
@@ -45,27 +46,28 @@ def model_file(
     progress: bool = True,
     on_load: Report | None = None,
 ) -> Path:
-    """The file of a model (the first one, for a split model); what is not on this machine is downloaded.
+    """Returns the file of a model; the first file of a split model. Missing files are downloaded.
 
-    A model that is complete in a cache is taken from there without asking the network.
+    A model that is complete in a cache is used without network access.
 
     Args:
-        model: A name or a path; a path is returned as it is.
-        say: Called with what was chosen, and why; by default that is logged.
-        progress: Whether a download that takes long shows a bar.
-        on_load: Called during a download with what is done and with the whole, in bytes; what it raises ends it.
+        model: A name or a path; a path is returned unchanged.
+        say: Called with the chosen file and the reason; by default they are logged.
+        progress: True to show a bar during a long download.
+        on_load: Called during a download with the bytes done and the total. An exception that it raises ends the
+            download.
 
     Raises:
-        InvalidRequestError: The name is not one, or the package huggingface_hub is missing.
+        InvalidRequestError: The name is malformed, or the package huggingface_hub is missing.
         FileNotFoundError: There is no such model.
-        ModelFileError: What was downloaded has another checksum than the hub's.
+        ModelFileError: A downloaded file does not match the checksum of the hub.
         OSError: The hub cannot be reached or refuses, or the disk is full.
     """
     name = os.fspath(model)
     if not is_name(model):
         return Path(model)
     say = say or _log
-    # A program that gives paths needs neither module.
+    # A program that only uses paths needs neither module.
     if name.startswith(OLLAMA):
         from rocmforge.hub.ollama import find  # noqa: PLC0415
 

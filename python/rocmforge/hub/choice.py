@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from rocmforge.errors import OutOfMemoryError
 
-# By size for what it costs in quality: first the usual ones of four bits, then more bits, then fewer.
+# Ordered by size and loss of quality: first the usual types of four bits, then more bits, then fewer.
 PREFERRED = (
     "Q4_K_M",
     "Q4_K_S",
@@ -16,6 +16,7 @@ PREFERRED = (
     "Q4_1",
     "IQ4_NL",
     "IQ4_XS",
+    "NVFP4",
     "Q5_K_M",
     "Q5_K_S",
     "Q6_K",
@@ -28,13 +29,15 @@ PREFERRED = (
     "Q3_K_S",
     "Q2_K",
 )
-# Beside the weights, the KV cache and the workspace need room: a tenth, and a GiB.
+# In addition to the weights, the KV cache and the workspace need room: a tenth, and one GiB.
 ROOM_SHARE = 1.1
 ROOM_BYTES = 1 << 30
 # A carve-out of a processor's own GPU is smaller; such a GPU uses the machine's memory.
 LEAST_CARD_BYTES = 4 << 30
 
-QUANT = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|BF16|F16|F32|MXFP4)(?:_MOE)?)$", re.IGNORECASE)
+QUANT = re.compile(
+    r"(?:^|[-._])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|BF16|F16|F32|MXFP4|NVFP4)(?:_MOE)?)$", re.IGNORECASE
+)
 PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
@@ -67,13 +70,36 @@ class Variant:
         return self.quant or self.name
 
 
+# Tensor types of image encoders, the preferred one first. Quantised encoders lose more than they save.
+ENCODER_TYPES = ("F16", "BF16", "F32")
+
+
+def is_encoder(name: str) -> bool:
+    """True if a file is an image encoder (a projector), by the converters' names."""
+    return "mmproj" in name.lower()
+
+
+def encoder(files: Iterable[RemoteFile]) -> RemoteFile | None:
+    """Returns the image encoder of a repository; `None` if there is none."""
+
+    def rank(file: RemoteFile) -> tuple[int, str]:
+        quant = QUANT.search(PurePosixPath(file.path).stem)
+        name = quant[1].upper() if quant else ""
+        return ENCODER_TYPES.index(name) if name in ENCODER_TYPES else len(ENCODER_TYPES), file.path
+
+    found = [
+        file for file in files if file.path.lower().endswith(".gguf") and is_encoder(PurePosixPath(file.path).name)
+    ]
+    return min(found, key=rank, default=None)
+
+
 def variants(files: Iterable[RemoteFile]) -> list[Variant]:
-    """Groups the GGUF files of a repository. Split models that lack a part are left out, as projectors are."""
+    """Groups the GGUF files of a repository. Split models that lack a part are left out, as image encoders are."""
     parts: dict[str, list[RemoteFile]] = {}
     expected: dict[str, int] = {}
     for file in sorted(files, key=lambda file: file.path):
         path = PurePosixPath(file.path)
-        if path.suffix.lower() != ".gguf" or "mmproj" in path.name.lower() or path.name.startswith("imatrix"):
+        if path.suffix.lower() != ".gguf" or is_encoder(path.name) or path.name.startswith("imatrix"):
             continue
         part = PART.search(path.stem)
         stem = path.stem[: part.start()] if part else path.stem
@@ -96,7 +122,7 @@ def named(found: Sequence[Variant], wanted: str) -> list[Variant]:
 
 
 def preferred(found: Sequence[Variant]) -> list[Variant]:
-    """The variants that are taken unasked, the best first: those of `PREFERRED`; a model that is alone in any case."""
+    """Returns the variants that may be chosen without a type in the name, the best first."""
     if len(found) == 1:
         return list(found)
     known = [one for one in found if one.quant in PREFERRED]

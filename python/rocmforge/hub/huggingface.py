@@ -1,6 +1,7 @@
-"""Models of the Hugging Face hub, through huggingface_hub: its cache, its token and its variables are used.
+"""Models of the Hugging Face hub, through the package huggingface_hub.
 
-`HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN` mean what they mean there.
+The cache, the token and the environment variables are those of the package: `HF_HOME`, `HF_HUB_CACHE`,
+`HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN`.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.errors import InvalidRequestError, ModelFileError
-from rocmforge.hub.choice import RemoteFile, Variant, fitting, free_memory, named, preferred, variants
+from rocmforge.hub.choice import RemoteFile, Variant, encoder, fitting, free_memory, named, preferred, variants
 from rocmforge.progress import Report, byte_bar
 
 try:
@@ -37,10 +38,10 @@ CHUNK_BYTES = 1 << 20
 
 
 def cached(name: str) -> tuple[Path, Variant] | None:
-    """The file in the cache that `hf:OWNER/REPO[:QUANT]` means, and what it is.
+    """Returns the cached file for `hf:OWNER/REPO[:QUANT]` and its variant; `None` if the cache has none.
 
     Raises:
-        InvalidRequestError: The name is not of that form.
+        InvalidRequestError: The name does not have this format.
     """
     repo, wanted = _parsed(name)
     snapshot = _snapshot(repo)
@@ -51,8 +52,23 @@ def cached(name: str) -> tuple[Path, Variant] | None:
     return snapshot / candidates[0].files[0].path, candidates[0]
 
 
+def cached_models() -> Iterator[tuple[str, Path, int]]:
+    """Yields the name, the first file and the size in bytes of each model in the cache."""
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        # Names on the hub never contain two hyphens in a row.
+        owner, _, name = folder.name.removeprefix("models--").partition("--")
+        if not name or "--" in name:
+            continue
+        repo = f"{owner}/{name}"
+        snapshot = _snapshot(repo)
+        if snapshot is None:
+            continue
+        for one in _cached_variants(snapshot):
+            yield f"hf:{repo}:{one.quant or one.name}", snapshot / one.files[0].path, one.size
+
+
 def find_or_pull(name: str, say: Callable[[str], None], *, progress: bool, on_load: Report | None) -> Path:
-    """The file of `hf:OWNER/REPO[:QUANT]`, from the cache if it has one that the name means, else downloaded."""
+    """Returns the file for `hf:OWNER/REPO[:QUANT]`, from the cache if possible, otherwise downloaded."""
     found = cached(name)
     if found is None:
         return pull(name, say, progress=progress, on_load=on_load)
@@ -62,14 +78,16 @@ def find_or_pull(name: str, say: Callable[[str], None], *, progress: bool, on_lo
 
 
 def pull(name: str, say: Callable[[str], None], *, progress: bool = True, on_load: Report | None = None) -> Path:
-    """Asks the hub for `hf:OWNER/REPO[:QUANT]`, downloads what the cache lacks, and checks it.
+    """Looks up `hf:OWNER/REPO[:QUANT]` on the hub, downloads the missing files, and checks them.
 
-    A download whose connection is cut off goes on there. Every file has the hub's checksum, or is removed.
+    The repository's image encoder, if it has one, comes with the model.
+
+    An interrupted download continues where it stopped. A file without the hub's checksum is removed.
 
     Raises:
-        InvalidRequestError: The name is not of that form.
-        FileNotFoundError: There is no such repository, no GGUF file in it, or none of that type.
-        OutOfMemoryError: No type was named, and none fits into this machine.
+        InvalidRequestError: The name does not have this format.
+        FileNotFoundError: The repository does not exist, or has no GGUF file of that type.
+        OutOfMemoryError: The name has no type, and no type fits into this machine.
         ModelFileError: A file has a wrong checksum.
         OSError: The hub cannot be reached or refuses, or the disk is full.
     """
@@ -79,15 +97,19 @@ def pull(name: str, say: Callable[[str], None], *, progress: bool = True, on_loa
     files = [
         RemoteFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None) for one in info.siblings or []
     ]
-    chosen = _chosen(repo, variants(files), wanted, say)
-    missing = sum(one.size for one in chosen.files if not _is_cached(repo, one.path))
+    chosen, sees = _chosen(repo, variants(files), wanted, say), encoder(files)
+    wanted_files = [*chosen.files, *([] if sees is None else [sees])]
+    missing = sum(one.size for one in wanted_files if not _is_cached(repo, one.path))
     _check_disk(missing)
     with byte_bar("Downloading", enabled=progress, report=on_load) as report, _hub_errors(repo):
         meter = _meter(report, missing)
-        paths = [Path(hf_hub_download(repo, one.path, tqdm_class=meter)) for one in chosen.files]
-    for path, one in zip(paths, chosen.files, strict=True):
+        paths = [Path(hf_hub_download(repo, one.path, tqdm_class=meter)) for one in wanted_files]
+    for path, one in zip(paths, wanted_files, strict=True):
         _check_sum(path, one, progress=progress)
-    say(f"model: {paths[0]} ({len(paths)} {'file' if len(paths) == 1 else 'files'}, checksums as the hub's)")
+    if sees is not None:
+        say(f"image encoder: {paths[-1]}")
+    count = len(chosen.files)
+    say(f"model: {paths[0]} ({count} {'file' if count == 1 else 'files'}, checksums as the hub's)")
     return paths[0]
 
 
@@ -100,15 +122,15 @@ def _parsed(name: str) -> tuple[str, str | None]:
 
 def _chosen(repo: str, found: Sequence[Variant], wanted: str | None, say: Callable[[str], None]) -> Variant:
     if not found:
-        raise FileNotFoundError(f"hf:{repo}: got a repository without a GGUF file, expected one that has some")
+        raise FileNotFoundError(f"hf:{repo}: got a repository without a GGUF file, expected at least one")
     there = ", ".join(sorted(one.label() for one in found))
     if wanted is not None:
         matches = named(found, wanted)
         if not matches:
-            raise FileNotFoundError(f"hf:{repo}: got {wanted}, expected one of those that are there: {there}")
+            raise FileNotFoundError(f"hf:{repo}: got {wanted}, expected one of the repository's types: {there}")
         if len(matches) > 1:
             names = ", ".join(one.name for one in matches)
-            raise InvalidRequestError(f"model: got {wanted}, which several files of {repo} are; name one: {names}")
+            raise InvalidRequestError(f"model: got {wanted}, which matches several files of {repo}; name one: {names}")
         return matches[0]
     candidates = preferred(found)
     if not candidates:
@@ -125,7 +147,7 @@ def _chosen(repo: str, found: Sequence[Variant], wanted: str | None, say: Callab
 
 
 def _snapshot(repo: str) -> Path | None:
-    """The folder of the newest state of a repository that the cache knows."""
+    """Returns the folder of the newest cached snapshot of a repository."""
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
     newest = folder / "refs" / "main"
     return folder / "snapshots" / newest.read_text(encoding="ascii").strip() if newest.is_file() else None
@@ -161,7 +183,7 @@ def _check_sum(path: Path, file: RemoteFile, *, progress: bool) -> None:
             digest.update(chunk)
             report(content.tell(), size)
     if digest.hexdigest() != file.sha256:
-        # The cache's entry is a link to the content.
+        # The cache entry is a symbolic link to the content.
         path.resolve().unlink()
         path.unlink(missing_ok=True)
         raise ModelFileError(
@@ -171,7 +193,7 @@ def _check_sum(path: Path, file: RemoteFile, *, progress: bool) -> None:
 
 
 def _meter(report: Report, total: int) -> type[tqdm]:
-    """A class that huggingface_hub takes for its bars: all files together are one bar of ours."""
+    """Returns a class for huggingface_hub's progress bars, which reports all files as one total."""
     done = 0
 
     def add(count: float) -> None:
@@ -196,20 +218,20 @@ def _meter(report: Report, total: int) -> type[tqdm]:
 
 @contextlib.contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Makes our errors of the library's."""
+    """Translates errors of huggingface_hub."""
     try:
         yield
     except GatedRepoError as error:
         raise PermissionError(
-            f"hf:{repo}: the hub gives it to those alone who accepted its terms: do so on its page, then set HF_TOKEN"
+            f"hf:{repo}: the repository is gated: accept its terms on its page, then set HF_TOKEN"
         ) from error
     except RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"hf:{repo}: the hub has no such repository, expected OWNER/REPO of one; a private one needs HF_TOKEN"
+            f"hf:{repo}: the hub has no such repository, expected OWNER/REPO; a private repository needs HF_TOKEN"
         ) from error
     except OfflineModeIsEnabled as error:
         raise FileNotFoundError(
-            f"hf:{repo}: it is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE forbids to download it"
+            f"hf:{repo}: it is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE forbids a download"
         ) from error
     except (HfHubHTTPError, httpx2.HTTPError, LocalEntryNotFoundError) as error:
         reason = str(error).partition("\n")[0]

@@ -20,6 +20,20 @@ def store() -> Path:
     return Path(configured) if configured else Path.home() / ".ollama" / "models"
 
 
+def names() -> list[str]:
+    """Lists the models of the store as `NAME:TAG`, without host and namespace where these are the usual ones."""
+    manifests = store() / "manifests"
+    found = []
+    for file in manifests.rglob("*"):
+        if file.is_file():
+            *place, tag = file.relative_to(manifests).parts
+            for usual in (DEFAULT_HOST, DEFAULT_NAMESPACE):
+                if len(place) > 1 and place[0] == usual:
+                    place = place[1:]
+            found.append(f"{'/'.join(place)}:{tag}")
+    return sorted(found)
+
+
 def find(name: str, say: Callable[[str], None]) -> Path:
     """The file of `ollama:NAME[:TAG]`.
 
@@ -51,7 +65,7 @@ def _digest(manifest: Path) -> str:
     try:
         layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
         digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == MODEL_LAYER]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelFileError(f"{manifest}: got {error!r}, expected a manifest of Ollama's") from error
     if len(digests) != 1 or re.fullmatch(r"sha256:[0-9a-f]{64}", digests[0]) is None:
         raise ModelFileError(f"{manifest}: got {digests} as layers of weights, expected the digest of one")

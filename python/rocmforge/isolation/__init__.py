@@ -1,4 +1,4 @@
-"""The engine in a child process: what kills that process is an error of the requests that ran, and no more.
+"""The engine in a child process: if the process dies, only its running requests fail.
 
 `child` is what runs there. `process` starts it and talks to it: calls and their answers go through a socket, outputs
 through a ring in shared memory. `supervisor` watches it and starts another one when it has died. `engine` is what
@@ -27,7 +27,7 @@ def load_engine(
     watchdog: float,
     progress: Report,
 ) -> AnyEngine:
-    """Loads a model, in a process of its own if `isolate` says so; for `None`, where the device is a GPU."""
+    """Loads a model, in a child process if `isolate` is true; with `None`, if the device is a GPU."""
     if isolate or (isolate is None and chosen_device(settings.get("device", "auto")) != "cpu"):
         # The imports take long, and most programs do without.
         from rocmforge.isolation.engine import IsolatedEngine  # noqa: PLC0415

@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, control: int, ring: list[int]) -> None:
-    """Serves until the parent closes the engine or is gone; then the process ends.
+    """Serves until the parent closes the engine or ends; then the process ends.
 
     Args:
         parent: The parent's process id.
@@ -59,7 +59,7 @@ class _Child(logging.Handler):
             job: Job = self._connection.recv()
             logger = logging.getLogger("rocmforge")
             logger.addHandler(self)
-            # Whether it runs here is not known yet; if not, the parent says all of it again.
+            # It is not known yet if the engine runs here; if not, the parent reports all of it again.
             logger.setLevel(logging.ERROR)
             logger.propagate = False
             engine = self._load(job)
@@ -90,6 +90,7 @@ class _Child(logging.Handler):
             engine.describe(),
             engine.memory(),
             engine.stats(),
+            engine.mmproj,
             no_tokenizer,
         )
         self._send("ready", hello)
@@ -115,6 +116,7 @@ class _Child(logging.Handler):
         slow: dict[str, Callable[..., Any]] = {
             "waiting": engine.waiting,
             "take_kv_events": engine.take_kv_events,
+            "image_tokens": engine.image_tokens,
             "prepare": engine.prepare,
             "prompt_logits": engine.prompt_logits,
             "reset_prefix_cache": engine.reset_prefix_cache,
@@ -129,6 +131,9 @@ class _Child(logging.Handler):
                     return 0
                 if name in slow:
                     pool.submit(self._answer, number, slow[name], arguments)
+                elif name == "submit" and arguments[-1]:
+                    # The engine resizes the images.
+                    pool.submit(self._answer, number, inbox.submit, arguments)
                 else:
                     self._answer(number, quick[name], arguments)
         # Its last outputs are still on their way.

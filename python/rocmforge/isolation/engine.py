@@ -3,13 +3,13 @@
 import asyncio
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge._rocmforge import Accepted, PoolingParams, RemoteInbox, SamplingParams, Tokenizer
+from rocmforge._rocmforge import Accepted, Image, PoolingParams, RemoteInbox, SamplingParams, Tokenizer
 from rocmforge.errors import InvalidRequestError
 from rocmforge.isolation.supervisor import Supervisor
 from rocmforge.prompts import Prompt, TokenIds
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class IsolatedEngine:
-    """One loaded model in a child process. What it takes and raises is as for `Engine`.
+    """One loaded model in a child process. Arguments and errors are those of `Engine`.
 
-    While there is no child, because it died and another one is being started, what needs it raises `EngineDeadError`;
-    what the child tells when it comes up is known all the time.
+    Between the end of one child and the start of the next, methods that need a child raise `EngineDeadError`. Facts
+    that a child reports at its start, such as the configuration, stay available.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -32,7 +32,7 @@ class IsolatedEngine:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The file's tokenizer, which the parent has for itself."""
+        """The file's tokenizer, which the parent process loads itself."""
         no_tokenizer = self._supervisor.loaded.no_tokenizer
         if no_tokenizer is not None:
             raise InvalidRequestError(*no_tokenizer.args)
@@ -40,22 +40,22 @@ class IsolatedEngine:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, or has died too often."""
+        """True if it was closed, or if its process died too often."""
         return self._supervisor.is_over
 
     @property
     def was_closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._supervisor.was_closed
 
     @property
     def is_restarting(self) -> bool:
-        """Whether its process died and the next one is not there yet."""
+        """True if its process died and the next one is not ready."""
         return self._supervisor.is_restarting
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often a process was replaced, by reason."""
+        """The number of replaced processes, by reason."""
         return dict(self._supervisor.restarts)
 
     def inbox(
@@ -66,72 +66,84 @@ class IsolatedEngine:
         tokenizer = None if self._supervisor.loaded.no_tokenizer is not None else self.tokenizer
         return IsolatedInbox(self._supervisor, self._supervisor.outputs.inbox(tokenizer, event_loop, callback))
 
-    def prepare(self, prompt: Prompt, params: SamplingParams | PoolingParams) -> list[int]:
-        """Token ids of a prompt that can be served with these parameters."""
-        answer: list[int] = self._call("prepare", prompt, params)
+    @property
+    def mmproj(self) -> str | None:
+        """The file of the image encoder; `None` for a model that reads text alone."""
+        return self._supervisor.loaded.mmproj
+
+    def image_tokens(self, image: Image) -> int:
+        """Returns the number of tokens that an image takes in a prompt."""
+        answer: int = self._call("image_tokens", image)
+        return answer
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | PoolingParams, images: Sequence[Image] = ()
+    ) -> list[int]:
+        """Returns the token ids of a prompt, after a check that it can be served with these parameters."""
+        answer: list[int] = self._call("prepare", prompt, params, images)
         return answer
 
     def abort(self, request_id: str) -> bool:
-        """Ends a request by name."""
+        """Aborts a request by id; true if it was active."""
         answer: bool = self._call("abort", request_id)
         return answer
 
     def config(self) -> ResolvedConfig:
-        """The resolved configuration."""
+        """Returns the resolved configuration."""
         return self._supervisor.loaded.config.copy()
 
     def sampling_defaults(self) -> dict[str, Any]:
-        """The settings that the file recommends."""
+        """Returns the sampling parameters that the file recommends."""
         return dict(self._supervisor.loaded.sampling_defaults)
 
     def stats(self) -> Stats:
-        """Gauges and counters; the counters begin anew with each process."""
+        """Returns gauges and counters; the counters restart at zero with each process."""
         return self._supervisor.stats()
 
     def record(self, request_id: str) -> RequestRecord | None:
-        """How the last finished request of that id ended."""
+        """Returns the record of the last finished request with this id."""
         answer: RequestRecord | None = self._call("record", request_id)
         return answer
 
     def waiting(self) -> list[tuple[str, str]]:
-        """The waiting requests, and why each waits."""
+        """Returns the waiting requests, each with its reason."""
         answer: list[tuple[str, str]] = self._call("waiting")
         return answer
 
     def memory(self) -> MemoryUsage:
-        """Bytes held on the device; none while there is no child."""
+        """Returns the bytes held on the device and in the host's memory; zero while there is no child."""
         return self._supervisor.memory()
 
     def block_map(self) -> BlockColumns:
-        """An array per field of a block."""
+        """Returns an array for each field of a block."""
         answer: BlockColumns = self._call("block_map")
         return answer
 
     def state_map(self) -> BlockColumns:
-        """An array per field of a slot of recurrent states."""
+        """Returns an array for each field of a slot of recurrent states."""
         answer: BlockColumns = self._call("state_map")
         return answer
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prefixes."""
+        """Drops all cached prefixes; false while a request holds blocks."""
         answer: bool = self._call("reset_prefix_cache")
         return answer
 
     def record_kv_events(self, max_events: int) -> None:
-        """Begins to log what comes into the prefix cache and what goes, in this process and in those that follow."""
+        """Starts the log of KV events, in this process and in its successors."""
         self._supervisor.record_kv_events(max_events)
 
     def stop_kv_events(self) -> None:
-        """Ends that log."""
+        """Ends the log of KV events."""
         self._supervisor.stop_kv_events()
 
     def take_kv_events(self) -> list[tuple[Any, ...] | None]:
-        """Takes the events since the last call; those of a process that has died are lost."""
+        """Returns the KV events since the last call; events of a dead process are lost."""
         answer: list[tuple[Any, ...] | None] = self._call("take_kv_events")
         return answer
 
     def prompt_logits(self, prompt_token_ids: TokenIds) -> NDArray[np.float32]:
-        """Logits at every position."""
+        """Returns the logits at every position: float32 of shape `[len(prompt_token_ids), vocab_size]`."""
         answer: NDArray[np.float32] = self._call("prompt_logits", prompt_token_ids)
         return answer
 
@@ -140,7 +152,7 @@ class IsolatedEngine:
         self._call("check_integrity")
 
     def describe(self) -> str:
-        """Says which device is used, and which kernel serves which tensors."""
+        """Describes the device, and the kernels that serve the tensors."""
         return self._supervisor.loaded.description
 
     def close(self) -> None:
@@ -148,7 +160,7 @@ class IsolatedEngine:
         self._supervisor.close()
 
     def discard(self) -> None:
-        """Ends its process at once: what the end of the interpreter does, and of an engine that nobody closes."""
+        """Kills the process at once, at the end of the interpreter or for an engine that was not closed."""
         self._supervisor.discard()
 
     def _call(self, name: str, *arguments: object) -> Any:
@@ -161,7 +173,7 @@ class IsolatedInbox:
     def __init__(self, supervisor: Supervisor, remote: RemoteInbox) -> None:
         self._supervisor = supervisor
         self._remote = remote
-        # For an inbox that nobody closes: what it waits for ends.
+        # Requests of an inbox that is never closed are aborted.
         weakref.finalize(self, _close, supervisor, remote).atexit = False
         self.ready = remote.ready
         self.wait = remote.wait
@@ -177,6 +189,7 @@ class IsolatedInbox:
         prompt: Prompt,
         params: SamplingParams | PoolingParams,
         *,
+        images: Sequence[Image] = (),
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
@@ -184,10 +197,10 @@ class IsolatedInbox:
         client: str | None = None,
         final_only: bool = False,
     ) -> Accepted:
-        """Hands a request to the child and waits until it has taken it."""
+        """Hands a request to the child, and waits until the child has accepted it."""
         key = self._remote.expect(params, final_only=final_only)
         try:
-            answer = self._start(key, prompt, params, request_id, priority, timeout, cache_salt, client)
+            answer = self._start(key, prompt, params, request_id, priority, timeout, cache_salt, client, images)
             return _accepted(key, answer.result())
         except BaseException:
             self.forget(key)
@@ -198,16 +211,17 @@ class IsolatedInbox:
         prompt: Prompt,
         params: SamplingParams | PoolingParams,
         *,
+        images: Sequence[Image] = (),
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,  # noqa: ASYNC109 - the request's, not this call's
         cache_salt: str | None = None,
         client: str | None = None,
     ) -> Accepted:
-        """Does what `submit` does while the event loop goes on, even where the child hangs."""
+        """Does the same as `submit` without blocking the event loop, even if the child hangs."""
         key = self._remote.expect(params)
         try:
-            answer = self._start(key, prompt, params, request_id, priority, timeout, cache_salt, client)
+            answer = self._start(key, prompt, params, request_id, priority, timeout, cache_salt, client, images)
             return _accepted(key, await asyncio.wrap_future(answer))
         except BaseException:
             self.forget(key)

@@ -14,12 +14,12 @@ EXIT_DEAD = 70
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The model that the child is to load, and how."""
+    """The model for the child, and its settings."""
 
     model: Path
     settings: EngineSettings
     only_on_gpu: bool
-    """Whether to load nothing where the device would be the CPU."""
+    """True to load nothing where the device would be the CPU."""
     log_level: int
     max_kv_events: int | None = None
     """Most events of the prefix cache that wait to be taken, where they are recorded."""
@@ -35,5 +35,7 @@ class Hello:
     memory: MemoryUsage
     stats: Stats
     """The statistics at the beginning."""
+    mmproj: str | None
+    """The file of the image encoder, if the model has one."""
     no_tokenizer: InvalidRequestError | None
-    """Why there is no tokenizer, if there is none."""
+    """The error of a file without a tokenizer; otherwise `None`."""

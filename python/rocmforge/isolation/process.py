@@ -20,7 +20,7 @@ from rocmforge._rocmforge import RemoteOutputs
 from rocmforge.errors import EngineDeadError, RocmForgeError
 from rocmforge.isolation.job import EXIT_DEAD, Job
 
-# A second's outputs of hundreds of streams. What does not fit is merged by the engine until it does.
+# The outputs of hundreds of streams in a second. The engine merges outputs that do not fit.
 RING_BYTES = 1 << 20
 # The parent's path comes first: the child is to find the same packages.
 START = (
@@ -34,7 +34,7 @@ class ChildProcess:
     """A child and the ends of its socket and its ring. Must be made on a thread that outlives it.
 
     Args:
-        job: What it is to load.
+        job: The model and settings for the child.
         environment: Its environment.
         folder: Its current folder.
         outputs: What takes its outputs.
@@ -108,7 +108,7 @@ class ChildProcess:
             self.call(name, *arguments)
 
     def messages(self) -> Iterator[tuple[Any, ...]]:
-        """Yields what the child says besides answers to calls, until it is gone."""
+        """Yields the child's messages except answers to calls, until it ends."""
         while True:
             try:
                 kind, *rest = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own child

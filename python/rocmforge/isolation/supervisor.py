@@ -1,4 +1,4 @@
-"""Keeps a child process running: starts it, watches it, and starts another one when it has died."""
+"""Keeps a child process running: starts it, watches it, and replaces it when it dies."""
 
 import logging
 import os
@@ -22,30 +22,30 @@ from rocmforge.stats import MemoryUsage, Stats
 logger = logging.getLogger("rocmforge.isolation")
 
 REASONS = ("abort", "crash", "device", "exit", "hang", "kill", "load")
-"""Why a process was replaced: SIGABRT, another fault, a lost device, an end by itself, the watchdog, another signal, or
-that the one before it did not come up."""
+"""Why a process was replaced: SIGABRT, another fault, a lost device, its own exit, the watchdog, another signal, or a
+failed load."""
 
-# More restarts within the window, and the engine stays dead: what kills each of them is no accident.
+# After more restarts within the window the engine stays dead, because a repeated failure has a lasting cause.
 MAX_RESTARTS = 5
 WINDOW_SECONDS = 600.0
-# Before the second restart within the window; twice as long before each that follows.
+# The delay before the second restart within the window; it doubles with each further one.
 BACKOFF_SECONDS = 0.5
-# A load that is at a restart, without any progress.
+# The limit for a load without any progress.
 LOAD_SECONDS = 600.0
-# Looks at the child in each time of the watchdog, and the longest time between two of them.
+# Polls of the child during the time of the watchdog, and the longest time between two polls.
 LOOKS = 8
 LOOK_SECONDS = 1.0
-# For statistics; those of the last look are given where the child takes longer.
+# The time for an answer with statistics; after it, the last known statistics are used.
 STATS_SECONDS = 0.25
 
 
 class Supervisor:
-    """A thread that starts children and listens to them, and one that looks whether they go on.
+    """One thread starts children and reads their messages; a second thread is the watchdog.
 
     Args:
-        job: What the children load.
-        watchdog: Seconds without a step after which a child that has requests, or an answer that any child owes, is
-            killed.
+        job: The model and settings for the children.
+        watchdog: Seconds after which a child is killed: a child with requests that makes no step, or any child that
+            does not answer.
     """
 
     def __init__(self, job: Job, watchdog: float) -> None:
@@ -54,11 +54,11 @@ class Supervisor:
         self.restarts = dict.fromkeys(REASONS, 0)
         self._job = job
         self._watchdog = watchdog
-        # A restart is to find what the first start found.
+        # A restart uses the environment and the folder of the first start.
         self._environment = dict(os.environ)
         self._folder = os.getcwd()  # noqa: PTH109 - as it is, with links
         self._owner = os.getpid()
-        # Entered again by finalizers, which may run anywhere.
+        # Reentrant, because finalizers may run anywhere.
         self._lock = threading.RLock()
         self._child: ChildProcess | None = None
         self._is_ready = False
@@ -82,9 +82,12 @@ class Supervisor:
         only_on_gpu: bool,
         progress: Report,
     ) -> Self | None:
-        """Starts a child and waits until it has loaded the model; `None` where it should load on a GPU and has none.
+        """Starts a child, and waits until it has loaded the model.
 
-        What the child's load raises, and what `progress` raises, is raised here, and nothing is left of the child.
+        Exceptions of the child's load and of `progress` are raised here, after the child has ended.
+
+        Returns:
+            The supervisor; `None` with `only_on_gpu` if the child found no GPU.
         """
         if not watchdog > 0:
             raise InvalidRequestError(f"watchdog: got {watchdog}, expected more than 0 seconds")
@@ -97,7 +100,7 @@ class Supervisor:
                     case ("progress", done, total):
                         progress(done, total)
                     case ("failed", error):
-                        raise error  # noqa: TRY301 - here the load is undone
+                        raise error  # noqa: TRY301 - the handler below undoes the load
                     case ("cpu",):
                         self.close()
                         return None
@@ -115,24 +118,24 @@ class Supervisor:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether there is no engine now, and will be."""
+        """True if there is no engine now, but a new one will follow."""
         return not (self._is_ready or self.is_over)
 
     @property
     def is_over(self) -> bool:
-        """Whether there will be no engine any more; so it is in a forked process."""
+        """True if no engine will follow; also in a forked process."""
         return self._is_dead or self.was_closed or os.getpid() != self._owner
 
     @property
     def was_closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._closing.is_set()
 
     def call(self, name: str, *arguments: object) -> Future[Any]:
-        """Calls a function of the child's.
+        """Calls a function in the child.
 
         Raises:
-            EngineDeadError: There is no child now.
+            EngineDeadError: There is no child at present.
         """
         self.check_process()
         with self._lock:
@@ -142,16 +145,16 @@ class Supervisor:
         return child.call(name, *arguments)
 
     def tell(self, name: str, *arguments: object) -> None:
-        """Calls a function whose answer nobody waits for; without a child nothing is to be done."""
+        """Calls a function in the child without waiting for an answer; does nothing without a child."""
         with self._lock:
             child = self._child if self._is_ready and os.getpid() == self._owner else None
         if child is not None:
             child.tell(name, *arguments)
 
     def record_kv_events(self, max_events: int) -> None:
-        """Lets the child log KV events, and each that takes its place from its start on."""
+        """Starts the log of KV events in the child and in its successors."""
         before = self._job
-        # If this child dies meanwhile, the next one is to know.
+        # If this child dies meanwhile, the next one starts the log as well.
         self._job = replace(before, max_kv_events=max_events)
         try:
             self.call("record_kv_events", max_events).result()
@@ -160,7 +163,7 @@ class Supervisor:
             raise
 
     def stop_kv_events(self) -> None:
-        """Ends those logs."""
+        """Ends the log of KV events."""
         self._job = replace(self._job, max_kv_events=None)
         self.tell("stop_kv_events")
 
@@ -168,7 +171,7 @@ class Supervisor:
         """Refuses to serve in a forked process.
 
         Raises:
-            EngineDeadError: This is one.
+            EngineDeadError: This process was forked from the owner.
         """
         if os.getpid() != self._owner:
             raise EngineDeadError(
@@ -177,7 +180,7 @@ class Supervisor:
             )
 
     def stats(self) -> Stats:
-        """The child's statistics; where it does not answer at once, those of the last look at it."""
+        """Returns the child's statistics; if it does not answer at once, the last known ones."""
         try:
             stats: Stats = self.call("stats").result(STATS_SECONDS)
         except (EngineDeadError, TimeoutError):
@@ -187,23 +190,27 @@ class Supervisor:
         return self._stats or self.loaded.stats
 
     def memory(self) -> MemoryUsage:
-        """The engine's memory; none while there is no engine."""
+        """Returns the engine's memory in bytes; zero while there is no engine."""
         self.check_process()
         return self.loaded.memory if self._is_ready else MemoryUsage(0, 0, 0, 0)
 
     @property
     def loaded(self) -> Hello:
-        """The description that the last engine to come up has given of itself."""
+        """The report of the last engine that was loaded.
+
+        Raises:
+            EngineDeadError: No engine was loaded.
+        """
         if self._hello is None:
             raise EngineDeadError(f"the engine is dead: {self._absent}")
         return self._hello
 
     def close(self) -> None:
-        """Closes the engine and waits for the end of its process."""
+        """Closes the engine, and waits for the end of its process."""
         if os.getpid() != self._owner:
             return
         if self._is_ready:
-            # The last ones, which are told from now on.
+            # The last statistics, which stay available.
             self.stats()
             self._closing.set()
             self.tell("close")
@@ -212,7 +219,7 @@ class Supervisor:
         self._thread.join()
 
     def discard(self) -> None:
-        """Kills the child and waits for nothing: for a finalizer, which may run on any thread."""
+        """Kills the child without waiting, for a finalizer, which may run on any thread."""
         if os.getpid() == self._owner:
             self._closing.set()
             self._kill("kill", "was ended")
@@ -224,7 +231,7 @@ class Supervisor:
             child.kill(reason, what)
 
     def _run(self) -> None:
-        """One child after the other. The system kills a child with the thread that has started it: this one."""
+        """Runs one child after another. The kernel kills a child when the thread that started it ends: this thread."""
         while not self.was_closed:
             try:
                 child = ChildProcess(self._job, self._environment, self._folder, self.outputs)
@@ -247,7 +254,7 @@ class Supervisor:
                 return
 
     def _listen(self, child: ChildProcess) -> Exception | None:
-        """Hears what a child says until its end; returns why it has not come up."""
+        """Reads the messages of a child until its end; returns the error of a failed load."""
         failure = None
         for message in child.messages():
             match message:
@@ -268,7 +275,7 @@ class Supervisor:
         return failure
 
     def _goes_on(self, reason: str, what: str) -> bool:
-        """Ends the requests of a child that is gone; `False` where no other one is to follow."""
+        """Ends the requests of a dead child; returns false if no child is to follow."""
         now = time.monotonic()
         while self._restarted and now - self._restarted[0] > WINDOW_SECONDS:
             self._restarted.popleft()
@@ -276,7 +283,7 @@ class Supervisor:
         if self._stats is not None:
             self._stats = _without_requests(self._stats)
         if self._hello is None:
-            # It has said why, unless it could not.
+            # The child may have reported an error before.
             self._first.put(("failed", EngineDeadError(f"the engine is dead: its process {what} during the load")))
             return False
         if self.was_closed:
@@ -285,13 +292,13 @@ class Supervisor:
         if count >= MAX_RESTARTS:
             self._absent = (
                 f"its process {what}, and was started again {count} times in {WINDOW_SECONDS:.0f} s already: "
-                "load the model anew"
+                "load the model again"
             )
             self._is_dead = True
             logger.error("the engine is dead: %s", self._absent)
             self.outputs.fail(self._absent)
             return False
-        self._absent = f"its process {what}; another one is being started: try again in some seconds"
+        self._absent = f"its process {what}; another one is being started: try again in a few seconds"
         self.restarts[reason] += 1
         self._restarted.append(now)
         delay = BACKOFF_SECONDS * 2 ** (count - 1) if count else 0.0
@@ -300,7 +307,7 @@ class Supervisor:
         return not self._closing.wait(delay)
 
     def _watch(self) -> None:
-        """Kills a child that makes no step, or does not answer, for the time of the watchdog."""
+        """Kills a child that makes no step, or that does not answer, within the time of the watchdog."""
         watched: ChildProcess | None = None
         answer: Future[Stats] | None = None
         num_steps = -1
@@ -334,7 +341,7 @@ class Supervisor:
 
 
 def _without_requests(stats: Stats) -> Stats:
-    """The counters of a process that is gone."""
+    """Returns the statistics of a dead process: without requests, and with all blocks free."""
     return replace(
         stats,
         num_running=0,

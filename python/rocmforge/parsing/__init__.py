@@ -1,4 +1,4 @@
-"""Splits what a chat model writes into reasoning, answer and tool calls, while it is being written.
+"""Splits the output of a chat model into reasoning, answer and tool calls, also while it is streamed.
 
 >>> from rocmforge.parsing import OutputParser, find_format
 >>> parser = OutputParser(find_format("… <think> … </think> …"))
@@ -11,16 +11,21 @@ from rocmforge.parsing.formats import ChatFormat, Thinking, find_format
 from rocmforge.parsing.grammars import CallGrammar, call_grammar, harmony_answer
 from rocmforge.parsing.lark import UnsupportedCallsError
 from rocmforge.parsing.message import Message, ToolCall, gather
+from rocmforge.parsing.needs import Render, renderer
 from rocmforge.parsing.parser import OutputParser, parse
+from rocmforge.parsing.replies import Markers, ReplyFormat
 
 __all__ = [
     "CallGrammar",
     "ChatFormat",
     "Content",
     "Event",
+    "Markers",
     "Message",
     "OutputParser",
     "Reasoning",
+    "Render",
+    "ReplyFormat",
     "Thinking",
     "ToolCall",
     "ToolCallArguments",
@@ -31,4 +36,5 @@ __all__ = [
     "gather",
     "harmony_answer",
     "parse",
+    "renderer",
 ]

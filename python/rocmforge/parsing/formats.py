@@ -1,30 +1,35 @@
-"""Finds in the text of a chat template how its model writes thinking and tool calls."""
+"""Finds in a chat template how its model writes reasoning and tool calls: the reply format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-CallForm = Literal["hermes", "qwen-xml", "glm", "llama", "mistral", "gemma4", "harmony"]
+from rocmforge.parsing.derivation import derive_answer, derive_shape
+from rocmforge.parsing.needs import Render, find_needs
+from rocmforge.parsing.shapes import LFM2, PHI_4, CallShape, pieces
+
+CallForm = Literal["hermes", "qwen-xml", "glm", "llama", "mistral", "gemma4", "harmony", "derived"]
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How a model marks its thoughts."""
+    """The markers around a model's reasoning."""
 
     open: str
     close: str
     label: str = ""
-    """A text that may follow the opening marker and is no part of the thoughts."""
+    """A text that may follow the opening marker and is not part of the reasoning."""
     anywhere: bool = False
-    """Whether the markers mean something within an answer too, because they are control tokens."""
+    """True if the markers also count within an answer, because they are control tokens."""
 
 
+COHERE_THINK = Thinking("<|START_THINKING|>", "<|END_THINKING|>", anywhere=True)
 THINK = Thinking("<think>", "</think>")
 MISTRAL_THINK = Thinking("[THINK]", "[/THINK]", anywhere=True)
 SEED_THINK = Thinking("<seed:think>", "</seed:think>")
 GEMMA_THINK = Thinking("<|channel>", "<channel|>", label="thought\n", anywhere=True)
 
-# The marker that begins a call, then the other markers of the form.
+# For each call format: the marker that begins a call, then its other markers.
 CALL_MARKERS: Mapping[CallForm, tuple[str, ...]] = {
     "hermes": ("<tool_call>", "</tool_call>"),
     "qwen-xml": ("<tool_call>", "<function=", "</function>", "</tool_call>"),
@@ -33,54 +38,103 @@ CALL_MARKERS: Mapping[CallForm, tuple[str, ...]] = {
     "mistral": ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
     "gemma4": ("<|tool_call>", '<|"|>', "<tool_call|>", "<|tool_response>"),
     "harmony": ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
+    "derived": (),
 }
 
 
 class ControlTokens(Protocol):
-    """The part of `rocmforge.Tokenizer` that tells what is a control token."""
+    """The part of `rocmforge.Tokenizer` that recognizes control tokens."""
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of a text."""
+        """Returns the token ids of a text."""
 
     def is_special(self, token_id: int) -> bool:
-        """Whether a token is a control token."""
+        """True if a token is a control token."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How a model writes; without thinking and calls, all that it writes is the answer."""
+    """The reply format of a model. Without reasoning and calls, the whole reply is the answer."""
 
     thinking: Thinking | None = None
-    """`None` also for harmony, in which all is said by channels."""
+    """The markers of reasoning; `None` also for harmony, which uses channels instead."""
     calls: CallForm | None = None
+    shape: CallShape | None = None
+    """The shape of calls, for the call format `derived`."""
+    answer: tuple[str, ...] = ()
+    """The markers around the answer, if the model has any; they are not part of it."""
 
     def markers(self) -> tuple[str, ...]:
-        """All texts that mean something other than what they say."""
+        """Returns all texts that act as markers."""
         thinking = () if self.thinking is None else (self.thinking.open, self.thinking.close)
-        return thinking + (() if self.calls is None else CALL_MARKERS[self.calls])
+        calls = () if self.calls is None else CALL_MARKERS[self.calls]
+        return (*thinking, *self.answer, *calls, *(() if self.shape is None else self.shape.marks()))
+
+    def describe(self) -> str:
+        """Returns a description of the call format, in one line."""
+        if self.shape is None:
+            return self.calls or "none"
+        # The template comes from an untrusted file: `repr` keeps its control characters off the terminal.
+        return f"derived from the template: {self.shape.example()!r}"
 
     def needs_special_tokens(self, tokenizer: ControlTokens) -> bool:
-        """Whether a marker is a control token of the model, so that texts are needed with these.
+        """True if a marker is a control token of the model.
 
-        The texts then have to be asked for with `SamplingParams(skip_special_tokens=False)`.
+        The parser then needs texts with control tokens: `SamplingParams(skip_special_tokens=False)`.
         """
         ids = (tokenizer.encode(marker, add_special=False, parse_special=True) for marker in self.markers())
         return any(len(found) == 1 and tokenizer.is_special(found[0]) for found in ids)
 
 
-def find_format(chat_template: str | None) -> ChatFormat:
-    """Finds the format in a chat template.
+def find_format(chat_template: str | None, render: Render | None = None) -> ChatFormat:
+    """Finds the reply format in a chat template.
 
     Args:
         chat_template: The template's text; `None` for a model without one.
+        render: Renders conversations with the template, from `renderer`. With it, the call format of any family is
+            derived from rendered calls. Without it, only well-known formats are found, by the template's text.
     """
     template = chat_template or ""
     calls = _calls(template)
-    return ChatFormat(None if calls == "harmony" else _thinking(template), calls)
+    thinking = None if calls == "harmony" else _thinking(template)
+    if calls in _OWN_READERS:
+        return ChatFormat(thinking, calls)
+    marks = () if thinking is None else (thinking.open, thinking.close)
+    shape = _shape(template) if render is None or not template else derive_shape(render, find_needs(render), marks)
+    shape = shape or _shape(template)
+    answer = () if render is None or not template else derive_answer(render, marks)
+    if shape is None or (calls is not None and _is_form(shape, calls)):
+        return ChatFormat(thinking, calls, answer=answer)
+    if not shape.marker:
+        return ChatFormat(thinking, "llama" if shape.kind == "json" else None, answer=answer)
+    return ChatFormat(thinking, "derived", shape, answer)
+
+
+# Formats that no shape describes: their readers know more than the templates show.
+_OWN_READERS: frozenset[CallForm | None] = frozenset({"harmony", "gemma4", "mistral"})
+
+
+def _is_form(shape: CallShape, calls: CallForm) -> bool:
+    """True if a shape is one of the call formats with a reader of its own, which repairs more errors of models."""
+    opened = "".join(pieces(shape.open + shape.before))
+    forms: dict[CallForm, tuple[str, str]] = {
+        "hermes": ("json", "<tool_call>"),
+        "qwen-xml": ("tagged", "<tool_call><function="),
+        "glm": ("tagged", "<tool_call>"),
+        "llama": ("json", ""),
+    }
+    return forms.get(calls) == (shape.kind, opened) and shape.name_key == "name"
+
+
+def _shape(template: str) -> CallShape | None:
+    """Returns the shape of a family whose template does not write calls."""
+    if "<|tool_list_start|>" in template:
+        return LFM2
+    return PHI_4 if "<|tool|>" in template and "<|/tool|>" in template else None
 
 
 def _thinking(template: str) -> Thinking | None:
-    for thinking in (MISTRAL_THINK, GEMMA_THINK, SEED_THINK, THINK):
+    for thinking in (MISTRAL_THINK, GEMMA_THINK, SEED_THINK, COHERE_THINK, THINK):
         if thinking.open in template or thinking.close in template:
             return thinking
     return None
@@ -90,7 +144,7 @@ def _calls(template: str) -> CallForm | None:
     def has(*texts: str) -> bool:
         return all(text in template for text in texts)
 
-    # Forms that use the marker of another one come before it.
+    # Formats that share a marker with another one come before it.
     forms: dict[CallForm, bool] = {
         "harmony": has("<|start|>", "<|channel|>", "<|message|>"),
         "gemma4": has("<|tool_call>", "<tool_call|>"),

@@ -5,7 +5,18 @@ import re
 
 from rocmforge.parsing.calls import CallReader
 from rocmforge.parsing.json_text import Write, copy_json, copy_string, escaped, literal
-from rocmforge.parsing.source import MAX_WORD, SPACE, Source, Steps, expect, markers, skip_space, text_until, word
+from rocmforge.parsing.source import (
+    MAX_WORD,
+    SPACE,
+    Source,
+    Steps,
+    expect,
+    markers,
+    run_length,
+    skip_space,
+    text_until,
+    word,
+)
 
 _NAME = re.compile(r"[^\s{}<>()]*")
 _QUOTE = '<|"|>'
@@ -61,20 +72,16 @@ def _quoted(source: Source, write: Write) -> Steps[bool]:
 
 def _unquoted(source: Source, write: Write, is_key: bool) -> Steps[bool]:
     """Copies a key or a value that ends at a sign of the object's."""
-    characters = _BARE_KEY if is_key else _BARE_VALUE
-    while True:
-        found = characters.match(source.text, source.at)
-        text = "" if found is None else found.group()
-        end = source.at + len(text)
-        if end < len(source.text) or len(text) > MAX_WORD:
-            break
-        if source.ended:
-            source.at = end
-            return False
-        yield
-    if len(text) > MAX_WORD or source.text[end] in '<"':
+    length = yield from run_length(source, _BARE_KEY if is_key else _BARE_VALUE, MAX_WORD)
+    if length > MAX_WORD:
+        return False
+    text = source.text[source.at : source.at + length]
+    end = source.at + length
+    if end < len(source.text) and source.text[end] in '<"':
         return False
     source.at = end
+    if source.exhausted():
+        return False
     write(_bare(text.strip(SPACE), is_key))
     return True
 

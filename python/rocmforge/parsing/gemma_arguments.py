@@ -18,7 +18,7 @@ QUOTE = '<|"|>'
 """The marker on both sides of a text."""
 
 _COMBINATIONS = ("$ref", "allOf", "anyOf")
-# Keywords by the type of the values that they are about.
+# Keywords by the type of the values that they restrict.
 _KEYWORDS: Mapping[str, set[str]] = {
     "string": {"minLength", "maxLength", "pattern"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
@@ -42,7 +42,7 @@ def gemma_arguments(rules: Rules, tool: str, schema: Mapping[str, Any], *, stric
         rules: The rules of the grammar. The marker `QUOTE` is one of theirs.
         tool: The tool's name.
         schema: The JSON schema of its arguments.
-        strict: Whether keywords that cannot be honoured are an error; else they are left out.
+        strict: True if keywords that cannot be honoured are an error; else they are left out.
 
     Raises:
         UnsupportedCallsError: There is no such grammar for the schema.
@@ -106,6 +106,8 @@ class _Arguments:
         """A rule's body for a value that has to fit other schemas and the rest of its own."""
         if key == "$ref":
             found = definition(value, self._root) if isinstance(value, str) else None
+            if found is None and not self._strict:
+                return self._value(rest, place, around)
             if found is None:
                 raise self._wrong(
                     f"the reference {value!r}", "one to a part of the schema, such as #/$defs/name", place
@@ -176,10 +178,10 @@ class _Arguments:
             return f'"{{" {_parted(pairs)} "}}"'
         return literal(json.dumps(value))
 
-    def _number(self, schema: Mapping[str, Any], _: str) -> str:
+    def _number(self, schema: Mapping[str, Any], place: str) -> str:
         """A rule's body for a number. Its text is JSON's, so the engine's own rules for bounds hold."""
         keywords = {key: schema[key] for key in ("type", *sorted(_KEYWORDS["number"])) if key in schema}
-        return self._rules.json(keywords, strict=self._strict)
+        return self._rules.json(keywords, f"{place} of the tool {self._tool}", strict=self._strict)
 
     def _text(self, schema: Mapping[str, Any], place: str) -> str:
         """A rule's body for a text with its marks."""
@@ -241,7 +243,7 @@ class _Arguments:
 
     def _pairs(self, pairs: Sequence[str], needed: Sequence[bool], other: str) -> str:
         """A rule's body for pairs, which may be left out unless they are needed, and for any number of another one."""
-        # Behind a pair each of the later ones brings its comma. The first one that is there has none before it.
+        # Each pair after the first brings its comma; the first present pair has none.
         behind = f'("," {other})*' if other else ""
         ways = [f"{other} {behind}"] if other else []
         for index in reversed(range(len(pairs))):
@@ -270,7 +272,7 @@ class _Arguments:
         return unsupported(self._tool, f"the argument {place}" if place else "its schema", keywords)
 
     def _no_place(self, got: str) -> UnsupportedCallsError:
-        return UnsupportedCallsError(f"{self._tool}: the model's form of calls has no place for {got}")
+        return UnsupportedCallsError(f"{self._tool}: the model's call format has no place for {got}")
 
     def _wrong(self, got: Any, expected: str, place: str) -> UnsupportedCallsError:
         where = f"the argument {place}" if place else "its schema"
@@ -292,7 +294,7 @@ def _ordered(keys: Iterable[str]) -> list[str]:
 
 
 def _has_type(value: Any, types: Sequence[str]) -> bool:
-    """Whether a value has one of some types; whole numbers are integers, however they are written."""
+    """True if a value has one of some types; whole numbers are integers, however they are written."""
     if (name := type_of(value)) != "number":
         return name in types
     if isinstance(value, float) and not isfinite(value):

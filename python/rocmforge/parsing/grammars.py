@@ -1,9 +1,10 @@
-"""Grammars of tool calls: what a model may write where it has to call, or where its calls have to fit their schemas.
+"""Grammars of tool calls, for forced calls and for calls that must match their schemas.
 
-They are in the syntax of Lark, as `StructuredOutputsParams(grammar=…)` takes it. The text that one allows is what the
-model was trained to write, and what `OutputParser` reads.
+They use the syntax of Lark, for `StructuredOutputsParams(grammar=…)`. A grammar allows the text that the model was
+trained to write and that `OutputParser` reads.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,11 +13,14 @@ from typing import Any
 
 from rocmforge.parsing.formats import CallForm, ChatFormat
 from rocmforge.parsing.gemma_arguments import QUOTE, gemma_arguments
-from rocmforge.parsing.lark import Marker, Rules, UnsupportedCallsError, literal
-from rocmforge.parsing.xml_arguments import TAGS, tagged_arguments
+from rocmforge.parsing.inputs import InputGrammar
+from rocmforge.parsing.lark import Marker, Rules, UnsupportedCallsError, json_input, literal
+from rocmforge.parsing.shaped_grammars import shape_tags, shaped_call
+from rocmforge.parsing.shapes import CallShape, is_mark
+from rocmforge.parsing.xml_arguments import TAGS, tagged_arguments, tagged_input
 
 _NAME = re.compile(r"[\w.:/-]+")
-# The header of a reply in harmony, behind the message that holds its thoughts.
+# The header of a reply in harmony, after the message with the reasoning.
 _HARMONY_REPLY = ("<|start|>", "assistant", "<|channel|>")
 
 
@@ -26,19 +30,19 @@ class CallGrammar:
 
     grammar: str
     begin: str = ""
-    """The marker behind which the grammar holds; before it everything is allowed. Without one it holds at once."""
+    """The grammar applies after this marker; any text may precede it. Without a marker, it applies from the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The texts around a call. A marker stands in a tuple of its own pieces, so that it can be a token."""
+    """The texts around a call. A marker is a separate element of a tuple, so that it can be a token."""
 
     open: tuple[str, ...]
     head: str
     tail: str
     close: str
     between: str | None
-    """The text between two calls; `None` where there can be only one."""
+    """The text between two calls; `None` if there can be only one."""
     markers: tuple[str, ...] = ()
 
 
@@ -59,7 +63,7 @@ _FORMS: Mapping[CallForm, _Form] = {
         ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
     ),
 }  # fmt: skip
-# The form of Mistral's older models: all calls in one list.
+# The call format of Mistral's older models: all calls in one list.
 _MISTRAL_LIST = _Form(
     ("[TOOL_CALLS]", "["), '{{"name": {json}, "arguments": ', "}", "]", ", ", ("[TOOL_CALLS]",)
 )  # fmt: skip
@@ -74,31 +78,38 @@ def call_grammar(
     strict: Collection[str] = (),
     parallel: bool = True,
     forced: bool = True,
+    answer: str | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> CallGrammar:
-    """The grammar of replies that call tools.
+    """Returns the grammar of replies that call tools.
 
     Args:
-        chat_format: How the model writes.
-        template: The chat template, which tells variants of a format apart.
-        tools: The tools that may be called, in OpenAI's form.
-        marker: Gives the grammar of a marker.
-        strict: Names of tools whose schema has to be supported as a whole; keywords that are not are left out of the
-            schemas of others.
-        parallel: Whether there may be more than one call.
-        forced: Whether there has to be a call. If not, a reply without one is allowed as well.
+        chat_format: The reply format of the model.
+        template: The chat template, which distinguishes variants of a format.
+        tools: The tools that may be called, in OpenAI's format.
+        marker: Returns the grammar of a marker.
+        strict: Names of tools whose whole schema must be enforced. In other schemas, unsupported keywords are left out.
+        parallel: True if there may be more than one call.
+        forced: True if there must be a call; otherwise a reply without a call is allowed as well.
+        answer: The form of a reply without a call, as the body of a rule such as `%json {…}`; `None` for any text.
+        inputs: Grammars of tools whose only argument `input` is a text, by tool name; from `fitting_inputs`.
 
     Raises:
         UnsupportedCallsError: The format has no such grammar, or none for a schema. The message says why.
     """
     calls = chat_format.calls
     if calls is None:
-        raise UnsupportedCallsError("the model's chat template has no form of calls that could be forced")
+        raise UnsupportedCallsError("the model's chat template has no call format that could be enforced")
+    if chat_format.shape is not None:
+        if answer is not None and not forced:
+            raise UnsupportedCallsError("the model's call format has no grammar for a call or a structured answer")
+        return _shaped(chat_format.shape, tools, marker, strict, inputs or {}, parallel=parallel, forced=forced)
     form = _MISTRAL_LIST if calls == "mistral" and "[ARGS]" not in template else _FORMS[calls]
     rules = Rules(marker, form.markers)
-    call = f"({' | '.join(_call(rules, calls, form, tool['function'], strict) for tool in tools)})"
+    call = f"({' | '.join(_call(rules, calls, form, tool['function'], strict, inputs or {}) for tool in tools)})"
     is_list = form is _MISTRAL_LIST
     opened = rules.text("".join(form.open))
-    # In a list, what opens and closes stands around all calls.
+    # In a list, the opening and closing texts enclose all calls.
     again = "" if is_list else opened
     close = rules.text(form.close)
     more = (
@@ -107,40 +118,134 @@ def call_grammar(
     rest = f"{call} {'' if is_list else close} {more if parallel else ''} {close if is_list else ''}"
     if forced:
         return CallGrammar(rules.grammar(f"{opened} {rest}"))
+    header = f"{rules.text(''.join(_HARMONY_REPLY) + 'final<|message|>')} " if calls == "harmony" else ""
+    if answer is not None:
+        return CallGrammar(rules.grammar(f"{opened} {rest} | {header}{rules.add(answer)}"))
     if calls == "harmony":
-        answer = f"{rules.text(''.join(_HARMONY_REPLY) + 'final<|message|>')} ANYTHING"
-        return CallGrammar(rules.grammar(f"{opened} {rest} | {answer}", ANYTHING=r"/(?s:.*)/"))
+        return CallGrammar(rules.grammar(f"{opened} {rest} | {header}ANYTHING", ANYTHING=r"/(?s:.*)/"))
     if not form.open:
-        # Without a marker a call is told from an answer by its first character.
+        # Without a marker, the first character distinguishes a call from an answer.
         return CallGrammar(rules.grammar(f"{rest} | ANSWER |", ANSWER=r"/\s*[^{\s](?s:.*)/"))
     return CallGrammar(rules.grammar(f"{rules.text(''.join(form.open[1:]))} {rest}"), form.open[0])
 
 
+def fitting_inputs(chat_format: ChatFormat, inputs: Mapping[str, InputGrammar]) -> dict[str, str]:
+    """Returns the grammars of custom tools' inputs as `call_grammar` takes them.
+
+    Those that the call format cannot enforce are left out.
+
+    Args:
+        chat_format: The reply format of the model.
+        inputs: The grammars, by tool name.
+    """
+    tags = None if chat_format.calls is None else TAGS.get(chat_format.calls)
+    if chat_format.shape is not None and chat_format.shape.kind == "tagged":
+        tags = shape_tags(chat_format.shape)
+    made: dict[str, str] = {}
+    for name, grammar in inputs.items() if chat_format.calls is not None else ():
+        with contextlib.suppress(UnsupportedCallsError):
+            if tags is not None:
+                made[name] = grammar.as_text(tags.after)
+            else:
+                # A control token ends a text of Gemma 4.
+                made[name] = grammar.as_text("") if chat_format.calls == "gemma4" else grammar.in_json()
+    return made
+
+
 def _call(
-    rules: Rules, calls: CallForm, form: _Form, function: Mapping[str, Any], strict_tools: Collection[str]
+    rules: Rules,
+    calls: CallForm,
+    form: _Form,
+    function: Mapping[str, Any],
+    strict_tools: Collection[str],
+    inputs: Mapping[str, str],
 ) -> str:
-    """Adds the rule of a call without what opens and closes it; returns the rule's name."""
+    """Adds the rule of a call without its opening and closing texts; returns the rule's name."""
     name = function["name"]
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
     strict = name in strict_tools
-    if "{name}" in form.head and not _NAME.fullmatch(name):
-        raise UnsupportedCallsError(f"{name!r}: the model's form of calls has no place for such a name")
+    schema = _object_schema(name, function.get("parameters"), strict=strict)
+    if "{name}" in form.head:
+        _check_name(name)
     head = form.head.format(name=name, json=json.dumps(name, ensure_ascii=False))
-    if calls in TAGS:
+    if name in inputs:
+        text = rules.nested(inputs[name])
+        if calls in TAGS:
+            arguments = tagged_input(TAGS[calls], text)
+        elif calls == "gemma4":
+            mark = rules.text(QUOTE)
+            arguments = f'"{{input:" {mark} {text} {mark} "}}"'
+        else:
+            arguments = json_input(text)
+    elif calls in TAGS:
         arguments = tagged_arguments(rules, TAGS[calls], name, schema, strict=strict)
     elif calls == "gemma4":
         arguments = gemma_arguments(rules, name, schema, strict=strict)
     else:
-        arguments = rules.json(schema, strict=strict)
+        arguments = rules.json(schema, f"the tool {name}", strict=strict)
     return rules.add(f"{rules.text(head)} {arguments} {rules.text(form.tail)}")
 
 
+def _shaped(
+    shape: CallShape,
+    tools: Iterable[Mapping[str, Any]],
+    marker: Marker,
+    strict: Collection[str],
+    inputs: Mapping[str, str],
+    *,
+    parallel: bool,
+    forced: bool,
+) -> CallGrammar:
+    """Returns the grammar of replies with calls of a shape."""
+    rules = Rules(marker, dict.fromkeys(shape.marks()))
+    calls = []
+    for function in (tool["function"] for tool in tools):
+        name = function["name"]
+        if shape.kind != "json":
+            _check_name(name)
+        schema = _object_schema(name, function.get("parameters"), strict=name in strict)
+        text = rules.nested(inputs[name]) if name in inputs else None
+        calls.append(shaped_call(rules, shape, name, schema, text, strict=name in strict))
+    call = f"({' | '.join(calls)}) {rules.text(shape.after)}"
+    separator = shape.between + shape.before
+    more = f"({rules.text(separator)} {call})*" if parallel and separator else ""
+    rest = f"{call} {more} {rules.text(shape.close)}"
+    opened = shape.open + shape.before
+    if forced:
+        return CallGrammar(rules.grammar(f"{rules.text(opened)} {rest}"))
+    if shape.bare:
+        # Without a marker, the first character distinguishes a call from an answer.
+        answer = rf"/\s*[^{re.escape(shape.marker[0])}\s](?s:.*)/"
+        return CallGrammar(rules.grammar(f"{rules.text(opened)} {rest} | ANSWER |", ANSWER=answer))
+    if not is_mark(shape.marker):
+        raise UnsupportedCallsError(f"the model's calls begin with the word {shape.marker!r}, expected a marker")
+    return CallGrammar(rules.grammar(f"{rules.text(opened.removeprefix(shape.marker))} {rest}"), shape.marker)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UnsupportedCallsError(f"{name!r}: the model's call format does not allow such a name")
+
+
+def _object_schema(tool: str, schema: Mapping[str, Any] | None, *, strict: bool) -> Mapping[str, Any]:
+    """Returns the schema of a tool's arguments, which are an object in every call format and in every API.
+
+    Raises:
+        UnsupportedCallsError: The schema is strict, and does not describe an object.
+    """
+    if not schema:
+        return {"type": "object", "properties": {}}
+    types = schema.get("type", "object")
+    if strict and "object" not in (types if isinstance(types, list) else [types]):
+        raise UnsupportedCallsError(f"{tool}: its schema: got the type {types}, expected the type object")
+    return {**schema, "type": "object"}
+
+
 def harmony_answer(form: str, marker: Marker) -> str:
-    """The grammar of an answer of a certain form, behind the message that holds the thoughts.
+    """Returns the grammar of a structured answer that follows the message with the reasoning.
 
     Args:
-        form: A rule's body, such as `%json {…}`.
-        marker: Gives the grammar of a marker.
+        form: The body of a rule, such as `%json {…}`.
+        marker: Returns the grammar of a marker.
     """
     start, role, channel = _HARMONY_REPLY
     pieces: Sequence[str] = (marker(start), literal(role), marker(channel), literal("final"), marker("<|message|>"))

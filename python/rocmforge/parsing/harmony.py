@@ -28,7 +28,7 @@ class HarmonyReader:
         self._source = source
         self._output = output
         self._tools = tools
-        # A prompt that ends within a message, or in its header behind the role, is read as if the model had begun it.
+        # A prompt that ends within a message, or in its header after the role, is parsed as the model's own beginning.
         begun = prompt_text[prompt_text.rfind(_START) :] if _START in prompt_text else ""
         if _MESSAGE in begun or "<|channel|>" in begun:
             source.feed(begun)
@@ -38,18 +38,19 @@ class HarmonyReader:
         source = self._source
         while True:
             yield from skip_space(source)
-            source.held, start = True, source.at
+            source.mark()
             mark = yield from expect(source, _OUTSIDE)
-            source.held = False
-            if mark is None:
-                source.at = start
+            if mark is not None:
+                source.release()
+            else:
+                source.rewind()
                 if source.exhausted():
                     return
-                # A text without a header is no message of the format; it is taken for the answer.
+                # A text without a header is not a message of the format; it counts as the answer.
                 yield from text_until(source, _ANY_MARKER, self._output.content)
-            elif mark == _MESSAGE:
+            if mark == _MESSAGE:
                 yield from self._body("")
-            elif mark not in _ENDS:
+            elif mark is not None and mark not in _ENDS:
                 yield from self._message(mark)
 
     def _message(self, mark: str) -> Steps[None]:
@@ -92,9 +93,9 @@ class HarmonyReader:
             output.start_call(name)
             yield from copy_json(source, output.arguments)
             return
-        source.held, start = True, source.at
+        source.mark()
         empty = (yield from expect(source, _BODY_ENDS)) is not None or source.exhausted()
-        source.at, source.held = start, False
+        source.rewind()
         if empty:
             output.start_call(name)
             output.arguments("{}")

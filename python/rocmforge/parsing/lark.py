@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Marker = Callable[[str], str]
-"""Gives the grammar of a marker: a token, or a text."""
+"""Returns the grammar of a marker: a token, or a text."""
 
-# JSON as templates write it: `json.dumps` and `tojson` put one space behind a comma and a colon.
+# JSON as templates write it: `json.dumps` and `tojson` put one space after a comma and a colon.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class UnsupportedCallsError(ValueError):
-    """A form of calls leaves no way to enforce what is asked for."""
+    """A call format has no way to enforce the rules of a request."""
 
 
 def unsupported(tool: str, where: str, keywords: Iterable[str]) -> UnsupportedCallsError:
-    """The error of keywords of a tool's schema that a form of calls cannot honour.
+    """Returns the error for keywords of a tool's schema that a call format cannot enforce.
 
     Args:
         tool: The tool's name.
@@ -24,13 +24,22 @@ def unsupported(tool: str, where: str, keywords: Iterable[str]) -> UnsupportedCa
         keywords: Their names.
     """
     names = ", ".join(sorted(keywords))
-    return UnsupportedCallsError(f"{tool}: the model's form of calls leaves no way to enforce {names} in {where}")
+    return UnsupportedCallsError(f"{tool}: the model's call format leaves no way to enforce {names} in {where}")
 
 
 def literal(text: str) -> str:
     """The grammar of a text."""
     # JSON's syntax has one control character unescaped that Lark's has not.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def json_input(text: str) -> str:
+    """The grammar of the arguments of a custom tool in JSON.
+
+    Args:
+        text: The rule of its input, with JSON's escapes.
+    """
+    return " ".join((literal('{"input": "'), text, literal('"}')))
 
 
 class Rules:
@@ -64,6 +73,10 @@ class Rules:
         """Adds the rule of a reserved name."""
         self._lines.append(f"{name}: {body}")
 
+    def nested(self, grammar: str) -> str:
+        """Adds a rule with a whole grammar of its own; returns its name."""
+        return self.add(f"%lark {{\n{grammar}\n}}")
+
     def terminal(self, body: str) -> str:
         """Adds a terminal, which is read as a whole; returns its name."""
         if (known := self._names.get(("terminal", body))) is None:
@@ -71,19 +84,20 @@ class Rules:
             self._lines.append(f"{known}: {body}")
         return known
 
-    def json(self, schema: Any, *, strict: bool, root: Mapping[str, Any] | None = None) -> str:
+    def json(self, schema: Any, name: str, *, strict: bool, root: Mapping[str, Any] | None = None) -> str:
         """Adds the rule of JSON that a schema allows; returns its name.
 
         Args:
             schema: The schema.
-            strict: Whether keywords that are not supported are an error of the engine's; else they are left out.
+            name: The words by which errors name it.
+            strict: True if keywords that are not supported are an error of the engine's; else they are left out.
             root: The schema that has the definitions to which `schema` refers.
         """
         schema = {} if schema is True else dict(schema)
         for definitions in ("$defs", "definitions"):
             if root is not None and definitions in root:
                 schema[definitions] = root[definitions]
-        schema["x-guidance"] = _SPACING | {"lenient": not strict}
+        schema["x-guidance"] = _SPACING | {"lenient": not strict, "name": name}
         return self.add(f"%json {json.dumps(schema)}")
 
     def text(self, text: str) -> str:

@@ -14,8 +14,20 @@ from rocmforge.parsing.source import SPACE
 class Output:
     """Events of one sequence. Pieces of one kind that come together become one event."""
 
-    __slots__ = ("_blocks", "_calls", "_events", "_fresh", "_kind", "_new_id", "_parts", "_reasoned", "_space",
-                 "_thought_space", "between", "said")  # fmt: skip
+    __slots__ = (
+        "_blocks",
+        "_calls",
+        "_events",
+        "_fresh",
+        "_kind",
+        "_new_id",
+        "_parts",
+        "_reasoned",
+        "_reasoning_space",
+        "_space",
+        "between",
+        "said",
+    )  # fmt: skip
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -26,38 +38,37 @@ class Output:
         self._calls = 0
         self._blocks = False
         self.said = False
-        """Whether there was an answer so far."""
+        """True if there was an answer so far."""
         self.between = True
-        """Whether no answer has come since the last block, or since the beginning."""
-        self._space = ""
+        """True if no answer has come since the last block, or since the beginning."""
+        # Space that may be followed by more of the same part, in the pieces in which it came.
+        self._space: list[str] = []
         self._reasoned = False
         self._fresh = True
-        self._thought_space = ""
+        self._reasoning_space: list[str] = []
 
     def content(self, text: str) -> None:
         """Adds to the answer."""
-        text = self._space + text
-        solid = text.rstrip(SPACE)
-        self._space = text[len(solid) :]
-        if self._blocks and not self.said:
-            solid = solid.lstrip(SPACE)
-        if solid:
+        if solid := _solid(self._space, text):
+            if self._blocks and not self.said:
+                solid = solid.lstrip(SPACE)
             self.said, self.between = True, False
             self._add(Content, solid)
+
+    def border(self) -> None:
+        """Begins or ends an answer that has markers of its own."""
+        self._blocks = self.between = True
 
     def begin_reasoning(self) -> None:
         """Begins a thinking block."""
         self._blocks = self.between = self._fresh = True
-        self._thought_space = ""
+        self._reasoning_space.clear()
 
     def reasoning(self, text: str) -> None:
         """Adds to the thinking block."""
-        text = self._thought_space + text
-        solid = text.rstrip(SPACE)
-        self._thought_space = text[len(solid) :]
-        if self._fresh:
-            solid = solid.lstrip(SPACE)
-        if solid:
+        if solid := _solid(self._reasoning_space, text):
+            if self._fresh:
+                solid = solid.lstrip(SPACE)
             # Thinking blocks are told apart by a line break.
             self._add(Reasoning, f"\n{solid}" if self._fresh and self._reasoned else solid)
             self._fresh, self._reasoned = False, True
@@ -76,8 +87,8 @@ class Output:
     def finish(self) -> None:
         """Gives the space at the end of an answer that no block follows."""
         if self._space and (not self.between or not self._blocks):
-            self._add(Content, self._space)
-        self._space = ""
+            self._add(Content, "".join(self._space))
+        self._space.clear()
 
     def take(self) -> list[Event]:
         """Returns the events since the last time."""
@@ -103,3 +114,15 @@ class Output:
             self._events.append(Reasoning(text))
         else:
             self._events.append(Content(text))
+
+
+def _solid(space: list[str], text: str) -> str:
+    """Returns a text with the space that came before it, and without that at its end, which becomes `space`."""
+    solid = text.rstrip(SPACE)
+    after = text[len(solid) :]
+    if solid:
+        solid = "".join(space) + solid
+        space.clear()
+    if after:
+        space.append(after)
+    return solid

@@ -1,4 +1,4 @@
-"""Reads what a chat model writes, while it is being written."""
+"""Reads the output of a chat model while it is streamed."""
 
 import secrets
 import string
@@ -18,12 +18,12 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 def new_call_id() -> str:
-    """An id in OpenAI's form."""
+    """Returns an id in OpenAI's format."""
     return "call_" + _random(24)
 
 
 def new_mistral_id() -> str:
-    """An id in the only form that Mistral's chat templates take."""
+    """Returns an id in the only format that Mistral's chat templates accept."""
     return _random(9)
 
 
@@ -34,13 +34,13 @@ def _random(length: int) -> str:
 class OutputParser:
     """Splits the text of one sequence into reasoning, answer and tool calls.
 
-    The events do not depend on how the text is cut into pieces, but for how they are cut themselves. What looks like
-    a call and is none stays part of the answer.
+    The events do not depend on how the text is cut into pieces; only the texts of events may be cut elsewhere.
+    Text that only looks like a call stays part of the answer.
 
     Args:
-        chat_format: How the model writes, from `find_format`.
-        tools: The tools of the request, in OpenAI's form or Anthropic's; without any, no calls are looked for.
-        prompt_text: The end of the prompt, which tells whether the model goes on with a thinking block.
+        chat_format: The reply format, from `find_format`.
+        tools: The tools of the request, in the format of OpenAI or Anthropic. Without tools, no calls are recognized.
+        prompt_text: The end of the prompt. It tells if the reply begins inside a reasoning block.
         new_id: Makes the ids of calls.
     """
 
@@ -57,7 +57,7 @@ class OutputParser:
         self._source = Source()
         self._output = Output(new_id or (new_mistral_id if chat_format.calls == "mistral" else new_call_id))
         known = Tools(tools or ())
-        # Without markers, nothing has to be read at all.
+        # Without markers there is nothing to parse.
         self._reading: Steps[None] | None = None
         if chat_format.calls == "harmony":
             self._reading = HarmonyReader(self._source, self._output, known, prompt_text).run()
@@ -65,11 +65,11 @@ class OutputParser:
             self._reading = reader.run()
         if self._reading is not None:
             next(self._reading)
-            # The prompt is no output, although it may have begun one.
+            # The prompt is not output, although it may have begun a block.
             self._output.take()
 
     def feed(self, text: str) -> list[Event]:
-        """Returns the events of the next piece of text; none may come of it yet."""
+        """Returns the events of the next piece of text. The list may be empty."""
         if self._reading is None:
             return [Content(text)] if text else []
         self._source.feed(text)
@@ -77,7 +77,7 @@ class OutputParser:
         return self._output.take()
 
     def finish(self) -> list[Event]:
-        """Returns the last events, once no more text comes. The parser is of no use any more then."""
+        """Returns the last events, after the last piece of text. The parser cannot be used again."""
         if self._reading is None:
             return []
         self._source.ended = True
@@ -94,6 +94,6 @@ def parse(
     *,
     new_id: Callable[[], str] | None = None,
 ) -> Message:
-    """Returns the message of a whole text; the arguments are those of `OutputParser`."""
+    """Returns the message in a complete text. The arguments are those of `OutputParser`."""
     parser = OutputParser(chat_format, tools, prompt_text, new_id=new_id)
     return gather([*parser.feed(text), *parser.finish()])

@@ -1,12 +1,13 @@
-"""Patterns of JSON schemas, which are ECMAScript's and may match anywhere, as regular expressions of a whole text.
+"""Translates patterns of JSON schemas into regular expressions of a whole text.
 
-The result is for the terminals of a grammar, whose engine has the syntax of Rust's crate regex without anchors. The
-language is that of ECMA-262 with the flag `u`, as JSON Schema asks for, with literal braces where it has none to count.
+The patterns have the syntax of ECMA-262 with the flag `u`, and may match anywhere in a text. As an extension, a brace
+that begins no count is literal. The results are terminals of a grammar, in the syntax of Rust's crate regex without
+anchors.
 """
 
 import re
 
-# ECMA-262, 22.2.2.9: the classes of characters, and the line terminators that a point leaves out.
+# ECMA-262, 22.2.2.9: the character classes, and the line terminators that a dot does not match.
 _CLASSES = {
     "d": "0-9",
     "w": "0-9A-Za-z_",
@@ -21,15 +22,15 @@ _MAX_COUNT = 100_000
 
 
 class PatternError(ValueError):
-    """A pattern is wrong, or has parts that no grammar can honour."""
+    """A pattern is invalid, or has parts that no grammar can express."""
 
 
 def whole(pattern: str) -> str:
-    """The regular expression of the texts in which a pattern is found.
+    """Returns a regular expression that matches all texts in which a pattern is found.
 
     Raises:
-        PatternError: It is wrong, or has lookarounds, references to groups, or anchors elsewhere than around the whole
-            or around an alternative of the whole.
+        PatternError: The pattern is invalid. It has lookarounds or references to groups. Or it has anchors that are
+            not around the whole pattern or one of its alternatives.
     """
     reader = _Reader(pattern)
     found = reader.alternatives(outermost=True)
@@ -39,7 +40,7 @@ def whole(pattern: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The regular expression of a text; it has no character that ends one in a grammar."""
+    """Returns the regular expression of a literal text; none of its characters ends a terminal of a grammar."""
     return "".join(
         character if character.isascii() and character.isalnum() else f"\\x{{{ord(character):x}}}" for character in text
     )
@@ -53,11 +54,11 @@ class _Reader:
         self.at = 0
 
     def ended(self) -> bool:
-        """Whether all of it was read."""
+        """True if the whole pattern was read."""
         return self.at >= len(self._pattern)
 
     def alternatives(self, *, outermost: bool = False) -> list[str]:
-        """Reads up to the end of a group. Outermost alternatives without an anchor may have anything beside them."""
+        """Reads up to the end of a group. Around outermost alternatives without an anchor, any text may occur."""
         found = [self._sequence(outermost=outermost)]
         while self._reads("|"):
             found.append(self._sequence(outermost=outermost))
@@ -75,7 +76,7 @@ class _Reader:
         return before + "".join(pieces) + anything
 
     def _part(self) -> str:
-        """Reads what a count may follow."""
+        """Reads one part of the pattern, which a count may follow."""
         if (group := _GROUP.match(self._pattern, self.at)) is not None:
             self.at = group.end()
             found = "|".join(self.alternatives())
@@ -97,7 +98,7 @@ class _Reader:
         return f"[{found}]" if found.startswith("^") or found in _CLASSES.values() else found
 
     def _count(self) -> str:
-        """Reads how often the part before comes; whether as often as it may or as seldom changes no language."""
+        """Reads the count of the part before it. Greedy and lazy counts allow the same texts."""
         if (found := _COUNT.match(self._pattern, self.at)) is None:
             return ""
         self.at = found.end()
@@ -109,7 +110,7 @@ class _Reader:
         return f"{{{int(least)}{comma or ''}{int(most) if most else ''}}}"
 
     def _set(self) -> str:
-        """Reads a class of characters behind its bracket."""
+        """Reads a character class after its bracket."""
         negated = "^" if self._reads("^") else ""
         pieces: list[str] = []
         while not self._reads("]"):
@@ -135,7 +136,7 @@ class _Reader:
         return quoted("-") if self._reads("-") else self._escaped()
 
     def _escaped(self) -> str:
-        """Reads what follows a backslash: the inside of a class, or one character."""
+        """Reads an escape after its backslash: the inside of a class, or one character."""
         if (code := _CODE.match(self._pattern, self.at)) is not None:
             self.at = code.end()
             number = int(next(filter(None, code.groups())), 16)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rocmforge.parsing.json_text import Write, escaped, literal
+from rocmforge.parsing.json_text import Write, escaped, literal, whole_json
 from rocmforge.parsing.source import SPACE
 
 # References of a schema to its own definitions are followed so far.
@@ -34,13 +34,16 @@ class Tools:
     def __bool__(self) -> bool:
         return bool(self._schemas)
 
-    def types(self, name: str, key: str) -> set[str]:
-        """JSON's names of the types that a parameter may have; none where the schema leaves it open."""
+    def parameters(self, name: str) -> Mapping[str, Any]:
+        """The names of a tool's parameters; none where its schema does not say."""
         schema = self._schemas.get(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        if not isinstance(properties, Mapping) or key not in properties:
-            return set()
-        return _types(properties[key], schema, 0)
+        return properties if isinstance(properties, Mapping) else {}
+
+    def types(self, name: str, key: str) -> set[str]:
+        """JSON's names of the types that a parameter may have; none where the schema leaves it open."""
+        properties = self.parameters(name)
+        return _types(properties[key], self._schemas[name], 0) if key in properties else set()
 
 
 def _types(schema: Any, root: Any, depth: int) -> set[str]:
@@ -92,28 +95,30 @@ class Value:
         self._write = write
         self._types = types
         self._is_string = "string" in types
-        self._held = ""
+        self._held: list[str] = []
         self._open = False
 
     def add(self, text: str) -> None:
         """Adds a piece of the value."""
         if not self._open:
-            self._held += text
-            if not self._is_string or ("null" in self._types and "null".startswith(self._held)):
+            self._held.append(text)
+            if not self._is_string or ("null" in self._types and "null".startswith("".join(self._held))):
                 return
             self._write('"')
             self._open = True
-            text, self._held = self._held, ""
+            text = "".join(self._held)
         self._write(escaped(text))
 
     def end(self) -> None:
         """Ends the value."""
+        held = "".join(self._held)
         if self._open:
             self._write('"')
         elif self._is_string:
-            self._write("null" if self._held == "null" else f'"{escaped(self._held)}"')
+            # The held text is the beginning of `null`.
+            self._write("null" if held == "null" else f'"{escaped(held)}"')
         else:
-            self._write(_json(self._held, self._types))
+            self._write(_json(held, self._types))
 
 
 def _json(text: str, types: set[str]) -> str:
@@ -125,7 +130,8 @@ def _json(text: str, types: set[str]) -> str:
     except (ValueError, RecursionError):
         return f'"{escaped(text)}"'
     # A parameter without a type may be a string with quotation marks of its own.
-    return f'"{escaped(text)}"' if isinstance(value, str) and not types else solid
+    held = None if isinstance(value, str) and not types else whole_json(solid)
+    return f'"{escaped(text)}"' if held is None else held
 
 
 def _refuse(constant: str) -> None:

@@ -35,7 +35,7 @@ def merged(one: Mapping[str, Any], other: Any) -> dict[str, Any] | None:
 
 
 def _same_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether at most one of two schemas says something about properties."""
+    """True if at most one of two schemas says something about properties."""
     keywords = {"properties", "additionalProperties"}
     return not (keywords & one.keys() and keywords & other.keys()) or all(
         one.get(key) == other.get(key) for key in keywords
@@ -43,5 +43,5 @@ def _same_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _agree(one: Any, other: Mapping[str, Any]) -> bool:
-    """Whether properties of the same name have the same schema."""
+    """True if properties of the same name have the same schema."""
     return isinstance(one, Mapping) and all(one[key] == other[key] for key in one.keys() & other.keys())

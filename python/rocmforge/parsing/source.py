@@ -1,7 +1,7 @@
 """The text that is still to be read, and the steps that readers are made of.
 
-A reader is a generator: it reads what is there and yields when it needs more text. No step decides by where the text
-ends for now, only by what is written, so that the events do not depend on how the text was cut into pieces.
+A reader is a generator: it reads the available text and yields when it needs more. No step depends on where the
+available text ends. So the events do not depend on how the text was cut into pieces.
 """
 
 import re
@@ -13,42 +13,82 @@ Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
 
 SPACE = " \t\r\n"
-# Names and keys that are longer than this number of characters are none.
+# Longer words, in characters, are not names or keys.
 MAX_WORD = 256
+# The limit of text that is read again, as a multiple of the text's length, and the minimum of this limit.
+_MAX_REREAD = 4
+_MIN_REREAD = 4096
 
 
 class Source:
-    """Text that has come and was not read yet."""
+    """Text that has come and was not read yet.
 
-    __slots__ = ("at", "ended", "held", "text")
+    A reader can go back to a mark. The source counts the characters that are read again, and `may_try` refuses further
+    attempts above a limit. So the total work stays linear in the length of the text.
+    """
+
+    __slots__ = ("_before", "_kept", "_marked_at", "_reread", "at", "ended", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         """The position of the next character to read."""
-        self.held = False
-        """Whether text that was read is kept, because the reader may go back to it."""
         self.ended = False
-        """Whether no more text will come."""
+        """True if no more text will come."""
+        # The number of characters that came before `text`.
+        self._before = 0
+        # Text after the mark that is no longer part of `text`; `None` without a mark.
+        self._kept: list[str] | None = None
+        self._marked_at = 0
+        self._reread = 0
 
     def feed(self, text: str) -> None:
-        """Adds text. Positions change unless the text is held."""
-        if self.held:
-            self.text += text
-        else:
-            self.text = self.text[self.at :] + text
-            self.at = 0
+        """Appends text. Positions change."""
+        if self._kept is not None:
+            if self.at > self._marked_at:
+                self._kept.append(self.text[self._marked_at : self.at])
+            self._marked_at = 0
+        self._before += self.at
+        self.text = self.text[self.at :] + text
+        self.at = 0
+
+    def mark(self) -> None:
+        """Marks the next character for `rewind`. There is one mark at a time."""
+        self._kept = []
+        self._marked_at = self.at
+
+    def release(self) -> None:
+        """Removes the mark, if there is one."""
+        self._kept = None
+
+    def rewind(self) -> None:
+        """Goes back to the mark, and removes it."""
+        kept = "".join(self._kept or ())
+        self._reread += len(kept) + self.at - self._marked_at
+        if kept:
+            self.text = kept + self.text
+            self._before -= len(kept)
+            self._marked_at = 0
+        self.at = self._marked_at
+        self._kept = None
+
+    def may_try(self) -> bool:
+        """True if one more attempt that may have to go back is within the limit.
+
+        The result depends on the text that was read, not on the text that has come, so cuts change nothing.
+        """
+        return self._reread <= _MIN_REREAD + _MAX_REREAD * (self._before + self.at)
 
     def exhausted(self) -> bool:
-        """Whether all text that has come was read."""
+        """True if all available text was read."""
         return self.at >= len(self.text)
 
 
 @cache
 def markers(*literals: str) -> re.Pattern[str]:
-    """A pattern that finds a literal, or the beginning of one at the end of the text.
+    """Returns a pattern that finds a literal, or the beginning of one at the end of the text.
 
-    Group 1 is there for a whole literal only. Literals that begin with another one come before it.
+    Group 1 matches only complete literals. A literal that begins with another one comes before it.
     """
     whole = "|".join(re.escape(literal) for literal in literals)
     begun = "|".join(_beginnings(literal[:-1]) for literal in literals if len(literal) > 1)
@@ -56,7 +96,7 @@ def markers(*literals: str) -> re.Pattern[str]:
 
 
 def _beginnings(literal: str) -> str:
-    """A regular expression that finds the longest beginning of a literal."""
+    """Returns a regular expression that finds the longest beginning of a literal."""
     tail = ""
     for character in reversed(literal):
         tail = f"{re.escape(character)}(?:{tail})?" if tail else re.escape(character)
@@ -64,10 +104,10 @@ def _beginnings(literal: str) -> str:
 
 
 def text_until(source: Source, pattern: re.Pattern[str], write: Callable[[str], None]) -> Steps[str | None]:
-    """Writes the text before the next marker of `markers`, and stops in front of it.
+    """Writes the text up to the next marker of `markers`, and stops before the marker.
 
     Returns:
-        The marker, or `None` if the text has ended without one.
+        The marker; `None` if the text has ended without one.
     """
     while True:
         text, at = source.text, source.at
@@ -110,11 +150,11 @@ def skip_space(source: Source, also: str = "") -> Steps[None]:
 
 
 def expect(source: Source, literals: Iterable[str]) -> Steps[str | None]:
-    """Reads one of some literals, none of which begins with another.
+    """Reads one of several literals, none of which is a prefix of another.
 
     Returns:
-        The literal, or `None` if the text goes on with something else. The beginning of a literal at which the text
-        ends is read.
+        The literal; `None` if the text continues with something else. If the text ends within a literal, that part is
+        read.
     """
     while True:
         begun = False
@@ -132,15 +172,23 @@ def expect(source: Source, literals: Iterable[str]) -> Steps[str | None]:
 
 
 def word(source: Source, characters: re.Pattern[str]) -> Steps[str]:
-    """Reads characters of a class, at most `MAX_WORD`; what is longer, or is not followed by anything, is empty."""
+    """Reads characters of a class. Returns an empty string for more than `MAX_WORD`, or if nothing follows them."""
+    length = yield from run_length(source, characters, MAX_WORD)
+    if length > MAX_WORD or source.at + length >= len(source.text):
+        return ""
+    source.at += length
+    return source.text[source.at - length : source.at]
+
+
+def run_length(source: Source, characters: re.Pattern[str], most: int) -> Steps[int]:
+    """Returns how many of the next characters belong to a class, without reading them.
+
+    It waits for the character after them, unless there are more than `most`.
+    """
+    length = 0
     while True:
-        found = characters.match(source.text, source.at)
-        text = "" if found is None else found.group()
-        if len(text) > MAX_WORD:
-            return ""
-        if source.at + len(text) < len(source.text):
-            source.at += len(text)
-            return text
-        if source.ended:
-            return ""
+        if (found := characters.match(source.text, source.at + length)) is not None:
+            length = found.end() - source.at
+        if length > most or source.at + length < len(source.text) or source.ended:
+            return length
         yield

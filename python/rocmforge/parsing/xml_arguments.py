@@ -1,7 +1,7 @@
 """Grammars of arguments that stand between tags as plain text: those of Qwen's coders and of GLM."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from rocmforge.parsing.formats import CallForm
 from rocmforge.parsing.lark import Rules, UnsupportedCallsError, literal, unsupported
 from rocmforge.parsing.schema import Tools
 
-# Keywords of a text that a grammar can honour, or that say nothing about it.
+# Keywords for strings that a grammar can enforce, or that do not restrict them.
 _PLAIN_TEXT = {"type", "enum", "const", "title", "description", "default", "examples", "$comment"}
 _PLAIN_OBJECT = {"type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$defs",
                  "definitions", "$comment"}  # fmt: skip
@@ -24,6 +24,8 @@ class Tags:
     after: str
     excluded: str
     """The pattern that a text must not have in it."""
+    other_before: str = ""
+    """The text before a value that is no text, where it is another one."""
 
 
 TAGS: Mapping[CallForm, Tags] = {
@@ -40,24 +42,67 @@ def tagged_arguments(rules: Rules, tags: Tags, tool: str, schema: Mapping[str, A
     Raises:
         UnsupportedCallsError: There is no such grammar for the schema.
     """
+    properties, required = checked_properties(tool, schema, strict=strict)
+    if allows_any(schema):
+        return _any_arguments(rules, tags)
+    types = Tools([{"name": tool, "parameters": schema}])
+    arguments = []
+    for key, each in properties.items():
+        if not _KEY.fullmatch(key):
+            raise UnsupportedCallsError(f"{tool}: the model's call format has no place for the key {key!r}")
+        found = types.types(tool, key)
+        before = tags.before
+        if "string" in found or not found:
+            value = _text(rules, tags, tool, key, each, strict=strict)
+        else:
+            rule = rules.json(each, f"the argument {key} of the tool {tool}", strict=strict, root=schema)
+            value = f"{rule} {literal(tags.after)}"
+            before = tags.other_before or before
+        argument = f"{literal(before.format(key=key))} {value}"
+        arguments.append(argument if key in required else f"({argument})?")
+    return " ".join(arguments)
+
+
+def tagged_input(tags: Tags, text: str) -> str:
+    """Returns the body of a rule for the arguments of a custom tool.
+
+    Args:
+        tags: The texts around an argument.
+        text: The rule of its input.
+    """
+    return f"{literal(tags.before.format(key='input'))} {text} {literal(tags.after)}"
+
+
+def allows_any(schema: Mapping[str, Any]) -> bool:
+    """True if a schema is that of any object."""
+    return "properties" not in schema and schema.get("additionalProperties", True) is True
+
+
+def _any_arguments(rules: Rules, tags: Tags) -> str:
+    """The body of a rule for any number of arguments, each with any name and any text as its value."""
+    value = rules.add(rf"/(?s:.*)/ & ~/(?s:.*)({tags.excluded})(?s:.*)/", f"[suffix={literal(tags.after)}]")
+    ways = []
+    for before in filter(None, (tags.before, tags.other_before)):
+        opened, closed = (part.format() for part in before.split("{key}"))
+        key = rf"/[^<>\r\n{re.escape(closed[:1])}]+/"
+        ways.append(f"{literal(opened)} {key} {literal(closed)}")
+    return f"(({' | '.join(ways)}) {value})*"
+
+
+def checked_properties(
+    tool: str, schema: Mapping[str, Any], *, strict: bool
+) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """The properties of a tool's arguments, and the names of those that are required.
+
+    Raises:
+        UnsupportedCallsError: The schema is strict and says more, or it is wrong.
+    """
     if strict and (others := schema.keys() - _PLAIN_OBJECT):
         raise unsupported(tool, "its schema", others)
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         raise UnsupportedCallsError(f"{tool}: properties has to be an object, and required a list")
-    types = Tools([{"name": tool, "parameters": schema}])
-    arguments = []
-    for key, each in properties.items():
-        if not _KEY.fullmatch(key):
-            raise UnsupportedCallsError(f"{tool}: the model's form of calls has no place for the key {key!r}")
-        found = types.types(tool, key)
-        if "string" in found or not found:
-            value = _text(rules, tags, tool, key, each, strict=strict)
-        else:
-            value = f"{rules.json(each, strict=strict, root=schema)} {literal(tags.after)}"
-        argument = f"{literal(tags.before.format(key=key))} {value}"
-        arguments.append(argument if key in required else f"({argument})?")
-    return " ".join(arguments)
+    return properties, required
 
 
 def _text(rules: Rules, tags: Tags, tool: str, key: str, schema: Any, *, strict: bool) -> str:

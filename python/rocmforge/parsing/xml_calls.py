@@ -9,8 +9,9 @@ from rocmforge.parsing.source import Steps, expect, markers, peek, skip_space, t
 
 _NAME = re.compile(r"[^\s<>{}]*")
 _KEY = re.compile(r"[^<>\r\n]*")
-# A parameter's end is left out now and then; what closes the whole call or opens the next parameter ends it too.
-_QWEN_VALUE_END = markers("\n</parameter>", "</parameter>", "\n<parameter=", "\n</function>\n</tool_call>")
+# Models sometimes omit a parameter's end. The end of the call or the next parameter then ends it.
+_QWEN_NEXT = "\n<parameter="
+_QWEN_VALUE_END = markers("\n</parameter>", "</parameter>", _QWEN_NEXT, "\n</function>\n</tool_call>")
 _GLM_KEY_END = markers("</arg_key>", "<arg_value>")
 _GLM_VALUE_END = markers("</arg_value>")
 
@@ -67,13 +68,36 @@ class QwenReader(_TaggedArguments):
         value = self.begin_value(name, key, count)
         if (yield from peek(source)) == "\n":
             source.at += 1
-        end = yield from text_until(source, _QWEN_VALUE_END, value.add)
-        if end is None:
+        while (end := (yield from text_until(source, _QWEN_VALUE_END, value.add))) is not None:
+            if end.endswith("</parameter>"):
+                source.at += len(end)
+                break
+            if (yield from self._ends(name, end)):
+                break
+            source.at += len(end)
+            value.add(end)
+        else:
             return False
         value.end()
-        if end.endswith("</parameter>"):
-            source.at += len(end)
         return True
+
+    def _ends(self, name: str, end: str) -> Steps[bool]:
+        """True if a tag ends a value whose own end was left out; a value may have such tags within it.
+
+        The next parameter is one of the tool's, and behind a call comes another one or nothing.
+        """
+        source = self.source
+        source.mark()
+        source.at += len(end)
+        if end == _QWEN_NEXT:
+            key = yield from word(source, _KEY)
+            keys = self.tools.parameters(name)
+            ended = (yield from peek(source)) == ">" and (not keys or key in keys)
+        else:
+            yield from skip_space(source)
+            ended = source.exhausted() or (yield from expect(source, ("<tool_call>",))) is not None
+        source.rewind()
+        return ended
 
 
 class GlmReader(_TaggedArguments):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -13,19 +14,22 @@ from starlette.responses import JSONResponse, Response
 from rocmforge import __version__
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError, RocmForgeError
-from rocmforge.server import loading, native, page, rerank, state, tokens
+from rocmforge.server import loading, native, page, props, rerank, state, tokens
 from rocmforge.server.anthropic import messages
+from rocmforge.server.anthropic.diagnostics import Remembered
 from rocmforge.server.catalog import ModelSpec
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.errors import RETRY_AFTER, ApiError, body, from_engine, from_validation
+from rocmforge.server.errors import RETRY_AFTER, ApiError, body, from_engine, from_validation, route_path
 from rocmforge.server.middleware import Gate
 from rocmforge.server.models import Models
 from rocmforge.server.ollama import embedding as ollama_embedding
 from rocmforge.server.ollama import generation as ollama_generation
 from rocmforge.server.ollama import models as ollama_models
-from rocmforge.server.openai import chat, completions, embeddings, responses
+from rocmforge.server.ollama import pull as ollama_pull
+from rocmforge.server.openai import chat, compaction, completions, embeddings, kept, responses
 from rocmforge.server.openai import models as openai_models
 from rocmforge.server.openai.stored import ResponseStore
+from rocmforge.server.schema import describe
 from rocmforge.server.streaming import ClientLeft
 
 if TYPE_CHECKING:
@@ -33,14 +37,14 @@ if TYPE_CHECKING:
 
 
 def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | None = None) -> FastAPI:
-    """Makes the ASGI application that serves a model, or several.
+    """Returns the ASGI application that serves a model, or several.
 
     It can be run by any ASGI server, or mounted in another application, whose lifespan then has to contain this one's.
     Its end drains the engines and closes them.
 
     Args:
-        models: A loaded model, which stays loaded; or what there is to load, each when it is first asked for.
-        config: The settings; those of the address and of TLS concern `rocmforge serve` alone.
+        models: A loaded model, which stays loaded; or models to load at their first request.
+        config: The settings. Address and TLS are used only by `rocmforge serve`.
 
     Raises:
         InvalidRequestError: The models and the settings do not fit together.
@@ -62,28 +66,31 @@ def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | No
         redoc_url=None,
     )
     app.state.models = registry
+    app.state.config = config
     app.state.results = native.Results(registry.retention)
+    app.state.messages = Remembered()
     app.state.responses = ResponseStore(config.max_responses, config.max_response_bytes)
     app.exception_handler(HTTPException)(_http_error)
     app.exception_handler(RequestValidationError)(_validation_error)
     app.exception_handler(RocmForgeError)(_engine_error)
     app.exception_handler(ClientLeft)(_nobody)
-    openai = (openai_models.router, completions.router, chat.router, responses.router, embeddings.router)
-    ollama = (ollama_models.router, ollama_generation.router, ollama_embedding.router)
-    rest = (rerank.router, loading.router, native.router, tokens.router, state.router, page.router)
-    for router in (*openai, messages.router, *ollama, *rest):
+    openai = (openai_models, completions, chat, responses, compaction, kept, embeddings)
+    ollama = (ollama_models.router, ollama_pull.router, ollama_generation.router, ollama_embedding.router)
+    rest = (rerank.router, loading.router, native.router, tokens.router, state.router, props.router, page.router)
+    for router in (*(module.router for module in openai), messages.router, *ollama, *rest):
         app.include_router(router)
+    has_keys = bool(config.keys() or config.admin_keys())
+    app.openapi = partial(describe, app, has_keys=has_keys)  # type: ignore[method-assign]
+    # CORS is added last, so it runs first: a browser's preflight has no key.
+    app.add_middleware(Gate, config=config)
     if config.cors_origin:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(config.cors_origin), allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(config.cors_origin),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Request-Id", "Retry-After"],
         )
-    # Added after those that it comes before.
-    app.add_middleware(
-        Gate,
-        keys=config.keys(),
-        max_body_bytes=config.max_body_bytes,
-        max_header_bytes=config.max_header_bytes,
-    )
     if registry.tracer is not None:
         from rocmforge.server.tracing import Traced  # noqa: PLC0415 - an extra
 
@@ -108,19 +115,22 @@ def _answer(path: str, error: ApiError) -> Response:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     if not isinstance(error, ApiError):
-        what = {404: f"{request.url.path}: there is no such path", 405: f"{request.method}: the path has other methods"}
+        what = {
+            404: f"{route_path(request.scope)}: there is no such path",
+            405: f"{request.method}: the path has other methods",
+        }
         error = ApiError(error.status_code, what.get(error.status_code, str(error.detail)), headers=error.headers)
-    return _answer(request.url.path, error)
+    return _answer(route_path(request.scope), error)
 
 
 async def _validation_error(request: Request, error: RequestValidationError) -> Response:
-    return _answer(request.url.path, from_validation(error.errors()))
+    return _answer(route_path(request.scope), from_validation(error.errors(), error.body))
 
 
 async def _engine_error(request: Request, error: RocmForgeError) -> Response:
-    return _answer(request.url.path, from_engine(error, RETRY_AFTER))
+    return _answer(route_path(request.scope), from_engine(error, RETRY_AFTER))
 
 
 async def _nobody(_request: Request, _error: ClientLeft) -> Response:
-    # The status that servers log for it; nobody reads the answer.
+    # The usual status in logs; the client does not read the answer.
     return Response(status_code=499)

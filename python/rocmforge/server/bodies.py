@@ -1,20 +1,26 @@
 """Bases of the bodies that clients send: strict types, no parameter that is not known."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 
 class Body(BaseModel):
-    """A body or a part of one. A parameter that it does not have is an error; `null` is none."""
+    """A body or a part of one. An unknown field is an error; `null` counts as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    ignored: ClassVar[Mapping[str, str]] = {}
+    """Fields that clients send and that cannot change the answer, each with the reason. They are dropped."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        return {key: item for key, item in value.items() if item is not None and key not in cls.ignored}
 
 
 # Nesting of objects in a body, which the engine's reader of JSON limits as well.

@@ -10,11 +10,14 @@ from typing import Any, Self, get_args, get_origin, get_type_hints, is_typeddict
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError
 from rocmforge.hub import is_name
+from rocmforge.hub.choice import is_encoder
 from rocmforge.server.config import ServerConfig
 from rocmforge.settings import ModelSettings
 
-# The parts of a split model end so; the first one stands for all.
+# The suffix of the parts of a split model; the first part represents all.
 PART = re.compile(r"-(?P<part>\d{5})-of-\d{5}$")
+# The value of `mmproj` for a model that is to read text alone.
+NO_ENCODER = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,21 +30,23 @@ class ModelSpec:
     """Clients call it by these. Answers to requests that name no model have the first."""
     settings: ModelSettings = field(default_factory=ModelSettings)
     chat_template: Path | None = None
-    """A file with a chat template, in place of the model's."""
+    """A file with a chat template that replaces the model's."""
     engine: AsyncLLM | None = None
     """The model where it is loaded already; the server closes it."""
     stays_loaded: bool = False
-    """Whether it is never unloaded."""
+    """True if it is never unloaded."""
 
     @classmethod
     def single(cls, path: Path, config: ServerConfig, **others: Any) -> Self:
-        """Makes the only model of a server, with the names and the chat template that the settings have."""
+        """Returns the only model of a server, with the names and the chat template of the settings."""
         names = config.served_model_name or (path.stem,)
         return cls(path=path, names=names, chat_template=config.chat_template, **others)
 
 
 def from_folder(folder: Path, settings: ModelSettings) -> list[ModelSpec]:
     """Lists the GGUF files in a folder and the folders in it; each is called by its path there, without `.gguf`.
+
+    Image encoders are not models of their own.
 
     Raises:
         InvalidRequestError: There is none.
@@ -50,7 +55,7 @@ def from_folder(folder: Path, settings: ModelSettings) -> list[ModelSpec]:
     for path in sorted(folder.rglob("*.gguf")):
         name = path.relative_to(folder).with_suffix("").as_posix()
         part = PART.search(name)
-        if part is None or int(part["part"]) == 1:
+        if not is_encoder(path.name) and (part is None or int(part["part"]) == 1):
             specs.append(ModelSpec(path=path, names=(PART.sub("", name),), settings=settings))
     if not specs:
         raise InvalidRequestError(f"models: found no .gguf file in the folder {folder}; give one that has models")
@@ -63,7 +68,7 @@ def from_tables(tables: Mapping[str, Any], folder: Path, settings: ModelSettings
     Args:
         tables: A table for each model, by its name: `path` (a file, or a name as in `ModelSpec`), and as needed
             `aliases`, `chat_template` and settings of the engine.
-        folder: Where relative paths begin, that of a draft model among them.
+        folder: The base of relative paths, also of a draft model's and of an image encoder's.
         settings: Those of models that have no others.
 
     Raises:
@@ -115,9 +120,11 @@ def _from_table(name: str, table: Any, folder: Path, settings: ModelSettings) ->
     own: Any = {key: value for key, value in table.items() if key in get_type_hints(ModelSettings)}
     template = table.get("chat_template")
     path = Path(table["path"])
-    guesses = own.get("speculative_config", {})
-    if isinstance(draft := guesses.get("model"), str) and not is_name(draft):
-        own["speculative_config"] = {**guesses, "model": str(folder / draft)}
+    speculation = own.get("speculative_config", {})
+    if isinstance(draft := speculation.get("model"), str) and not is_name(draft):
+        own["speculative_config"] = {**speculation, "model": str(folder / draft)}
+    if (encoder := own.get("mmproj", NO_ENCODER)) != NO_ENCODER:
+        own["mmproj"] = str(folder / encoder)
     return ModelSpec(
         path=path if is_name(path) else folder / path,
         names=(name, *aliases),

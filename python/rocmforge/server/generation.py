@@ -12,24 +12,27 @@ from rocmforge.errors import RocmForgeError
 from rocmforge.outputs import RequestOutput
 from rocmforge.server.errors import ApiError
 from rocmforge.server.metrics import ModelMetrics, Timer
+from rocmforge.server.stops import AnswerStops, WholeReply
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks."""
+    """The client of a request."""
 
     name: str
     """`anonymous`, or the beginning of the key's digest."""
     salt: str | None
-    """Part of the names of this client's blocks in the prefix cache; `None` where there are no keys."""
+    """Part of the hash of this client's blocks in the prefix cache; `None` if the server has no keys."""
+    is_operator: bool = False
+    """True if the client has an admin key, or there are no keys."""
 
 
-ANONYMOUS = Client("anonymous", None)
+ANONYMOUS = Client("anonymous", None, is_operator=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to the engine apart from its prompt and its sampling: whose it is, its name, its urgency."""
+    """The options of a request to the engine besides its prompt and its sampling parameters."""
 
     client: Client
     id: str
@@ -37,24 +40,26 @@ class Call:
     priority: int = 0
     timeout: float | None = None
     cache_salt: str | None = None
+    stops: AnswerStops | None = None
+    """Stop strings that the parser of the reply looks for."""
     form_param: str = "structured_outputs"
-    """The parameter of the API that the form of the text comes from, for errors."""
+    """The parameter of the API that requires structured output, for errors."""
 
     def salt(self) -> str | None:
-        """The client's salt and the request's own."""
+        """Returns the client's salt combined with the salt of the request."""
         parts = [salt for salt in (self.client.salt, self.cache_salt) if salt is not None]
         return ":".join(parts) if parts else None
 
 
 class Generation:
-    """A request that the engine has taken: an asynchronous iterator of its outputs, measured on the way.
+    """A request that the engine has accepted: an asynchronous iterator of its outputs, with measurements.
 
     Args:
         stream: The engine's stream.
-        call: What it is for.
-        params: Its parameters.
-        timer: What measures it.
-        failed: Makes a client's error of the engine's.
+        call: The options of the request.
+        params: Its sampling parameters.
+        timer: Measures the request.
+        failed: Turns an error of the engine into one for the client; also gets `call.form_param`.
         ended: Called once, at the end.
     """
 
@@ -66,7 +71,7 @@ class Generation:
         call: Call,
         params: SamplingParams,
         timer: Timer,
-        failed: Callable[[RocmForgeError], ApiError],
+        failed: Callable[[RocmForgeError, str], ApiError],
         ended: Callable[[Call, Timer], None],
     ) -> None:
         self._stream = stream
@@ -79,13 +84,13 @@ class Generation:
 
     @property
     def lengths(self) -> list[int]:
-        """The tokens of its prompt, in a list as an `Embedding` has them."""
+        """The number of prompt tokens, in a list as for `Embedding`."""
         return [self._timer.num_prompt_tokens]
 
     def progress(self) -> dict[str, Any]:
-        """How far it is, for `/v1/engine/requests`."""
+        """Returns the progress of the request, for `/v1/engine/requests`."""
         timer = self._timer
-        # The tokens of a request that is answered at once are not seen before its end.
+        # The tokens of a request that is not streamed arrive only at its end.
         streamed = self._params.output_kind != "final_only"
         return {
             "id": self.call.id,
@@ -103,7 +108,7 @@ class Generation:
         }
 
     def traced(self) -> dict[str, Any]:
-        """Returns what a trace says of it, once it has ended."""
+        """Returns the attributes of the request's trace, once it has ended."""
         timer, params = self._timer, self._params
         settings = {
             "max_tokens": params.max_tokens,
@@ -134,23 +139,35 @@ class Generation:
         return self
 
     async def __anext__(self) -> RequestOutput:
+        if self.call.stops is not None and self.call.stops.over:
+            self._timer.reason = "stop"
+            raise StopAsyncIteration
         try:
             output = await anext(self._stream)
         except RocmForgeError as error:
             self._timer.reason = "error"
-            raise self._failed(error) from error
+            raise self._failed(error, self.call.form_param) from error
         self._timer.record(output)
         return output
 
     async def final(self) -> RequestOutput:
-        """The last output, which has everything where the request's `output_kind` is `final_only`."""
+        """Returns the last output, complete if `output_kind` is `final_only` or if the parser finds stop strings."""
         last = await self.__anext__()
+        if self.call.stops is None:
+            async for output in self:
+                last = output
+            return last
+        whole = WholeReply(self.call.stops, last)
         async for output in self:
-            last = output
-        return last
+            whole.add(output)
+            if whole.over(self._params.n):
+                break
+        if not all(one.finished() for one in whole.output.outputs):
+            self._timer.reason = "stop"
+        return whole.output
 
     async def aclose(self) -> None:
-        """Aborts the request, unless it has ended, and accounts for it; a second call does nothing."""
+        """Aborts the request, unless it has ended, and records its metrics; a second call does nothing."""
         if self._open:
             self._open = False
             await self._stream.aclose()
@@ -158,12 +175,12 @@ class Generation:
 
 
 class Embedding:
-    """The vectors of one HTTP request that the engine makes, measured.
+    """The measurement of one HTTP request for vectors.
 
     Args:
-        call: What they are for.
-        lengths: The tokens of each prompt.
-        metrics: What counts them.
+        call: The options of the request.
+        lengths: The number of tokens of each prompt.
+        metrics: The metrics of the model.
     """
 
     operation = "embeddings"
@@ -178,7 +195,7 @@ class Embedding:
             metrics.arrived(length)
 
     def progress(self) -> dict[str, Any]:
-        """How far it is, for `/v1/engine/requests`."""
+        """Returns the progress of the request, for `/v1/engine/requests`."""
         return {
             "id": self.call.id,
             "client": self.call.client.name,
@@ -195,7 +212,7 @@ class Embedding:
         }
 
     def traced(self) -> dict[str, Any]:
-        """Returns what a trace says of it, once it has ended."""
+        """Returns the attributes of the request's trace, once it has ended."""
         return {
             "gen_ai.operation.name": self.operation,
             "gen_ai.usage.input_tokens": sum(self.lengths),
@@ -212,7 +229,7 @@ class Embedding:
 
 
 class Generations:
-    """The requests for all prompts of one HTTP request, to be closed by whoever has them."""
+    """The engine's requests for all prompts of one HTTP request. The owner must close them."""
 
     def __init__(self, each: list[Generation]) -> None:
         self.each = each
@@ -224,16 +241,16 @@ class Generations:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Aborts those that have not ended."""
+        """Aborts all requests that have not ended."""
         for generation in self.each:
             await generation.aclose()
 
     async def final(self) -> list[RequestOutput]:
-        """The last output of each prompt."""
+        """Returns the last output of each prompt."""
         return [await generation.final() for generation in self.each]
 
     async def merged(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """Yields the outputs of all prompts as they come, each with its prompt's number."""
+        """Yields the outputs of all prompts as they come, each with the index of its prompt."""
         if len(self.each) == 1:
             async for output in self.each[0]:
                 yield 0, output

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rocmforge.kv_events import KvEventPublisher
     from rocmforge.server.catalog import ModelSpec
 
-# Stands for the model's name in the topic.
+# A placeholder for the model's name in the topic.
 MODEL = "{model}"
 
 

@@ -14,10 +14,11 @@ from rocmforge.server.generation import Generations
 from rocmforge.server.model import Model
 from rocmforge.server.models import RequestModels
 from rocmforge.server.openai.events import error_event
+from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import Served
 from rocmforge.server.streaming import EVENT_STREAM, PING, StreamResponse, event
 
-router = APIRouter(tags=["Models"])
+router = APIRouter(tags=["Models"], route_class=BodyRoute)
 
 # Seconds between two events about a load.
 PROGRESS_SECONDS = 0.1
@@ -32,7 +33,7 @@ class UnloadRequest(Body):
 class LoadRequest(UnloadRequest):
     """The body of `/models/load`."""
 
-    stream: bool = Field(default=False, description="Whether the progress comes as server-sent events.")
+    stream: bool = Field(default=False, description="If true, streams progress as server-sent events.")
 
 
 @router.post("/models/load")
@@ -53,7 +54,7 @@ async def unload(body: UnloadRequest, models: Served) -> dict[str, Any]:
 
 
 async def _events(models: RequestModels, model: Model) -> AsyncGenerator[bytes, None]:
-    """Tells the progress while the model is loaded, and at the end that it is, or why not."""
+    """Yields the progress of a load, and at the end its success or its error."""
     using = asyncio.ensure_future(models.use(model.name))
     try:
         while not using.done():

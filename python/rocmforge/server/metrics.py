@@ -1,6 +1,6 @@
 """Metrics for Prometheus: vLLM's names where vLLM has the same thing, ours as `rocmforge:`.
 
-The engine's gauges and counters are read when they are asked for; what concerns requests is counted as they end.
+The engine's gauges and counters are read at each scrape; metrics of requests are counted as the requests end.
 """
 
 import time
@@ -78,19 +78,23 @@ STATES = ("loaded", "loading", "sleeping", "unloaded")
 
 # Counters of the engine, named as the fields of its statistics.
 COUNTERS = {
-    "vllm:num_preemptions": "Sequences that had to give way.",
+    "vllm:num_preemptions": "Preempted sequences.",
     "vllm:prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
-    "vllm:prefix_cache_hits": "Prompt tokens found there.",
+    "vllm:prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "rocmforge:prefix_cache_evictions": "Blocks taken from the prefix cache.",
-    "rocmforge:state_evictions": "Snapshots of recurrent states that had to make room.",
+    "rocmforge:state_evictions": "Evicted snapshots of recurrent states.",
     "rocmforge:engine_steps": "Steps of the engine.",
-    "rocmforge:spec_decode_num_proposed_tokens": "Guessed tokens that texts offered, or that the model made.",
-    "vllm:spec_decode_num_drafts": "Times that a step verified guessed tokens of a sequence.",
-    "vllm:spec_decode_num_draft_tokens": "Guessed tokens that were verified.",
-    "vllm:spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
-    "rocmforge:spec_decode_num_drafter_tokens": "Tokens that were computed to guess.",
+    "rocmforge:spec_decode_num_proposed_tokens": "Draft tokens that were proposed.",
+    "vllm:spec_decode_num_drafts": "Verifications of a sequence's draft tokens.",
+    "vllm:spec_decode_num_draft_tokens": "Draft tokens that were verified.",
+    "vllm:spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
+    "rocmforge:spec_decode_num_drafter_tokens": "Tokens computed by an MTP block or a draft model.",
+    "vllm:mm_cache_queries": "Images of requests.",
+    "vllm:mm_cache_hits": "Images whose rows were kept from an earlier request.",
+    "rocmforge:image_tokens": "Tokens of images that the encoder computed.",
+    "rocmforge:image_encoder_seconds": "Time that the image encoder worked.",
 }
-# Histograms of the engine: what they mean, and the fields of its statistics.
+# Histograms of the engine: their meanings, and the fields of its statistics.
 HISTOGRAMS = {
     "vllm:kv_block_lifetime_seconds": ("Time from a block's allocation to its eviction.", "block_lifetime"),
     "vllm:kv_block_idle_before_evict_seconds": (
@@ -135,7 +139,7 @@ class Metrics:
             "vllm:request_time_per_output_token_seconds", "Mean time per token after a request's first.", NEXT_TOKEN
         )
         self.whole = histogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its end.", WHOLE)
-        self.queue = histogram("vllm:request_queue_time_seconds", "Time that a request waited.", WHOLE)
+        self.queue = histogram("vllm:request_queue_time_seconds", "Time that a request waited in the queue.", WHOLE)
         self.prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self.generated = histogram("vllm:request_generation_tokens", "Tokens generated for a request.", TOKENS)
         self.n = histogram("vllm:request_params_n", "The n of a request.", COUNTS)
@@ -148,6 +152,12 @@ class Metrics:
         )
         self.success = Counter(
             "vllm:request_success", "Requests that ended.", [*LABELS, "finished_reason"], registry=self._registry
+        )
+        self.replayed_turns = Counter(
+            "rocmforge:replayed_turns",
+            "Generated turns replayed into prompts with their own tokens.",
+            LABELS,
+            registry=self._registry,
         )
         self._load_seconds = histogram(
             "rocmforge:model_load_seconds", "Time from the first request to a model until it was loaded.", WHOLE
@@ -166,7 +176,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def model(self, name: str, engine: LoadedModel) -> "ModelMetrics":
-        """The series of a model, which go on where those of an earlier engine of that name ended."""
+        """Returns the series of a model, which continue those of an earlier engine with that name."""
         self._engines.engines[name] = engine
         return ModelMetrics(self, name, engine.stats().num_finished)
 
@@ -206,6 +216,7 @@ class ModelMetrics:
         self.max_tokens = server.max_tokens.labels(*labels)
         self.prompt_tokens = server.prompt_tokens.labels(*labels)
         self.generation_tokens = server.generation_tokens.labels(*labels)
+        self.replayed_turns = server.replayed_turns.labels(*labels)
         self._success = {reason: server.success.labels(*labels, reason) for reason in reasons}
 
     def timer(self, params: SamplingParams, num_prompt_tokens: int, started: float) -> "Timer":
@@ -233,7 +244,7 @@ class ModelMetrics:
         self._ends.append(time.monotonic())
 
     def finished_per_second(self) -> float:
-        """Requests that ended per second, of late; 0 where none has."""
+        """The recent rate of ended requests, per second; 0 without any."""
         now = time.monotonic()
         while self._ends and now - self._ends[0] > WINDOW_SECONDS:
             self._ends.popleft()
@@ -256,7 +267,7 @@ class Timer:
     queued: float | None = None
 
     def record(self, output: RequestOutput) -> None:
-        """Takes the times of an output that has just come."""
+        """Records the times of a new output."""
         now = time.monotonic()
         new = 0
         for one in output.outputs:
@@ -314,8 +325,8 @@ class _EngineCollector(Collector):
         def values(of: Callable[[Stats], T]) -> dict[str, T]:
             return {name: of(one) for name, one in stats.items()}
 
-        yield _gauge("vllm:num_requests_running", "Sequences that run.", values(lambda one: one.num_running))
-        yield _gauge("vllm:num_requests_waiting", "Sequences that wait.", values(lambda one: one.num_waiting))
+        yield _gauge("vllm:num_requests_running", "Running sequences.", values(lambda one: one.num_running))
+        yield _gauge("vllm:num_requests_waiting", "Waiting sequences.", values(lambda one: one.num_waiting))
         yield _gauge(
             "vllm:kv_cache_usage_perc",
             "Share of the KV cache's blocks in use, from 0 to 1.",
@@ -350,7 +361,7 @@ class _EngineCollector(Collector):
     def _misses(self, stats: Mapping[str, Stats]) -> Metric:
         missed = CounterMetricFamily(
             "rocmforge:prefix_cache_missed_tokens",
-            "Prompt tokens not found there, by the reason.",
+            "Prompt tokens not found in the prefix cache, by reason.",
             labels=[*LABELS, "reason"],
         )
         for name, one in stats.items():
@@ -361,7 +372,7 @@ class _EngineCollector(Collector):
     def _accepted(self, stats: Mapping[str, Stats]) -> Metric:
         accepted = CounterMetricFamily(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Guessed tokens that were right, by their place among those of a step.",
+            "Draft tokens that were accepted, by their position in a step.",
             labels=[*LABELS, "position"],
         )
         for name, one in stats.items():
@@ -371,7 +382,9 @@ class _EngineCollector(Collector):
 
     def _memory(self) -> Metric:
         used = GaugeMetricFamily(
-            "rocmforge:memory_bytes", "Bytes held on the device, by purpose.", labels=[*LABELS, "purpose"]
+            "rocmforge:memory_bytes",
+            "Bytes held on the device, by purpose, and weights in the host's memory (host_weights).",
+            labels=[*LABELS, "purpose"],
         )
         for name, engine in self.engines.items():
             for purpose, size in asdict(engine.memory()).items():
@@ -381,7 +394,7 @@ class _EngineCollector(Collector):
     def _restarts(self) -> Metric:
         restarts = CounterMetricFamily(
             "rocmforge:engine_restarts",
-            "Processes of the engine that were replaced, by what had become of them.",
+            "Restarts of the engine's process, by reason.",
             labels=[*LABELS, "reason"],
         )
         for name, engine in self.engines.items():
@@ -392,7 +405,7 @@ class _EngineCollector(Collector):
     def _config(self) -> Metric:
         shown = ("block_size", "num_blocks", "kv_cache_dtype", "enable_prefix_caching")
         info = GaugeMetricFamily(
-            "vllm:cache_config_info", "How the KV cache is set up.", labels=[*LABELS, *shown, "num_gpu_blocks"]
+            "vllm:cache_config_info", "Configuration of the KV cache.", labels=[*LABELS, *shown, "num_gpu_blocks"]
         )
         for name, engine in self.engines.items():
             config = engine.config()

@@ -1,21 +1,25 @@
-"""Gives every request a name and a client, and bounds its size, whichever route it takes.
+"""Gives every request an id and a client, and limits its size, on every route.
 
 Plain ASGI, since a middleware of Starlette's own kind would copy each piece of a stream.
 """
 
-import hashlib
-import hmac
 import json
+import logging
 import re
 import uuid
-from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rocmforge.server.errors import ApiError, body, is_anthropic
+from rocmforge.executors import EXECUTOR
+from rocmforge.server.access import Keys, Names
+from rocmforge.server.config import ServerConfig
+from rocmforge.server.errors import ApiError, body, is_anthropic, route_path
 from rocmforge.server.generation import ANONYMOUS, Client
 from rocmforge.server.page import FILES
+from rocmforge.server.threads import WORK
+
+logger = logging.getLogger("rocmforge.server")
 
 # Paths that tell nothing but that the process lives, and the page, which asks its user for a key.
 OPEN_PATHS = frozenset({"/live", *FILES})
@@ -24,77 +28,103 @@ REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
 class Gate:
-    """Names each request, tells who asks, and refuses whom it does not know and what is too large.
+    """Names each request, identifies its client, and refuses unknown keys and requests that are too large.
 
     Args:
-        app: What comes behind.
-        keys: The keys of which one is needed; none lets everybody in.
-        max_body_bytes: The largest body.
-        max_header_bytes: The largest head.
+        app: The next application.
+        config: The settings of the server.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], max_body_bytes: int, max_header_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-        self._max_body_bytes = max_body_bytes
-        self._max_header_bytes = max_header_bytes
+        self._keys = Keys(config.keys(), config.admin_keys())
+        self._names = Names((config.host, *config.allowed_host), config.cors_origin)
+        self._max_body_bytes = config.max_body_bytes
+        self._max_header_bytes = config.max_header_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, path = Headers(scope=scope), route_path(scope)
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         # Anthropic's clients read the other name.
-        names = [b"x-request-id", b"request-id"] if is_anthropic(scope["path"]) else [b"x-request-id"]
+        names = [b"x-request-id", b"request-id"] if is_anthropic(path) else [b"x-request-id"]
+        is_head, begun = scope["method"] == "HEAD", False
 
         async def named(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 message["headers"] = [*message["headers"], *((name, request_id.encode()) for name in names)]
+            elif is_head:
+                message = {**message, "body": b""}
             await send(message)
 
         scope.setdefault("state", {})["request_id"] = request_id
         try:
-            self._check_head(headers)
-            scope["state"]["client"] = self._client(scope["path"], headers)
+            self._check_head(scope, headers)
+            client = scope["state"]["client"] = self._client(path, headers)
             limited = self._limited(headers, receive)
         except ApiError as error:
-            await refuse(scope["path"], error, named)
+            await refuse(path, error, named)
             return
-        await self._app(scope, limited, named)
+        # Without keys only the address distinguishes clients.
+        sender = scope.get("client") or ("",)
+        token = EXECUTOR.set(WORK.of(client.salt or sender[0]))
+        try:
+            # Every path that answers GET answers HEAD.
+            await self._app({**scope, "method": "GET"} if is_head else scope, limited, named)
+        except Exception:
+            logger.exception("%s: the request failed", request_id)
+            if begun:
+                raise
+            await refuse(path, ApiError(500, "the request failed; the log of the server says why"), named)
+        finally:
+            EXECUTOR.reset(token)
 
-    def _check_head(self, headers: Headers) -> None:
-        # The HTTP parser ends a head that goes on and on; one that comes at once may still be larger than it may be.
+    def _check_head(self, scope: Scope, headers: Headers) -> None:
+        # The HTTP parser stops an endless head. A head that comes in one piece may still exceed the limit.
         length = sum(len(name) + len(value) for name, value in headers.raw)
+        length += len(scope["method"]) + len(scope.get("raw_path") or b"") + len(scope["query_string"])
         if length > self._max_header_bytes:
-            raise ApiError(431, f"headers: got {length} bytes, expected at most {self._max_header_bytes}")
+            raise ApiError(431, f"head: got {length} bytes, expected at most {self._max_header_bytes}")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # Against request smuggling: a proxy that reads the other length sees different requests.
+            raise ApiError(
+                400,
+                "Content-Length: got it with Transfer-Encoding, expected one of them",
+                param="Content-Length",
+                headers={"Connection": "close"},
+            )
+        encoding = headers.get("content-encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise ApiError(
+                415,
+                f"Content-Encoding: got {encoding[:100]!r}, expected none: send the body as it is",
+                param="Content-Encoding",
+            )
 
     def _client(self, path: str, headers: Headers) -> Client:
-        if not self._digests or path in OPEN_PATHS:
-            return ANONYMOUS
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-        # Every key is compared, and all of each: the time tells nothing of them.
-        known = [hmac.compare_digest(digest, other) for other in self._digests]
-        if not any(known):
-            got = "a key that is not known" if key else "no key"
-            raise ApiError(
-                401,
-                f"API key: got {got}, expected `Authorization: Bearer KEY` (or `x-api-key: KEY`)",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-        return Client(digest.hex()[:8], digest.hex())
+        if path not in OPEN_PATHS:
+            if not self._keys:
+                self._names.check_host(headers)
+                self._names.check_origin(headers)
+            return self._keys.client(headers)
+        if path != "/live" and not self._keys:
+            self._names.check_host(headers)
+        return ANONYMOUS
 
     def _limited(self, headers: Headers, receive: Receive) -> Receive:
         """Receives the body until it is larger than it may be."""
         limit = self._max_body_bytes
         length = headers.get("content-length", "0")
         if not length.isdecimal():
-            raise ApiError(400, f"Content-Length: got {length!r}, expected a number of bytes")
+            raise ApiError(
+                400, f"Content-Length: got {length[:100]!r}, expected a number of bytes", param="Content-Length"
+            )
         if int(length) > limit:
             raise too_large(limit)
         received = 0

@@ -25,7 +25,7 @@ class Model:
         on_idle: Called when nobody uses it any more.
 
     Raises:
-        InvalidRequestError: It has a name that is none, or that needs a package which is missing.
+        InvalidRequestError: Its name is malformed, or needs a missing package.
         ModelFileError: Ollama's manifest of it is broken.
     """
 
@@ -41,7 +41,7 @@ class Model:
         self.service: Service | None = None
         self.loading: asyncio.Task[None] | None = None
         self.progress = (0, 0)
-        """Bytes that the load, or the download before it, has read, and bytes that it has to read."""
+        """Bytes that the load, or the download before it, has read, and the total."""
         self.is_downloading = False
         self.error: str | None = None
         """Why the last load failed."""
@@ -49,7 +49,7 @@ class Model:
         """Not set while it is unloaded, or about to be: new requests wait, and then load it again."""
         self.takes_requests.set()
         self.is_asleep = False
-        """Whether it was unloaded for want of requests."""
+        """True if it was unloaded for want of requests."""
         self.num_bytes: int | None = None
         """Bytes that it takes on the device, as far as is known: it was loaded before."""
         self.last_used = time.monotonic()
@@ -78,7 +78,7 @@ class Model:
         return "sleeping" if self.is_asleep else "unloaded"
 
     def status(self) -> dict[str, Any]:
-        """The state with what belongs to it, as `/v1/models` tells it."""
+        """Returns the state with its details, for `/v1/models`."""
         status: dict[str, Any] = {"value": self.state}
         if self.service is not None:
             status["memory_bytes"] = self.num_bytes
@@ -117,7 +117,7 @@ class Model:
             self.progress = (0, 0)
 
     def report(self, done: int, total: int) -> None:
-        """Takes the progress of the load, in whatever thread that runs."""
+        """Records the progress of the load, from any thread."""
         self.progress = (done, total)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The models of a server, by their names: who asks for one gets its service, and keeps it until the answer is sent."""
+"""The models of a server, by name. A request holds the service of its model until the answer is sent."""
 
 import asyncio
 import logging
@@ -13,10 +13,12 @@ from fastapi import Request
 
 from rocmforge._rocmforge import default_settings
 from rocmforge.async_llm import AsyncLLM
-from rocmforge.errors import InvalidRequestError, OutOfMemoryError, RocmForgeError
+from rocmforge.errors import InvalidRequestError, ModelFileError, OutOfMemoryError, RocmForgeError
+from rocmforge.hub import is_name
+from rocmforge.server.access import check_operator
 from rocmforge.server.catalog import ModelSpec, check_names
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.errors import RETRY_AFTER, ApiError
+from rocmforge.server.errors import RETRY_AFTER, ApiError, short
 from rocmforge.server.kv_events import KvEvents
 from rocmforge.server.metrics import Metrics
 from rocmforge.server.model import Model
@@ -31,10 +33,10 @@ logger = logging.getLogger("rocmforge.server")
 
 
 class Models:
-    """All models of a server, loaded when they are first asked for.
+    """All models of a server. Each is loaded for its first request.
 
     Args:
-        specs: What there is.
+        specs: The models.
         config: The settings.
 
     Raises:
@@ -49,12 +51,12 @@ class Models:
                 "in the table of each"
             )
         self._config = config
-        # An engine that is unloaded later is kept by nobody.
+        # No other reference to an engine remains, so that unloading frees its memory.
         self.all = [Model(replace(spec, engine=None), self._plan_sleep) for spec in specs]
         self.metrics = Metrics(self._states)
         self._by_name = {name: model for model in self.all for name in model.spec.names}
         self._space = Space(self.all, config, self._unload)
-        # One load at a time: the next one sees what memory is left.
+        # One load at a time, so that the next one sees how much memory is left.
         self._turn = asyncio.Lock()
         self._num_waiting = 0
         self._is_draining = False
@@ -74,25 +76,25 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """Every name that a request may give."""
+        """All names that a request may give."""
         return list(self._by_name)
 
     @property
     def retention(self) -> float:
-        """Seconds for which results are kept: those of the model that keeps them longest."""
+        """Seconds for which results are kept: the longest retention of all models."""
         default = default_settings()["retention"]
         return max(model.spec.settings.get("retention", default) for model in self.all)
 
     @property
     def services(self) -> list[Service]:
-        """The services of all models that are loaded."""
+        """The services of all loaded models."""
         return [model.service for model in self.all if model.service is not None]
 
     def find(self, name: str | None) -> Model:
-        """The model that a request asks for; a request without a name gets the only one.
+        """Returns the model that a request names. Without a name, it returns the only model.
 
         Raises:
-            ApiError: There is no such model, or several and no name.
+            ApiError: There is no such model, or there is no name and several models.
         """
         there = ", ".join(self.names)
         if name is None:
@@ -102,14 +104,14 @@ class Models:
         if name not in self._by_name:
             raise ApiError(
                 404,
-                f"model: got {name!r}, expected one of those that are served: {there}",
+                f"model: got {short(name)}, expected one of those that are served: {there}",
                 param="model",
                 code="model_not_found",
             )
         return self._by_name[name]
 
     def loaded(self, name: str | None) -> Service:
-        """The service of a model that is loaded.
+        """Returns the service of a loaded model.
 
         Raises:
             ApiError: There is no such model, or it is not loaded.
@@ -122,10 +124,10 @@ class Models:
         return model.service
 
     async def load(self, model: Model) -> None:
-        """Loads a model that its caller holds, or waits for whoever loads it; the load goes on when they leave.
+        """Loads a model, or waits for a running load. The caller holds the model; the load continues if it leaves.
 
         Raises:
-            ApiError: It cannot be loaded, too many wait, or the server is about to end.
+            ApiError: The model cannot be loaded, too many requests wait, or the server is shutting down.
         """
         if self._is_draining:
             raise self._going_down()
@@ -134,7 +136,7 @@ class Models:
         if model.loading is None:
             model.progress = (0, 0)
             model.loading = asyncio.create_task(self._load(model))
-            # A failure concerns nobody if all have left.
+            # The exception is retrieved here, because all clients may have left.
             model.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
         loading = model.loading
         with self._waiting():
@@ -145,10 +147,10 @@ class Models:
             raise _failed(model, error) from error
 
     async def until_it_takes_requests(self, model: Model) -> None:
-        """Waits until a model is not about to be unloaded.
+        """Waits while a model is about to be unloaded.
 
         Raises:
-            ApiError: Too many wait.
+            ApiError: Too many requests wait.
         """
         with self._waiting():
             await model.takes_requests.wait()
@@ -169,10 +171,10 @@ class Models:
             self._num_waiting -= 1
 
     async def unload(self, model: Model) -> None:
-        """Unloads a model once the requests that use it have ended; ends its load.
+        """Unloads a model once the requests that use it have ended; cancels a running load.
 
         Raises:
-            ApiError: It stays loaded, or requests use it for longer than `load_timeout`.
+            ApiError: The model must stay loaded, or requests use it for longer than `load_timeout`.
         """
         if model.spec.stays_loaded:
             raise ApiError(400, f"model: {model.name!r} stays loaded", param="model")
@@ -187,7 +189,7 @@ class Models:
                     raise ApiError(503, str(error), headers={"Retry-After": str(RETRY_AFTER)}) from error
 
     async def ready(self) -> str | None:
-        """Why a model that is loaded cannot generate a token now; `None` if all can."""
+        """Returns why a loaded model cannot generate a token now; `None` if all can."""
         for model in self.all:
             if model.service is not None and model.takes_requests.is_set():
                 with model.held():
@@ -196,7 +198,7 @@ class Models:
         return "the server is shutting down" if self._is_draining else None
 
     async def _load(self, model: Model) -> None:
-        """The task that loads a model."""
+        """Loads a model; runs as a task."""
         started = time.monotonic()
         try:
             # Other models may be loaded while one is downloaded.
@@ -205,7 +207,7 @@ class Models:
                 await self._load_in_turn(model, file)
             self.metrics.loaded(model.name, time.monotonic() - started)
         except Exception as error:
-            model.error = str(error)
+            model.error = _told(model, error)
             known = isinstance(error, RocmForgeError | OSError)
             logger.log(logging.ERROR, "model %s: it cannot be loaded: %s", model.name, error, exc_info=not known)
             self.metrics.load_failed(model.name)
@@ -252,7 +254,7 @@ class Models:
         model.last_used = time.monotonic()
 
     async def _unload(self, model: Model) -> None:
-        """Gives back what an idle model holds."""
+        """Closes the engine of an idle model."""
         service = model.service
         if service is None:
             return
@@ -264,7 +266,7 @@ class Models:
         logger.info("model %s: unloaded, %d bytes given back; %s", model.name, model.num_bytes, self._space.describe())
 
     def _plan_sleep(self, model: Model) -> None:
-        """Unloads a model when its time without requests is over."""
+        """Schedules the unloading of a model after its time without requests."""
         if model in self._sleeping:
             self._sleeping.pop(model).cancel()
         left = model.seconds_left()
@@ -280,7 +282,7 @@ class Models:
 
     async def _sleep(self, model: Model) -> None:
         async with self._turn:
-            # Whoever uses it by now plans anew at the end.
+            # A request that uses the model now schedules this again at its end.
             if model.service is None or not model.is_idle.is_set():
                 return
             left = model.seconds_left()
@@ -307,7 +309,7 @@ class Models:
             service.abort()
 
     async def drain(self) -> None:
-        """Refuses what is new, waits `shutdown_timeout` for what runs, and closes the engines."""
+        """Refuses new requests, waits up to `shutdown_timeout` for running ones, and closes the engines."""
         self._is_draining = True
         for timer in self._sleeping.values():
             timer.cancel()
@@ -321,7 +323,7 @@ class Models:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """Runs the reports beside the requests; its end drains."""
+        """Runs the periodic reports while the server runs; drains at the end."""
         for model in self.all:
             self._start_report(model)
             self._plan_sleep(model)
@@ -331,7 +333,7 @@ class Models:
             await self.drain()
             for report in self._reports.values():
                 report.cancel()
-            # By now every answer was sent.
+            # All answers have been sent.
             if self.tracer is not None:
                 await asyncio.to_thread(self.tracer.close)
 
@@ -339,18 +341,28 @@ class Models:
 def _tracer(config: ServerConfig) -> "Tracer | None":
     if config.otlp_traces_endpoint is None:
         return None
-    # Its packages are an extra of their own.
+    # The packages for tracing are a separate extra.
     from rocmforge.server.tracing import Tracer  # noqa: PLC0415
 
     return Tracer(config.otlp_traces_endpoint)
 
 
 def _failed(model: Model, error: BaseException) -> ApiError:
-    """Makes what those who wait for a model are told when it cannot be loaded."""
-    message = f"model: {model.name!r} cannot be loaded: {error}"
+    """Returns the error for requests that wait for a model that cannot be loaded."""
+    message = f"model: {model.name!r} cannot be loaded: {_told(model, error)}"
     if isinstance(error, OutOfMemoryError | ConnectionError):
         return ApiError(503, message, param="model", headers={"Retry-After": str(RETRY_AFTER)})
     return ApiError(500, message, param="model")
+
+
+def _told(model: Model, error: BaseException) -> str:
+    """Returns a failed load's error for clients, without the server's paths and the contents of files."""
+    if isinstance(error, OutOfMemoryError | ConnectionError):
+        return str(error)
+    path = model.spec.path
+    if is_name(path) and not isinstance(error, ModelFileError):
+        return str(error)
+    return f"{Path(path).name}: it is missing, or not what this server can run; its log says why"
 
 
 def _unloaded(model: Model) -> ApiError:
@@ -359,7 +371,7 @@ def _unloaded(model: Model) -> ApiError:
 
 
 class RequestModels:
-    """The models as one request uses them: each that it asks for stays loaded until the request is answered."""
+    """The models that one request uses. Each stays loaded until the request is answered."""
 
     def __init__(self, models: Models, request: Request, stack: ExitStack) -> None:
         self.registry = models
@@ -367,11 +379,11 @@ class RequestModels:
         self._stack = stack
 
     async def use(self, name: str | None) -> Service:
-        """The service of the model that the request names, loaded if need be.
+        """Returns the service of the model that the request names; loads the model if necessary.
 
         Raises:
             ApiError: There is no such model, or it cannot be loaded.
-            ClientLeft: The client left before it was loaded.
+            ClientLeft: The client disconnected before the model was loaded.
         """
         model = self.registry.find(name)
         while not model.takes_requests.is_set():
@@ -382,12 +394,18 @@ class RequestModels:
         return model.service
 
     def keep(self, name: str | None, seconds: float | None) -> None:
-        """Keeps a model for so long after this request, and after later ones; `None` for ever.
+        """Sets how long a model stays loaded after this and later requests; `None` means for ever.
+
+        If the server has keys, only an operator's value has an effect.
 
         Raises:
-            ApiError: It is to be unloaded, and stays loaded.
+            ApiError: The model cannot be unloaded, or the client has no admin key.
         """
-        model = self.registry.find(name)
+        model, client = self.registry.find(name), self._request.state.client
+        if seconds == 0:
+            check_operator(client)
+        if not client.is_operator:
+            return
         if not model.spec.stays_loaded:
             model.keep_alive = seconds
         elif seconds == 0:
@@ -397,7 +415,8 @@ class RequestModels:
         """Unloads a model once other requests that use it have ended.
 
         Raises:
-            ApiError: There is no such model, or it stays loaded.
-            ClientLeft: The client left before it was unloaded.
+            ApiError: There is no such model, it cannot be unloaded, or the client has no admin key.
+            ClientLeft: The client disconnected before the model was unloaded.
         """
+        check_operator(self._request.state.client)
         await unless_gone(self._request, self.registry.unload(self.registry.find(name)))

@@ -12,20 +12,21 @@ from pydantic import AliasChoices, Field
 from starlette.responses import JSONResponse, Response
 
 from rocmforge.outputs import RequestOutput
-from rocmforge.server.errors import ApiError
+from rocmforge.server.errors import ApiError, route_path
 from rocmforge.server.generation import Client, Generations
 from rocmforge.server.openai.events import error_event
+from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import MODEL_MEANING, AllModels, GenerationBody, Served
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import EVENT_STREAM, PING, StreamResponse, Submitted, event, unless_gone
 
-router = APIRouter(tags=["Native"])
+router = APIRouter(tags=["Native"], route_class=BodyRoute)
 
 # Most results that are kept, and most tokens in all of them: some 8 bytes each, with their text.
 MAX_RESULTS = 1000
 MAX_RESULT_TOKENS = 4_000_000
 
-# Words of this API for what the engine calls otherwise.
+# Finish reasons that this API names differently.
 _REASONS = {"abort": "cancelled", "error": "failed"}
 
 
@@ -34,14 +35,14 @@ class GenerateRequest(GenerationBody):
 
     model: str | None = Field(None, description=MODEL_MEANING)
     prompt: str | list[int] = Field(description="Text or token ids.")
-    max_tokens: int = Field(100, ge=1, description="Most tokens to generate.")
+    max_tokens: int = Field(100, ge=1, description="Maximum number of tokens to generate.")
     n: Literal[1] = Field(default=1, description="An answer has one sequence.")
     repetition_penalty: float | None = Field(
         None,
         validation_alias=AliasChoices("repeat_penalty", "repetition_penalty"),
         description="Also as `repetition_penalty`.",
     )
-    stream: bool | None = Field(None, description="Whether `/generate` answers as `/generate/stream` does.")
+    stream: bool | None = Field(None, description="If true, `/generate` answers as `/generate/stream` does.")
 
 
 class Progress:
@@ -59,7 +60,7 @@ class Progress:
         return len(self._tokens)
 
     def value(self) -> dict[str, Any]:
-        """The answer that tells all of it."""
+        """Returns the complete answer."""
         return {
             "request_id": self.request_id,
             "text": "".join(self._texts),
@@ -69,9 +70,9 @@ class Progress:
         }
 
     def add(self, output: RequestOutput) -> list[dict[str, Any]]:
-        """Takes what is new, and returns an event for each token; the last one has the text of all of them.
+        """Adds new output, and returns an event for each token; the last event has the text of all new tokens.
 
-        Nothing is added after a cancel: what its answer told stays true.
+        Nothing is added after a cancel, so its answer stays correct.
 
         Raises:
             ApiError: The request failed.
@@ -123,7 +124,7 @@ class Results:
         self._num_tokens = 0
 
     def find(self, client: Client, request_id: str) -> Progress | None:
-        """A client's request by its name; the names of others are not known to it."""
+        """Returns a client's request by name; the requests of other clients are not visible."""
         self._forget()
         key = client, request_id
         if key in self._running:
@@ -172,7 +173,7 @@ Recorded = Annotated[Results, Depends(_results)]
 
 @router.post("/generate")
 async def generate(body: GenerateRequest, request: Request, models: Served, results: Recorded) -> Response:
-    """Goes on with a text."""
+    """Continues a text."""
     submitted = _submit(body, request, await models.use(body.model))
     if body.stream:
         return await _streamed(request, submitted, results)
@@ -181,7 +182,7 @@ async def generate(body: GenerateRequest, request: Request, models: Served, resu
 
 @router.post("/generate/stream")
 async def generate_stream(body: GenerateRequest, request: Request, models: Served, results: Recorded) -> Response:
-    """Goes on with a text: an event for each token."""
+    """Continues a text, with an event for each token."""
     if body.stream is False:
         raise ApiError(400, "stream: got false, expected true on this path; use /generate", param="stream")
     return await _streamed(request, _submit(body, request, await models.use(body.model)), results)
@@ -189,13 +190,13 @@ async def generate_stream(body: GenerateRequest, request: Request, models: Serve
 
 @router.get("/status/{request_id}")
 async def status(request_id: str, request: Request, results: Recorded) -> dict[str, Any]:
-    """Tells what a request has generated so far, or its result for some minutes after it ended."""
+    """Returns a request's output so far, or its result for some minutes after its end."""
     return _found(request_id, request, results).value()
 
 
 @router.post("/cancel/{request_id}")
 async def cancel(request_id: str, request: Request, models: AllModels, results: Recorded) -> dict[str, Any]:
-    """Ends a request, and tells what it has generated; one that has ended stays as it is."""
+    """Cancels a request and returns its output; no effect on one that has ended."""
     progress = _found(request_id, request, results)
     if progress.finish_reason is None:
         progress.finish_reason = "cancelled"
@@ -246,4 +247,4 @@ async def _events(request: Request, generations: Generations, results: Results) 
                 for one in progress.add(output):
                     yield event(one)
         except ApiError as error:
-            yield error_event(request.url.path, error)
+            yield error_event(route_path(request.scope), error)

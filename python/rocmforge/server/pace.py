@@ -20,7 +20,7 @@ class Pace:
         self._rates: deque[float] = deque(maxlen=NUM_READINGS)
 
     def read(self, prompt_tokens: int, now: float | None = None) -> None:
-        """Takes a reading of the counter, unless the last one was just now."""
+        """Reads the counter, unless the last reading is very recent."""
         now = time.monotonic() if now is None else now
         if self._last is None:
             self._last = now, prompt_tokens

@@ -18,14 +18,18 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".woff": "font/woff",
+    ".txt": "text/plain; charset=utf-8",
 }
-# Everything comes from this server, no script stands in the HTML, and no text becomes HTML.
+# Everything comes from this server, the HTML contains no script, and no text becomes HTML.
 POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        # Images of messages are data: URLs.
+        "img-src 'self' data:",
+        "font-src 'self'",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
@@ -45,7 +49,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file of the page as it is sent."""
+    """A file of the page, ready to send."""
 
     content: bytes
     headers: dict[str, str]

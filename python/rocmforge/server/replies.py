@@ -1,77 +1,67 @@
-"""The replies of a chat model: thoughts, answer and calls, found in the same way for every API."""
+"""Replies of a chat model, split into reasoning, answer and calls in the same way for every API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError
 from rocmforge.outputs import CompletionOutput
-from rocmforge.parsing import ChatFormat, Event, OutputParser, ToolCallArguments, ToolCallStart, find_format
+from rocmforge.parsing import (
+    ChatFormat,
+    Event,
+    OutputParser,
+    ReplyFormat,
+    ToolCallArguments,
+    ToolCallStart,
+    renderer,
+)
+from rocmforge.parsing.needs import NO_NEEDS, TemplateNeeds, find_needs
 from rocmforge.server.errors import ApiError
+from rocmforge.server.stops import AnswerStops, StopFinder
 
 FunctionTool = dict[str, Any]
-"""A tool as Hugging Face's chat templates take it, which is OpenAI's form."""
+"""A tool as Hugging Face's chat templates expect it, which is OpenAI's format."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyFormat:
-    """The form in which a model writes, found once, and the variables by which its template sets the thinking."""
+class ServedFormat(ReplyFormat):
+    """The reply format of a served model, with the needs of its template and what clients may ask of it."""
 
-    template: str
-    chat: ChatFormat
-    control_tokens: bool
-    """Whether texts are needed with control tokens, because some of these mark the parts of a reply."""
+    needs: TemplateNeeds = NO_NEEDS
+    """The template's needs in conversations with tools."""
 
     @classmethod
-    def of(cls, engine: AsyncLLM, template: str | None) -> Self:
+    def served(cls, engine: AsyncLLM, template: str | None) -> Self:
         """Finds the format.
 
         Args:
             engine: The model.
-            template: What replaces the chat template of its file.
+            template: Replaces the chat template of its file.
         """
         try:
             tokenizer = engine.tokenizer
         except InvalidRequestError:
-            return cls("", ChatFormat(), control_tokens=False)
-        text = template or tokenizer.chat_template or ""
-        chat = find_format(text)
-        return cls(text, chat, chat.needs_special_tokens(tokenizer))
+            return cls("", ChatFormat())
+        found = ReplyFormat.of(tokenizer, template)
+        needs = find_needs(renderer(tokenizer.apply_chat_template, template)) if found.template else NO_NEEDS
+        return cls(found.template, found.chat, found.control_tokens, found.end_of_reasoning, needs)
 
-    @property
-    def thinks(self) -> bool:
-        """Whether the model may think before it answers."""
-        return self.chat.thinking is not None or self.chat.calls == "harmony"
+    def has_parts(self, tools: Sequence[FunctionTool]) -> bool:
+        """True if a reply may have reasoning or calls beside its answer."""
+        return self.thinks or bool(self.chat.answer) or (self.chat.calls is not None and bool(tools))
 
-    @property
-    def opening(self) -> str:
-        """The text that begins thoughts, as the model writes it; empty for a model without."""
-        if self.chat.calls == "harmony":
-            return "<|channel|>analysis<|message|>"
-        thinking = self.chat.thinking
-        if thinking is None:
-            return ""
-        return thinking.open + (thinking.label or ("" if thinking.anywhere else "\n"))
-
-    @property
-    def closing(self) -> str:
-        """The marker that ends thoughts."""
-        if self.chat.calls == "harmony":
-            return "<|end|>"
-        return "" if self.chat.thinking is None else self.chat.thinking.close
-
-    def begins_thoughts(self, prompt: str) -> bool:
-        """Whether a prompt ends within thoughts that it has begun."""
+    def begins_reasoning(self, prompt: str) -> bool:
+        """True if a prompt ends within reasoning that it has begun."""
         return self.thinks and prompt.rstrip().endswith(self.opening.rstrip())
 
-    def may_begin_thoughts(self, prompt: str, *, asked: bool, ruled: bool) -> bool:
-        """Whether thoughts are to be begun behind a prompt.
+    def may_begin_reasoning(self, prompt: str, *, asked: bool, ruled: bool) -> bool:
+        """True if the server must append the beginning of reasoning to a prompt.
 
         Args:
-            prompt: It has not begun them.
-            asked: Whether the client has asked for thoughts.
-            ruled: Whether the reply has a form. A model that writes harmony thinks in any case, before its form.
+            prompt: A prompt that has not begun the reasoning.
+            asked: True if the client requested reasoning.
+            ruled: True if a grammar applies to the reply. A model that writes harmony always reasons before it.
         """
         end = prompt.rstrip()
         if self.chat.calls == "harmony":
@@ -80,25 +70,25 @@ class ReplyFormat:
 
     @property
     def knows_efforts(self) -> bool:
-        """Whether the chat template has a variable for how much the model thinks."""
+        """True if the chat template has a variable for the reasoning effort."""
         return "reasoning_effort" in self.template
 
     def check_tools(self) -> None:
-        """Refuses tools where nothing says how the model calls them.
+        """Refuses tools if the call format of the model is unknown.
 
         Raises:
-            ApiError: The chat template has no form for calls.
+            ApiError: The chat template has no call format.
         """
         if self.chat.calls is None:
-            raise ApiError(400, "tools: the model's chat template has no form for calls; leave them out", param="tools")
+            raise ApiError(400, "tools: the model's chat template has no call format; leave them out", param="tools")
 
     def thinking(self, *, on: bool, param: str) -> dict[str, Any]:
-        """Variables of the chat template that turn the thinking on or off.
+        """Returns the variables of the chat template that turn reasoning on or off.
 
         Raises:
-            ApiError: The template does not do that.
+            ApiError: The template cannot do it.
         """
-        if "enable_thinking" in self.template:
+        if self.switches_reasoning:
             return {"enable_thinking": on}
         if on == self.thinks:
             return {}
@@ -106,20 +96,20 @@ class ReplyFormat:
         raise ApiError(400, f"{param}: {what}; leave it out", param=param)
 
     def effort(self, effort: str, param: str) -> dict[str, Any]:
-        """Variables of the chat template that set how much the model thinks.
+        """Returns the variables of the chat template that set the reasoning effort.
 
         Raises:
-            ApiError: The template does not do that.
+            ApiError: The template cannot do it.
         """
         if self.knows_efforts:
             return {"reasoning_effort": effort}
-        if effort == "none" or "enable_thinking" in self.template:
+        if effort == "none" or self.switches_reasoning:
             return self.thinking(on=effort != "none", param=param)
         raise ApiError(400, f"{param}: the model's chat template knows no efforts; leave it out", param=param)
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> FunctionTool:
-    """Describes a function to the chat template."""
+    """Returns a function as a tool for the chat template."""
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = description
@@ -127,11 +117,17 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
     return {"type": "function", "function": function}
 
 
+def described(tool: Mapping[str, Any]) -> FunctionTool:
+    """Returns the tool with a description, empty if it has none, for templates that need one."""
+    function = tool["function"]
+    return {**tool, "function": {"description": "", **function}}
+
+
 def check_ending(one: CompletionOutput) -> None:
-    """Refuses to give out what ended for a reason that an API has no words for.
+    """Refuses an output whose finish reason the APIs cannot express.
 
     Raises:
-        ApiError: The time was over, the server has ended the request, or it failed.
+        ApiError: The request timed out, was aborted by the server, or failed.
     """
     match one.finish_reason:
         case "timeout":
@@ -143,26 +139,56 @@ def check_ending(one: CompletionOutput) -> None:
 
 
 class Reader:
-    """Reads one sequence.
+    """Parses one sequence.
 
     Args:
-        form: How the model writes.
-        tools: What it may call.
-        prompt: The text of the prompt, which may begin the thinking.
-        parallel: Whether there may be more than one call; otherwise those after the first are left out.
+        form: The reply format.
+        tools: The tools that the model may call.
+        prompt: The text of the prompt, which may begin the reasoning.
+        parallel: True if there may be more than one call; otherwise calls after the first are dropped.
+        keep: Called with each output and its events.
+        stops: Stop strings that end the sequence if they occur in its answer.
     """
 
-    def __init__(self, form: ReplyFormat, tools: Sequence[FunctionTool], prompt: str, *, parallel: bool = True) -> None:
+    def __init__(
+        self,
+        form: ReplyFormat,
+        tools: Sequence[FunctionTool],
+        prompt: str,
+        *,
+        parallel: bool = True,
+        keep: Callable[[CompletionOutput, list[Event]], None] | None = None,
+        stops: AnswerStops | None = None,
+    ) -> None:
+        self._keep = keep
         self._parser = OutputParser(form.chat, tools, prompt)
         self._parallel = parallel
+        self.stops = stops
+        self._finder = None if stops is None else StopFinder(stops)
         self.called = False
-        """Whether there was a call so far."""
+        """True if the sequence contained a call so far."""
+        self.ended = False
+        """True if the sequence has ended, by itself or by a stop string."""
 
     def read(self, one: CompletionOutput) -> list[Event]:
-        """Finds the events in the next output of the sequence."""
+        """Returns the events in the next output of the sequence.
+
+        A stop string in the answer ends the sequence and sets the finish reason of the output.
+        """
+        if self.ended:
+            # The engine continues for other sequences of the request.
+            one.text, one.token_ids, one.logprobs, one.finish_reason, one.stop_reason = "", [], None, None, None
+            return []
         events = self._parser.feed(one.text)
         if one.finished():
             events += self._parser.finish()
+        if self._finder is not None:
+            events, stop = self._finder.find(events, one)
+            if stop is not None:
+                one.finish_reason, one.stop_reason = "stop", stop
+        if self._keep is not None:
+            self._keep(one, events)
+        self.ended = one.finished()
         if not self._parallel:
             events = [event for event in events if not _is_later_call(event)]
         self.called = self.called or any(isinstance(event, ToolCallStart) for event in events)

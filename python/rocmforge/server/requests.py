@@ -1,22 +1,28 @@
-"""Parameters that all ways to ask for a generation share, and what becomes of them."""
+"""Parameters that all endpoints for generation share, and their translation for the engine."""
 
 import math
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 
 from fastapi import Depends, Request
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.arguments import meanings
 from rocmforge.errors import InvalidRequestError
+from rocmforge.server.access import check_operator
 from rocmforge.server.bodies import Body
-from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Call
+from rocmforge.server.errors import ApiError, short
+from rocmforge.server.generation import Call, Client
+from rocmforge.server.ignored import PADDING, RECORDS
 from rocmforge.server.models import Models, RequestModels
 from rocmforge.server.service import Service
 from rocmforge.server.structured import StructuredOutputs
+
+if TYPE_CHECKING:
+    from rocmforge.server.config import ServerConfig
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 
@@ -31,13 +37,34 @@ class QueueBody(Body):
     )
 
     def call(self, request: Request, id_: str) -> Call:
-        """Says whom the request to the engine is made for, and how urgently."""
+        """Returns the options of the request to the engine."""
+        check_priority(request, self.priority)
         timeout = shortest_timeout(request, self.timeout)
         return Call(request.state.client, id_, self.priority, timeout, self.cache_salt)
 
 
+def check_priority(request: Request, given: int) -> None:
+    """Refuses a priority that is more urgent than a client may set.
+
+    Raises:
+        ApiError: The priority is too urgent.
+    """
+    config: ServerConfig = request.app.state.config
+    client: Client = request.state.client
+    least = config.min_priority
+    if least is None and client.salt is not None:
+        least = 0
+    if least is not None and given < least and not (client.is_operator and client.salt is not None):
+        raise ApiError(
+            400,
+            f"priority: got {given}, expected at least {least}, the most urgent that a client may have (the server's "
+            "min_priority)",
+            param="priority",
+        )
+
+
 def shortest_timeout(request: Request, given: float | None) -> float | None:
-    """The seconds that a request has, by its body and by the header `X-Request-Timeout`: the fewer of both.
+    """Returns the timeout of a request in seconds: the smaller of its body's and of the header `X-Request-Timeout`.
 
     Raises:
         ApiError: The header is not a positive number.
@@ -58,12 +85,31 @@ MEANINGS = meanings(SamplingParams)
 
 
 def recommended(name: str) -> Any:
-    """A parameter that the model's file may recommend a value of."""
+    """Returns the field of a parameter for which the model file may recommend a value."""
     return Field(None, description=MEANINGS[name])
+
+
+_TOKEN_ID = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
+
+
+def _token_ids(bias: Any) -> Any:
+    if not isinstance(bias, dict):
+        return bias
+    for token in bias:
+        # With two spellings of one number, one of the two values would be lost.
+        if not _TOKEN_ID.fullmatch(token):
+            raise ValueError(f"token ids like 42 as keys, not {short(token)}")
+    return {int(token): value for token, value in bias.items()}
+
+
+# Read with the body, since tens of thousands of keys would take the event loop's time.
+TokenBias: TypeAlias = Annotated[dict[int, float], BeforeValidator(_token_ids)]
 
 
 class GenerationBody(QueueBody):
     """The parameters of `SamplingParams` and of the engine's queue, by vLLM's names."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"user": RECORDS}
 
     n: int = Field(1, ge=1, description=MEANINGS["n"])
     temperature: float | None = recommended("temperature")
@@ -73,7 +119,7 @@ class GenerationBody(QueueBody):
     repetition_penalty: float | None = recommended("repetition_penalty")
     presence_penalty: float | None = recommended("presence_penalty")
     frequency_penalty: float | None = recommended("frequency_penalty")
-    logit_bias: dict[str, float] | None = recommended("logit_bias")
+    logit_bias: TokenBias | None = recommended("logit_bias")
     seed: int | None = recommended("seed")
     stop: str | list[str] | None = recommended("stop")
     stop_token_ids: list[int] | None = recommended("stop_token_ids")
@@ -81,19 +127,16 @@ class GenerationBody(QueueBody):
     ignore_eos: bool = Field(default=False, description=MEANINGS["ignore_eos"])
     skip_special_tokens: bool = Field(default=True, description=MEANINGS["skip_special_tokens"])
     include_stop_str_in_output: bool = Field(default=False, description=MEANINGS["include_stop_str_in_output"])
-    structured_outputs: StructuredOutputs | None = Field(None, description="The form that the text is to have.")
-    user: str | None = Field(None, description="For the client's own records; it has no effect.")
+    structured_outputs: StructuredOutputs | None = Field(None, description="The required form of the text.")
 
     def sampling(self, service: Service, *, max_tokens: int | None, **others: Any) -> SamplingParams:
-        """The engine's parameters: those that were given, on top of what the model's file recommends.
+        """Returns the engine's parameters: the given ones, with the recommendations of the model file as defaults.
 
         Raises:
-            ApiError: One is out of its range, or beyond what the server allows.
+            ApiError: A parameter is out of its range, or above the server's limit.
         """
         check_limit("n", self.n, service.config.max_n, "max_n")
         given: dict[str, Any] = {name: getattr(self, name) for name in _SAMPLING}
-        if self.logit_bias is not None:
-            given["logit_bias"] = _token_ids(self.logit_bias)
         if self.structured_outputs is not None:
             given["structured_outputs"] = self.structured_outputs.params()
         return sampling_params(service, max_tokens, **given, **others)
@@ -102,16 +145,16 @@ class GenerationBody(QueueBody):
 def sampling_params(
     service: Service, max_tokens: int | None, *, stop_name: str = "stop", **given: Any
 ) -> SamplingParams:
-    """The engine's parameters: those that are given and not `None`, on top of what the model's file recommends.
+    """Returns the engine's parameters: the given ones, with the recommendations of the model file as defaults.
 
     Args:
-        service: What is asked.
-        max_tokens: Most tokens; `None` for what has room.
-        stop_name: What the API calls the stop strings.
-        given: Further arguments of `SamplingParams`.
+        service: The service of the model.
+        max_tokens: Maximum number of tokens; `None` means as many as fit.
+        stop_name: The API's name of the stop strings.
+        given: Further arguments of `SamplingParams`; `None` means not given.
 
     Raises:
-        ApiError: One is out of its range, or beyond what the server allows.
+        ApiError: A parameter is out of its range, or above the server's limit.
     """
     stop = given.get("stop")
     check_limit(stop_name, len(stop) if isinstance(stop, list) else 0, service.config.max_stop, "max_stop")
@@ -136,6 +179,7 @@ _SAMPLING = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "logit_bias",
     "seed",
     "stop",
     "stop_token_ids",
@@ -146,15 +190,8 @@ _SAMPLING = (
 )
 
 
-def _token_ids(bias: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): value for token, value in bias.items()}
-    except ValueError as error:
-        raise ApiError(400, f"logit_bias: {error}, expected token ids as keys", param="logit_bias") from error
-
-
 def check_limit(param: str, got: int, limit: int, setting: str) -> None:
-    """Refuses what is more than the server's operator allows.
+    """Refuses a value above the limit that the server's operator has set.
 
     Raises:
         ApiError: `got` is above `limit`.
@@ -163,7 +200,7 @@ def check_limit(param: str, got: int, limit: int, setting: str) -> None:
         raise ApiError(400, f"{param}: got {got}, expected at most {limit} (the server's {setting})", param=param)
 
 
-# A prompt of thousands of token ids is not a list of texts, which the first of them tells: errors of the others take
+# The first element decides that thousands of token ids are not a list of texts; an error for each would take
 # milliseconds.
 _FIRST_ERROR = Field(fail_fast=True)
 Prompts: TypeAlias = (
@@ -175,10 +212,10 @@ Prompts: TypeAlias = (
 
 
 def prompt_list(param: str, prompts: Prompts, service: Service) -> Sequence[str | list[int]]:
-    """Every prompt of a request.
+    """Returns all prompts of a request.
 
     Raises:
-        ApiError: There is none, or there are more than the server's operator allows.
+        ApiError: There is no prompt, or there are more than the server's limit.
     """
     given: Any = prompts
     if isinstance(given, str) or (given and isinstance(given[0], int)):
@@ -190,12 +227,46 @@ def prompt_list(param: str, prompts: Prompts, service: Service) -> Sequence[str 
 
 
 MODEL_MEANING = "A name of `/v1/models`; may be left out where there is one model."
-STREAM_MEANING = "Whether the answer comes as server-sent events."
+
+
+class ModelBody(Body):
+    """The name of a model, and names of others that may answer in its place."""
+
+    model: str | None = Field(None, description=MODEL_MEANING)
+    models: list[str] | None = Field(
+        None, description="Other names: the first that is served answers if `model` is left out or not served."
+    )
+
+    def model_name(self, models: Models) -> str | None:
+        """Returns the name of the model that answers; `None` for a server's only model.
+
+        Raises:
+            ApiError: Only other names are given, and none of them is served.
+        """
+        if not self.models or self.model in models.names:
+            return self.model
+        found = next((name for name in self.models if name in models.names), self.model)
+        if found is None:
+            given, served = ", ".join(map(short, self.models[:SHOWN_NAMES])), ", ".join(models.names)
+            raise ApiError(
+                404,
+                f"models: got {given}, expected one of those that are served: {served}",
+                param="models",
+                code="model_not_found",
+            )
+        return found
+
+
+# Names of a list that an error repeats.
+SHOWN_NAMES = 8
+STREAM_MEANING = "If true, streams the answer as server-sent events."
 STREAM_OPTIONS_MEANING = "`include_usage`: a last event tells the tokens; `continuous_usage_stats`: every event does."
 
 
 class StreamOptions(Body):
-    """Choices of what a stream tells besides the text."""
+    """Options for the content of a stream besides the text."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"include_obfuscation": PADDING}
 
     include_usage: bool = Field(default=False, description="A last event tells the number of tokens.")
     continuous_usage_stats: bool = Field(default=False, description="Every event does.")
@@ -212,12 +283,20 @@ def _models(request: Request) -> Models:
     return models
 
 
+def _operator(request: Request) -> None:
+    check_operator(request.state.client)
+
+
+OPERATOR = Depends(_operator)
+"""With keys, a route with this dependency needs an admin key."""
+
+
 AllModels = Annotated[Models, Depends(_models)]
 """The models of the application that a route belongs to."""
 
 
 async def _request_models(request: Request, models: AllModels) -> AsyncGenerator[RequestModels, None]:
-    # FastAPI goes on here when the answer has been sent.
+    # FastAPI continues here when the answer has been sent.
     with ExitStack() as stack:
         yield RequestModels(models, request, stack)
 

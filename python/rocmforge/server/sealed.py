@@ -1,6 +1,6 @@
-"""Thoughts in a form that clients keep and send back without reading it, where their API has a place for such.
+"""Encodes reasoning as an opaque text that clients store and send back, for APIs with a field for it.
 
-It is no encryption: who asks for an answer may read its thoughts.
+It is not encryption: a client may read the reasoning of its answer.
 """
 
 import base64
@@ -9,13 +9,13 @@ import binascii
 _MARK = "rocmforge."
 
 
-def sealed(thoughts: str) -> str:
-    """The form of thoughts."""
-    return _MARK + base64.b64encode(thoughts.encode()).decode()
+def sealed(reasoning: str) -> str:
+    """Returns reasoning as an opaque text."""
+    return _MARK + base64.b64encode(reasoning.encode()).decode()
 
 
 def opened(text: str) -> str:
-    """The thoughts that a form holds; none of a text that another server has made."""
+    """Returns the reasoning in an opaque text; an empty string if another server made the text."""
     if not text.startswith(_MARK):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""The engine as a server uses it: what is asked of it, whether it is ready, and its end."""
+"""One engine of a server: its requests, its readiness and its shutdown."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import logging
 import math
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,9 +22,12 @@ from rocmforge.prompts import AnyPrompt
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine
 from rocmforge.server.generation import Call, Client, Embedding, Generation, Generations
+from rocmforge.server.kept_images import KeptImages
+from rocmforge.server.lengths import check_length
 from rocmforge.server.metrics import ModelMetrics, Timer
 from rocmforge.server.pace import Pace
-from rocmforge.server.replies import ReplyFormat
+from rocmforge.server.replay import KeptTurns
+from rocmforge.server.replies import ServedFormat
 
 if TYPE_CHECKING:
     from rocmforge.server.tracing import Tracer
@@ -37,10 +41,12 @@ STEP_SECONDS = 60.0
 # Seconds for which an answer of the engine proves that it can give one.
 PROOF_SECONDS = 10.0
 MAX_RETRY_AFTER = 60
+# Number of ended requests whose records the engine keeps.
+MAX_RECORDS = 10_000
 
 
 class Service:
-    """One engine and all that is asked of it.
+    """One engine and its requests.
 
     Args:
         engine: The loaded model.
@@ -65,12 +71,17 @@ class Service:
         self.names = names
         self.created = int(time.time())
         self.chat_template = chat_template
-        self.replies = ReplyFormat.of(engine, self.chat_template)
+        self.replies = ServedFormat.served(engine, self.chat_template)
+        self.turns = KeptTurns(config.max_turn_bytes, config.max_all_turn_bytes)
+        self.images = KeptImages(config.max_kept_image_bytes)
         self.metrics = metrics
         self.draining = False
-        self._generates = "generate" in inspect_gguf(engine.model)["tasks"]
+        self.generates = "generate" in inspect_gguf(engine.model)["tasks"]
+        """False for a model that only makes embeddings."""
         self._tracer = tracer
         self._running: dict[str, Generation | Embedding] = {}
+        # End time and client of ended requests by their names, the oldest first.
+        self._owners: OrderedDict[str, tuple[float, Client]] = OrderedDict()
         self._idle = asyncio.Event()
         self._idle.set()
         self._pace = Pace()
@@ -81,8 +92,21 @@ class Service:
         """The requests of one client that have not ended, the oldest first."""
         return [running for running in self._running.values() if running.call.client == client]
 
+    def has_ended_for(self, client: Client, request_id: str) -> bool:
+        """True if the engine remembers an ended request of this client under this name."""
+        if request_id in self._running:
+            # The engine may record the end before the client has read the whole answer.
+            return self._running[request_id].call.client == client
+        self._forget()
+        return request_id in self._owners and self._owners[request_id][1] == client
+
+    def _forget(self) -> None:
+        oldest = time.monotonic() - self.engine.config()["retention"]
+        while self._owners and (len(self._owners) > MAX_RECORDS or next(iter(self._owners.values()))[0] < oldest):
+            self._owners.popitem(last=False)
+
     async def waiting_reasons(self) -> dict[str, str]:
-        """Returns what each waiting request waits for, by the requests' names."""
+        """Returns why each waiting request waits, by request id."""
         if self.engine.is_closed or not self.engine.stats().num_waiting:
             return {}
         try:
@@ -96,6 +120,7 @@ class Service:
         Raises:
             ApiError: The engine refuses one, or the server is about to end.
         """
+        check_length(self.engine, "prompt", *(prompt for prompt in prompts if isinstance(prompt, str)))
         generations = Generations([])
         try:
             for index, prompt in enumerate(prompts):
@@ -107,9 +132,15 @@ class Service:
         return generations
 
     async def embed(
-        self, prompts: Sequence[Sequence[int]], call: Call, *, pooling: PoolingName = "auto", normalize: bool = True
+        self,
+        prompts: Sequence[Sequence[int]],
+        call: Call,
+        param: str,
+        *,
+        pooling: PoolingName = "auto",
+        normalize: bool = True,
     ) -> NDArray[np.float32]:
-        """Makes a vector of each prompt: of all of them, or of none.
+        """Returns a vector for each prompt: for all of them, or for none. Errors name them by the API's parameter.
 
         Raises:
             ApiError: The engine refuses one or fails, their time is over, or the server is about to end.
@@ -137,7 +168,7 @@ class Service:
             raise ApiError(408, f"timeout: {error}; give it more, or fewer texts at once", param="timeout") from error
         except RocmForgeError as error:
             embedding.reason = "error"
-            raise self._failed(error) from error
+            raise self._failed(error, prompt_param=param) from error
         else:
             embedding.reason = "stop"
             return vectors
@@ -154,11 +185,7 @@ class Service:
                 prompt, params, call.id, call.priority, call.timeout, call.salt(), call.client.name
             )
         except RocmForgeError as error:
-            refusal = from_engine(error, self.retry_after())
-            if str(error).startswith("structured_outputs: "):
-                refusal.param = call.form_param
-                refusal.detail = refusal.detail.replace("structured_outputs", call.form_param, 1)
-            raise refusal from error
+            raise self._failed(error, call.form_param) from error
         if self.config.log_prompts:
             logger.info("%s: prompt %r", call.id, prompt)
         self._idle.clear()
@@ -181,7 +208,7 @@ class Service:
         if call.timeout is None or not stats.num_waiting:
             return
         own = self.running_for(call.client)
-        # Which of them wait is not known here: at least those that are no other client's, and the shortest ones.
+        # It is not known which of them wait. A lower bound: as many as are not other clients', and the shortest.
         later = sum(len(each.lengths) for each in own if each.call.priority > call.priority)
         of_others = sum(len(each.lengths) for each in self._running.values() if each.call.client != call.client)
         num_waiting = max(0, stats.num_waiting - of_others - later)
@@ -198,11 +225,20 @@ class Service:
                 headers={"Retry-After": str(after)},
             )
 
-    def _failed(self, error: RocmForgeError) -> ApiError:
-        return from_engine(error, self.retry_after())
+    def _failed(self, error: RocmForgeError, form_param: str = "", prompt_param: str = "") -> ApiError:
+        """Translates an error of the engine; one of a form or of a prompt names the API's parameter."""
+        failure = from_engine(error, self.retry_after())
+        for name, param in (("structured_outputs", form_param), ("prompt", prompt_param)):
+            if param and failure.detail.startswith((f"{name}:", f"{name} ")):
+                failure.param = param
+                failure.detail = failure.detail.replace(name, param, 1)
+        return failure
 
     def _ended(self, call: Call, timer: Timer | Embedding) -> None:
         running = self._running.pop(call.id)
+        self._forget()
+        self._owners[call.id] = time.monotonic(), call.client
+        self._owners.move_to_end(call.id)
         self._pace.read(self.engine.stats().prompt_tokens)
         if not self._running:
             self._idle.set()
@@ -214,7 +250,7 @@ class Service:
         logger.info("%s: %s, client %s", call.id, timer.finish(), call.client.name)
 
     def _going_down(self) -> ApiError:
-        """The refusal of a server that ends."""
+        """The error of a server that is shutting down."""
         after = str(max(1, round(self.config.shutdown_timeout)))
         return ApiError(503, "the server is shutting down; try another one", headers={"Retry-After": after})
 
@@ -228,7 +264,7 @@ class Service:
         return max(1, min(MAX_RETRY_AFTER, round(waiting / 2 / rate))) if rate > 0 else RETRY_AFTER
 
     async def ready(self) -> str | None:
-        """Why no token can be generated now, by a model that only embeds no vector; `None` if one can.
+        """Returns why no token (or no vector) can be generated now; `None` if it can.
 
         An engine that works proves it by its steps, an idle one by a token or a vector of its own.
         """
@@ -253,7 +289,7 @@ class Service:
         params = SamplingParams(max_tokens=1, temperature=0.0, output_kind="final_only")
         salt = uuid.uuid4().hex
         try:
-            if not self._generates:
+            if not self.generates:
                 await self.engine.embed([0], timeout=STEP_SECONDS, cache_salt=salt)
                 self._proof = time.monotonic()
                 return None
@@ -291,7 +327,7 @@ class Service:
         self._idle.set()
 
     async def drain(self) -> None:
-        """Refuses what is new, waits `shutdown_timeout` for what runs, and closes the engine."""
+        """Refuses new requests, waits up to `shutdown_timeout` for running ones, and closes the engine."""
         self.draining = True
         if self._running:
             logger.info(

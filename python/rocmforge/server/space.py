@@ -1,4 +1,4 @@
-"""Room for models on the devices: which of those that are loaded go when another one comes."""
+"""Memory for models on the devices: which loaded models are unloaded for another one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -26,12 +26,12 @@ class Space:
         self._unload = unload
 
     def describe(self) -> str:
-        """Says what is held, for the log."""
+        """Describes the loaded models, for the log."""
         loaded = [model for model in self._models if model.service is not None]
         return f"models loaded: {len(loaded)}, {_num_bytes(loaded)} bytes"
 
     def measure(self, model: Model, num_bytes: int) -> bool:
-        """Takes what a model that has just been loaded holds, and says whether there is room for it.
+        """Records the bytes of a newly loaded model; true if there is room for it.
 
         Raises:
             OutOfMemoryError: It takes more than all models together may.
@@ -105,7 +105,7 @@ class Space:
 
 
 def _needed(model: Model) -> int:
-    """Bytes that a model takes: those that it took the last time, else at least those of its file."""
+    """Returns the bytes of a model: those of its last load, otherwise at least those of its file."""
     if model.num_bytes is not None:
         return model.num_bytes
     return 0 if model.file is None else model.file.stat().st_size

@@ -1,6 +1,5 @@
 """Answers to an operator: whether it lives, whether it is ready, and what the engine does."""
 
-import asyncio
 import base64
 import dataclasses
 from typing import Annotated, Any
@@ -12,11 +11,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from rocmforge import __version__
-from rocmforge.server.errors import ApiError
-from rocmforge.server.requests import AllModels
+from rocmforge.executors import to_thread
+from rocmforge.server.errors import ApiError, short
+from rocmforge.server.reading import BodyRoute
+from rocmforge.server.requests import OPERATOR, AllModels
 from rocmforge.server.service import Service
 
-router = APIRouter(tags=["Operation"])
+router = APIRouter(tags=["Operation"], route_class=BodyRoute)
 
 BLOCK_STATES = ("free", "cached", "owned")
 
@@ -33,13 +34,13 @@ Asked = Annotated[Service, Depends(_asked)]
 
 @router.get("/live")
 async def live() -> dict[str, str]:
-    """The process lives; needs no key."""
+    """200 while the process runs; needs no key."""
     return {"status": "ok"}
 
 
 @router.get("/health")
 async def health(models: AllModels) -> Response:
-    """Whether a token can be generated, or a vector made by a model that only embeds: 200 or 503."""
+    """200 if the model can generate (or embed), otherwise 503."""
     if (reason := await models.ready()) is not None:
         return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "5"})
     return JSONResponse({"status": "ok" if models.services else "sleeping"})
@@ -51,26 +52,26 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-@router.get("/metrics")
+@router.get("/metrics", dependencies=[OPERATOR])
 async def metrics(models: AllModels) -> Response:
-    """Everything that Prometheus gathers."""
+    """Metrics for Prometheus."""
     return Response(models.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/engine/stats")
+@router.get("/v1/engine/stats", dependencies=[OPERATOR])
 async def stats(service: Asked) -> dict[str, Any]:
     """Gauges and counters of the engine."""
     return dataclasses.asdict(service.engine.stats())
 
 
-@router.get("/v1/engine/memory")
+@router.get("/v1/engine/memory", dependencies=[OPERATOR])
 async def memory(service: Asked) -> dict[str, int]:
-    """Bytes on the device by purpose, and their sum."""
+    """Bytes on the device by purpose, their sum, and weights in the host's memory."""
     usage = service.engine.memory()
     return dataclasses.asdict(usage) | {"total": usage.total}
 
 
-@router.get("/v1/engine/blocks")
+@router.get("/v1/engine/blocks", dependencies=[OPERATOR])
 async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
     """The blocks of the KV cache by columns: state (an index of `states`), number of owners, idle seconds.
 
@@ -79,7 +80,7 @@ async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
     numbers, little-endian.
     """
     # An engine in a process of its own may take its time.
-    maps = await asyncio.to_thread(lambda: (service.engine.block_map(), service.engine.state_map()))
+    maps = await to_thread(lambda: (service.engine.block_map(), service.engine.state_map()))
     of_blocks, of_slots = map(_packed_columns if packed else _columns, maps)
     return {"states": BLOCK_STATES, "num_blocks": len(maps[0])} | of_blocks | {"state_slots": of_slots}
 
@@ -93,12 +94,14 @@ async def running_requests(request: Request, service: Asked) -> dict[str, Any]:
 
 
 @router.get("/v1/engine/requests/{request_id}")
-async def request_record(request_id: str, service: Asked) -> dict[str, Any]:
-    """How a request ended, for some minutes after it did."""
-    record = await asyncio.to_thread(service.engine.record, request_id)
+async def request_record(request_id: str, request: Request, service: Asked) -> dict[str, Any]:
+    """How one of the client's requests ended; kept for some minutes."""
+    is_own = service.has_ended_for(request.state.client, request_id)
+    record = await to_thread(service.engine.record, request_id) if is_own else None
     if record is None:
         raise ApiError(
-            404, f"request: got {request_id!r}, expected the id of one that ended in the last {_retention(service)}"
+            404,
+            f"request: got {short(request_id)}, expected the id of one that ended in the last {_retention(service)}",
         )
     return dataclasses.asdict(record)
 

@@ -1,4 +1,4 @@
-"""Answers that come in pieces, and requests whose client leaves."""
+"""Streamed answers, and requests whose client disconnects."""
 
 import asyncio
 import json
@@ -11,28 +11,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rocmforge.server.errors import route_path
 from rocmforge.server.generation import Generations
 
 T = TypeVar("T")
 
-# Seconds of silence after which a comment is sent: proxies end connections on which nothing comes for a minute.
+# Seconds of silence after which a comment is sent: proxies close connections that are silent for a minute.
 PING_SECONDS = 15.0
 PING = b": ping\n\n"
 EVENT_STREAM = "text/event-stream"
 
 Submitted: TypeAlias = Coroutine[Any, Any, Generations]
-"""The way of a request to the engine, which has not begun."""
+"""A coroutine that submits a request to the engine, not yet started."""
 
 
-class ClientLeft(Exception):  # noqa: N818 - it is no error: nobody is there to be told
-    """The client of a request is gone."""
+class ClientLeft(Exception):  # noqa: N818 - it is not an error: nobody receives it
+    """The client of a request has disconnected."""
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves before it is there.
+    """Returns the result of `work`, and cancels `work` if the client disconnects before.
 
     Raises:
-        ClientLeft: It did.
+        ClientLeft: The client disconnected.
     """
     return await _first(asyncio.ensure_future(work), request.receive)
 
@@ -48,7 +49,7 @@ async def _first(work: "asyncio.Task[T]", receive: Receive) -> T:
         gone.cancel()
         if not work.done():
             work.cancel()
-            # The work gives back what it holds before the answer ends.
+            # The work frees its resources before the answer ends.
             await asyncio.wait({work})
 
 
@@ -58,17 +59,17 @@ async def _left(receive: Receive) -> None:
 
 
 class StreamResponse(Response):
-    """An answer of pieces, each sent as it comes.
+    """An answer in pieces, each sent as it comes.
 
-    The next piece is asked for when the connection has room for it, so a slow client gets fewer and larger ones. A
-    client that leaves ends the requests to the engine.
+    The next piece is requested when the connection has room for it, so a slow client gets fewer and larger ones.
+    If the client disconnects, the requests to the engine end.
     """
 
     def __init__(
         self, pieces: AsyncGenerator[bytes, None], generations: Generations, media_type: str, ping: bytes | None = None
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}, media_type=media_type)
-        # The length of what comes is not known.
+        # The length of the answer is not known.
         del self.headers["content-length"]
         self._pieces = pieces
         self._generations = generations
@@ -81,7 +82,7 @@ class StreamResponse(Response):
         try:
             await _first(asyncio.ensure_future(self._send(send)), receive)
         except (ClientLeft, OSError):
-            # Nobody is there to be told.
+            # The client is gone, so nobody receives an error.
             pass
         finally:
             await self._generations.aclose()
@@ -108,13 +109,13 @@ class StreamResponse(Response):
 
 
 class Answer(Protocol):
-    """The form that an API gives to the outputs of one request."""
+    """The answer to one request, in the format of an API."""
 
     def whole(self, submitted: Submitted, /) -> Coroutine[Any, Any, Response]:
-        """Everything at once."""
+        """Returns the complete answer at once."""
 
     def pieces(self, path: str, generations: Generations, /) -> AsyncGenerator[bytes, None]:
-        """Everything as it comes; `path` is the request's, for the form of an error."""
+        """Yields the answer as it comes; the `path` of the request selects the format of errors."""
 
 
 async def respond(
@@ -126,28 +127,28 @@ async def respond(
     media_type: str = EVENT_STREAM,
     ping: bytes | None = PING,
 ) -> Response:
-    """Answers a request, whole or in pieces, unless its client leaves before the engine has taken it.
+    """Answers a request, complete or in pieces.
 
     Raises:
-        ClientLeft: It did.
+        ClientLeft: The client disconnected before the complete answer, or before the engine accepted a stream.
         ApiError: The engine refuses the request.
     """
     if not stream:
         return await unless_gone(request, answer.whole(submitted))
     generations = await unless_gone(request, submitted)
-    return StreamResponse(answer.pieces(request.url.path, generations), generations, media_type, ping)
+    return StreamResponse(answer.pieces(route_path(request.scope), generations), generations, media_type, ping)
 
 
 def compact_json(value: Any) -> bytes:
-    """JSON without white space, in UTF-8."""
+    """Returns JSON without white space, in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def event(value: Any) -> bytes:
-    """A server-sent event."""
+    """Returns a server-sent event."""
     return b"data: %b\n\n" % compact_json(value)
 
 
 def named_event(value: dict[str, Any]) -> bytes:
-    """A server-sent event with a name, which is its type."""
+    """Returns a server-sent event that has its type as its name."""
     return b"event: %b\n%b" % (value["type"].encode(), event(value))

@@ -1,4 +1,4 @@
-"""The form that a client wants its text to have: vLLM's `structured_outputs` and OpenAI's `response_format`."""
+"""Structured output in requests: vLLM's `structured_outputs` and OpenAI's `response_format`."""
 
 import json
 from typing import Any, Literal
@@ -26,7 +26,7 @@ class StructuredOutputs(Body):
     whitespace_pattern: str | None = Field(None, description=_MEANINGS["whitespace_pattern"])
 
     def params(self) -> StructuredOutputsParams:
-        """Makes the engine's parameters of them.
+        """Returns the engine's parameters.
 
         Raises:
             ApiError: None or several forms are given, or one is wrong.
@@ -35,7 +35,7 @@ class StructuredOutputs(Body):
 
 
 class JsonSchema(Body):
-    """A schema by OpenAI's form."""
+    """A schema in OpenAI's format."""
 
     name: str | None = None
     description: str | None = None
@@ -44,13 +44,13 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """The form of an answer by OpenAI's form."""
+    """Structured output in OpenAI's format."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
     def params(self) -> StructuredOutputsParams | None:
-        """Makes the engine's parameters of it; `None` for any text.
+        """Returns the engine's parameters; `None` for any text.
 
         Raises:
             ApiError: The schema is missing, in the wrong place, or wrong.
@@ -64,7 +64,7 @@ class ResponseFormat(Body):
 
 
 class TextFormat(Body):
-    """The form of an answer by the form of OpenAI's responses."""
+    """Structured output in the format of OpenAI's Responses API."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -73,7 +73,7 @@ class TextFormat(Body):
     strict: bool | None = Field(default=None, description="Every answer fits the schema, strict or not.")
 
     def params(self) -> StructuredOutputsParams | None:
-        """Makes the engine's parameters of it; `None` for any text.
+        """Returns the engine's parameters; `None` for any text.
 
         Raises:
             ApiError: The schema is missing, in the wrong place, or wrong.
@@ -87,13 +87,13 @@ class TextFormat(Body):
 
 
 def form_fields(form: StructuredOutputsParams) -> dict[str, Any]:
-    """The fields that say what the form is, without those that say where it begins."""
+    """Returns the fields that define the form, without those that define where it begins."""
     names = ("json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", "whitespace_pattern")
     return {name: getattr(form, name) for name in names}
 
 
 def lark_rule(form: StructuredOutputsParams) -> str:
-    """The body of a rule of Lark's that allows what a form allows.
+    """Returns the body of a Lark rule that allows the same texts as a form.
 
     Raises:
         InvalidRequestError: A grammar in the syntax of GBNF is wrong.
@@ -114,7 +114,7 @@ def lark_rule(form: StructuredOutputsParams) -> str:
 
 
 def made(param: str, **fields: Any) -> StructuredOutputsParams:
-    """Makes the engine's parameters of fields.
+    """Returns the engine's parameters for fields.
 
     Raises:
         ApiError: They are wrong. It names `param`.

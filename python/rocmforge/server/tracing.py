@@ -30,15 +30,15 @@ except ModuleNotFoundError as missing:
         "pip install 'rocmforge[otel]'"
     ) from missing
 
-# Seconds for one batch of spans, with what is tried again; the exporter runs on a thread of its own.
+# Seconds for one batch of spans, retries included; the exporter runs on a separate thread.
 EXPORT_SECONDS = 5.0
-# Seconds for what is left at the end, if the collector is slow.
+# Seconds for the remaining spans at the end, if the collector is slow.
 CLOSE_SECONDS = 5.0
 SERVER_ERROR = 500
 
 
 class Tracer:
-    """Sends spans to a collector, in batches from a thread of its own, until it is closed.
+    """Sends spans to a collector, in batches from a separate thread, until it is closed.
 
     Args:
         endpoint: The collector's URL for OTLP over HTTP, like `http://localhost:4318/v1/traces`.
@@ -90,7 +90,7 @@ class Tracer:
                 span.set_status(StatusCode.ERROR)
                 raise
             finally:
-                # The router has said by now which route it is, and the gate what the request is called.
+                # The router has set the route, and the middleware the request id.
                 if route := getattr(scope.get("route"), "path", None):
                     span.update_name(f"{method} {route}")
                     span.set_attribute("http.route", route)
@@ -98,7 +98,7 @@ class Tracer:
                     span.set_attribute("http.response.header.x-request-id", [request_id])
 
     def record(self, name: str, seconds: float, attributes: Mapping[str, AttributeValue], error: str | None) -> None:
-        """Adds a span that ends now to that of the client's request.
+        """Adds a span that ends now, within the span of the client's request.
 
         Args:
             name: What was done.
@@ -124,7 +124,7 @@ class Traced:
     """Has requests that ask for work traced: those that only look, like health checks, would bury them.
 
     Args:
-        app: What comes behind.
+        app: The wrapped application.
         tracer: What traces them.
     """
 

@@ -1,42 +1,196 @@
-"""Conversations as agents send them, made into such as chat templates take."""
+"""Adapts the conversations that agents send to the chat template of the model."""
 
+import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any
+import string
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite, isnan
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from rocmforge.parsing.json_text import MAX_DEPTH
+from rocmforge.parsing.needs import TemplateNeeds
+from rocmforge.prompts import Message
 
 TemplateMessage = dict[str, Any]
 
+_SHORT = string.digits + string.ascii_letters
+
 
 def in_turns(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Makes one message of what follows each other in the system's role, or in the user's.
+    """Merges consecutive messages of the role `system`, and of the role `user`.
 
-    Many templates refuse a system message behind others, and some lose it: such a one is a part of the user's turn.
+    Many templates refuse a system message after other messages, and some drop it. It becomes part of the user's turn.
     """
     made: list[TemplateMessage] = []
+    begins = True
+    # The parts of the last message, once it consists of several.
+    parts: list[dict[str, Any]] | None = None
     for message in messages:
-        begins = all(other["role"] == "system" for other in made)
         if message["role"] == "system" and not begins:
             message = {"role": "user", "content": message["content"]}  # noqa: PLW2901 - the same message
+        begins = begins and message["role"] == "system"
         if made and message["role"] in ("system", "user") and made[-1]["role"] == message["role"]:
-            both = [*_parts(made[-1]["content"]), *_parts(message["content"])]
-            made[-1] = {"role": message["role"], "content": both}
+            if parts is None:
+                parts = list(_parts(made[-1]["content"]))
+                made[-1] = {"role": message["role"], "content": parts}
+            parts += _parts(message["content"])
         else:
+            parts = None
             made.append(message)
     return made
 
 
-def call_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object.
+def with_reasoning(messages: Sequence[Message], template: str) -> Sequence[Message]:
+    """Returns messages with reasoning under the template's name: `thinking` for gpt-oss, else `reasoning_content`.
 
-    A model may have broken off, or written no JSON. Its client sends that back in each turn from then on; the model
-    finds it under `invalid_arguments`.
+    The template of gpt-oss refuses a message with reasoning, an answer and calls. There, the answer stays.
+    """
+    if "message.thinking" not in template or "reasoning_content" in template:
+        return messages
+    return [
+        {**message, "thinking": message["reasoning_content"]}
+        if message.get("reasoning_content") and not (message.get("content") and message.get("tool_calls"))
+        else message
+        for message in messages
+    ]
+
+
+def call_arguments(text: str) -> dict[str, Any]:
+    """Returns the arguments of a call as an object.
+
+    The model's output may have been cut off, or invalid JSON. Its client sends that back in each later turn; the model
+    sees it under `invalid_arguments`.
     """
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else {"invalid_arguments": text}
+    return held_arguments(value if isinstance(value, dict) else {"invalid_arguments": text})
+
+
+def held_arguments(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call as valid JSON values; arguments that are nested too deeply are left out.
+
+    As in `rocmforge.parsing`, U+FFFD replaces unpaired surrogates, infinite numbers become the nearest finite one, and
+    `NaN` becomes `null`.
+    """
+    try:
+        return {str(_held(key, 0)): _held(each, MAX_DEPTH - 1) for key, each in value.items()}
+    except ValueError:
+        return {"invalid_arguments": f"nested more than {MAX_DEPTH} levels deep"}
+
+
+def _held_object(value: Any) -> Any:
+    return held_arguments(value) if isinstance(value, dict) else value
+
+
+CallArguments = Annotated[dict[str, Any], BeforeValidator(_held_object)]
+"""Call arguments that a client sends back as an object. Values that JSON cannot represent are repaired."""
 
 
 def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def fitted(messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds) -> list[TemplateMessage]:
+    """Returns the messages of a conversation with tools as the chat template needs them.
+
+    Ids have the template's format, and results name their calls. If the template accepts only one call for each
+    message, a message with several calls becomes several messages, each followed by its result.
+    """
+    made: list[TemplateMessage] = []
+    # Calls without a result so far: the id that the client gave, the name, and the id for the template.
+    waiting: list[tuple[str | None, str, str]] = []
+    count = 0
+    for given in messages:
+        message = dict(given)
+        if message["role"] == "tool":
+            _name_call(message, waiting)
+        elif calls := message.get("tool_calls"):
+            waiting, message["tool_calls"] = [], []
+            if needs.null_content and not message.get("content"):
+                message["content"] = None
+            for call in calls:
+                fitting = _fitting_call(call, needs, count)
+                message["tool_calls"].append(fitting)
+                waiting.append((call.get("id"), call["function"]["name"], fitting["id"]))
+                count += 1
+        made.append(message)
+    return list(_one_call_each(made, needs)) if needs.single_calls else made
+
+
+def _fitting_call(call: Mapping[str, Any], needs: TemplateNeeds, number: int) -> dict[str, Any]:
+    """Returns a call as a template needs it; `number` is its index among all calls of the conversation."""
+    function = dict(call["function"])
+    if needs.text_arguments and not isinstance(function["arguments"], str):
+        function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    given = call.get("id") or f"call_{number}"
+    if needs.ids == "named":
+        given = f"functions.{function['name']}:{number}"
+    elif needs.ids == "short":
+        given = short_id(given)
+    return {**call, "id": given, "function": function}
+
+
+def _name_call(result: TemplateMessage, waiting: list[tuple[str | None, str, str]]) -> None:
+    """Sets the call id of a result: the call it names, else the first with its function name, else the first call."""
+    id_, name = result.get("tool_call_id"), result.get("name")
+    places = [
+        *(place for place, call in enumerate(waiting) if id_ is not None and call[0] == id_),
+        *(place for place, call in enumerate(waiting) if id_ is None and call[1] == name),
+        *(place for place in range(len(waiting)) if id_ is None and name is None),
+    ]
+    if places:
+        result["tool_call_id"] = waiting.pop(places[0])[2]
+
+
+def _one_call_each(messages: Sequence[TemplateMessage], needs: TemplateNeeds) -> Iterator[TemplateMessage]:
+    """Yields messages with one call each, every message followed by the results of its call."""
+    place = 0
+    while place < len(messages):
+        message, calls = messages[place], messages[place].get("tool_calls") or []
+        place += 1
+        if len(calls) < 2:
+            yield message
+            continue
+        results: list[TemplateMessage] = []
+        while place < len(messages) and messages[place]["role"] == "tool":
+            results.append(messages[place])
+            place += 1
+        for number, call in enumerate(calls):
+            turn = message if number == 0 else {"role": "assistant", "content": None if needs.null_content else ""}
+            yield {**turn, "tool_calls": [call]}
+            yield from (each for each in results if each.get("tool_call_id") == call["id"])
+        ids = {call["id"] for call in calls}
+        yield from (each for each in results if each.get("tool_call_id") not in ids)
+
+
+def short_id(given: str) -> str:
+    """Returns an id of 9 letters and digits: the given id if it has this format, otherwise a hash of it."""
+    if len(given) == 9 and given.isascii() and given.isalnum():
+        return given
+    number = int.from_bytes(hashlib.blake2b(given.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+    return "".join(_SHORT[number // len(_SHORT) ** place % len(_SHORT)] for place in range(9))
+
+
+def _held(value: Any, room: int) -> Any:
+    """Returns a value that JSON and UTF-8 can represent.
+
+    Raises:
+        ValueError: More than `room` objects and lists are nested.
+    """
+    if isinstance(value, str):
+        # Paired surrogates become one character, unpaired ones U+FFFD.
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else sys.float_info.max if value > 0 else -sys.float_info.max
+    if not isinstance(value, dict | list):
+        return value
+    if room == 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, list):
+        return [_held(each, room - 1) for each in value]
+    return {_held(key, room): _held(each, room - 1) for key, each in value.items()}

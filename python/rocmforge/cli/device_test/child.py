@@ -1,4 +1,4 @@
-"""A part in a process of its own, which `process` starts with a folder as its argument."""
+"""A part of the test in a separate process, which `process` starts with a folder as its argument."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rocmforge import RocmForgeError
 from rocmforge.cli.device_test.outcome import FAILED, Job, Outcome
-from rocmforge.cli.device_test.parts import PARTS
+from rocmforge.cli.device_test.parts import JOBS
 
 JOB_FILE = "job.json"
 WATCH_FILE = "watch"
@@ -28,7 +28,7 @@ def main() -> None:
     with (folder / WATCH_FILE).open("w", encoding="utf-8", buffering=1) as watched:
         job = Job(folder=folder, watch=lambda what: print(what, file=watched), **given)
         outcome = _outcome(name, job)
-    # Whole or not at all: what lies there is the result.
+    # Written atomically, since the file is the result.
     unfinished = folder / f"{RESULT_FILE}.unfinished"
     unfinished.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
     unfinished.rename(folder / RESULT_FILE)
@@ -36,7 +36,7 @@ def main() -> None:
 
 def _outcome(name: str, job: Job) -> Outcome:
     try:
-        return PARTS[name].run(job)
+        return JOBS[name].run(job)
     except (RocmForgeError, OSError) as error:
         return Outcome(FAILED, f"{type(error).__name__}: {error}")
 

@@ -1,4 +1,4 @@
-"""The part that repeats recorded decode steps, against the same steps op by op."""
+"""The part that replays captured decode steps, and compares them with the same steps op by op."""
 
 import itertools
 import os
@@ -7,16 +7,17 @@ from typing import TypeAlias
 from rocmforge import LLM, SamplingParams
 from rocmforge.cli.common import completed
 from rocmforge.cli.device_test import made_up
-from rocmforge.cli.device_test.outcome import LEFT_OUT, NOT_RECORDED, Job, Outcome
+from rocmforge.cli.device_test.outcome import LEFT_OUT, NOT_CAPTURED, Job, Outcome
+from rocmforge.cli.device_test.replays import replays
 
-# The depth gives a step as many kernels as that of an 8B model has: drivers have failed with long graphs alone.
+# The depth gives a step the number of kernels of an 8B model: some drivers fail only with long graphs.
 DEEP = made_up.Shape(layers=32, hidden=256, ffn=512, heads=4, kv_heads=2, head_dim=64, vocab=2048)
 QUICK_DEEP = made_up.Shape(layers=4, hidden=256, ffn=256, heads=4, kv_heads=2, head_dim=64, vocab=512)
 STEPS = 64
 QUICK_STEPS = 6
 RUNS = 16
 QUICK_RUNS = 2
-# Sequences of a step: sizes that steps are recorded for, so that both ways launch the same kernels.
+# Sequences of a step: sizes that steps are captured for, so that both ways launch the same kernels.
 SIZES = (1, 2, 8)
 # Tokens of the prompt: contexts that reach another split of attention on the way, and that have several.
 PROMPTS = (100, 700)
@@ -27,26 +28,28 @@ Answers: TypeAlias = list[tuple[list[int], list[float]]]
 
 
 def graphs(job: Job) -> Outcome:
-    """Samples the same sequences with recorded steps, many times, and op by op."""
+    """Repeats a graph in many processes; samples the same sequences with captured graphs, many times, and op by op."""
+    wrong, lines = replays(job)
     steps, runs = (QUICK_STEPS, QUICK_RUNS) if job.quick else (STEPS, RUNS)
     model = made_up.write(QUICK_DEEP if job.quick else DEEP, job.folder / "deep.gguf")
-    _, expected = _run(job, model, recorded=False, steps=steps, runs=1)
-    described, got = _run(job, model, recorded=True, steps=steps, runs=runs)
-    if NOT_RECORDED in described:
-        reason = described[described.index(NOT_RECORDED) :].partition(";")[0]
-        return Outcome(LEFT_OUT, f"also where recorded steps are asked for, {reason}")
+    _, expected = _run(job, model, captured=False, steps=steps, runs=1)
+    described, got = _run(job, model, captured=True, steps=steps, runs=runs)
+    if NOT_CAPTURED in described:
+        reason = described[described.index(NOT_CAPTURED) :].partition(";")[0]
+        return Outcome(LEFT_OUT, f"also where graph capture is asked for, {reason}", lines, {"wrong_processes": wrong})
     differ = sum(found != expected[index // runs] for index, found in enumerate(got))
     figures = {"runs": len(got), "differ": differ, "steps": len(got) * steps, "sizes": list(SIZES)}
+    figures["wrong_processes"] = wrong
     sizes = ", ".join(map(str, SIZES))
     summary = (
         f"{differ} of {len(got)} runs differ from the same steps op by op, to the last bit "
         f"({len(got) * steps:,} steps of {sizes} sequences)"
     )
-    return Outcome.judged(differ == 0, summary, figures=figures)
+    return Outcome.judged(differ == wrong == 0, summary, details=lines, figures=figures)
 
 
-def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs: int) -> tuple[str, list[Answers]]:
-    how = "recorded" if recorded else "op by op"
+def _run(job: Job, model: os.PathLike[str], *, captured: bool, steps: int, runs: int) -> tuple[str, list[Answers]]:
+    how = "captured" if captured else "op by op"
     lengths = QUICK_PROMPTS if job.quick else PROMPTS
     found = []
     with LLM(
@@ -55,7 +58,7 @@ def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs:
         max_model_len=max(lengths) + steps,
         max_num_seqs=max(SIZES),
         enable_prefix_caching=False,
-        graphs=recorded,
+        graphs=captured,
     ) as llm:
         for size, length in itertools.product(SIZES, lengths):
             for run in range(runs):

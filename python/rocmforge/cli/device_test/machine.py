@@ -1,4 +1,4 @@
-"""The machine and its devices: what stands above the verdicts. Nothing in it is about the person."""
+"""The machine and its devices, for the head of the report. It has no personal data."""
 
 import os
 import platform
@@ -27,28 +27,16 @@ def lines() -> list[str]:
     return [f"machine: {machine_line()}", f"system: {', '.join([system, *drivers, python])}"]
 
 
-def amd_nodes(folder: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> list[str]:
-    """AMD's GPUs as the kernel driver describes them: HIP counts pairs of compute units on RDNA as one."""
-    found = []
-    for file in sorted(folder.glob("*/properties")):
-        values = dict(line.split() for line in file.read_text(encoding="utf-8").splitlines() if len(line.split()) == 2)
-        version, simds = int(values.get("gfx_target_version", 0)), int(values.get("simd_count", 0))
-        if version and simds:
-            arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-            units = simds // max(1, int(values.get("simd_per_cu", 1)))
-            found.append(f"node {file.parent.name} of the kernel driver: {arch}, {units} compute units")
-    return found
-
-
 def devices(job: Job) -> Outcome:
     """Every GPU that there is, and every kernel loaded onto the one that is tested."""
     report = _rocmforge.doctor(job.device, lambda done, total: job.watch(f"loading kernels, {done} of {total} units"))
     gpu = report["devices"][1]
-    details = gpu_lines(report, taken="tested") + amd_nodes()
+    details = gpu_lines(report, taken="tested")
     rows = gpu.get("kernels")
     figures: dict[str, Any] = {
         "usable": rows is not None,
         "detail": gpu["detail"],
+        "system": report["system"],
         "gpus": report["gpus"],
         "gpu_drivers": report["gpu_drivers"],
         "tuned_as": gpu.get("tuned_as"),
@@ -78,7 +66,7 @@ def scrubbed(value: Any) -> Any:
 
 
 def _scrubbed_text(text: str) -> str:
-    # A root of "/" is nobody's home.
+    # The root "/" is not a home folder.
     homes = [home for home in (os.path.expanduser("~"), os.environ.get("HOME", "")) if len(home) > 1]  # noqa: PTH111
     for home in homes:
         text = text.replace(home, "~")

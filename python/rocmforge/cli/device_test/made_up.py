@@ -92,7 +92,7 @@ def write(shape: Shape, path: Path, seed: int = 0) -> Path:
     with path.open("wb") as file:
         file.write(head.ljust(_padded(len(head)), b"\0"))
         for name, rows, cols, kind in shape.tensors():
-            # Products keep the size of what they multiply; embeddings are small beside what the layers add to them.
+            # Products keep the magnitude of their inputs; embeddings are small compared with the layers' outputs.
             data = _tensor(random, rows, cols, kind, 0.02 if name == "token_embd" else 1 / math.sqrt(cols))
             file.write(data)
             file.write(bytes(_padded(len(data)) - len(data)))

@@ -8,8 +8,8 @@ from typing import Any
 OK = "ok"
 FAILED = "FAILED"
 LEFT_OUT = "left out"
-# `describe` and `doctor` begin with this where they speak of a device on which no decode step is recorded.
-NOT_RECORDED = "decode steps: op by op"
+# `describe` and `doctor` begin with this where they speak of a device on which no decode step is captured.
+NOT_CAPTURED = "decode steps: op by op"
 
 
 @dataclass(frozen=True, slots=True)

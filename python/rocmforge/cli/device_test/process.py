@@ -1,4 +1,4 @@
-"""Runs a part in a process of its own and says how that ended."""
+"""Runs a part in a separate process, and reports how it ended."""
 
 import contextlib
 import json
@@ -17,10 +17,10 @@ from rocmforge.cli.device_test.outcome import FAILED, Outcome
 
 POLL_SECONDS = 0.05
 END_SECONDS = 10.0
-# Limits on the quoted end of what the process printed, where drivers say what they died of.
+# Limits on the quoted end of the process's output, which has the messages of drivers.
 SHOWN_LINES = 12
 SHOWN_CHARACTERS = 300
-# Finds modules where this process does: what is tested is the package that tests.
+# Uses the module path of this process, so that the test covers this installation.
 START = """
 import json, os, sys
 with open(os.path.join(sys.argv[1], "path.json")) as file:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rocmforge.cli.device_test import machine
-from rocmforge.cli.device_test.outcome import FAILED, LEFT_OUT, NOT_RECORDED, Outcome
-from rocmforge.cli.device_test.parts import PARTS
+from rocmforge.cli.device_test.outcome import FAILED, LEFT_OUT, NOT_CAPTURED, Outcome
+from rocmforge.cli.device_test.parts import JOBS, PARTS, TUNE
 from rocmforge.cli.device_test.process import run_part
 from rocmforge.cli.version import version_line
 
@@ -28,7 +28,7 @@ def examine(
     tell: Callable[[int, str], None] = lambda _part, _what: None,
     run: Runner = run_part,
 ) -> Report:
-    """Runs the parts, each in a process of its own.
+    """Runs the parts, each in a separate process.
 
     Args:
         device: A name that `LLM` takes.
@@ -67,9 +67,33 @@ def examine(
         figures[name] = outcome.figures
         seconds = round(time.monotonic() - started, 1)
         parts.append({"name": name, "title": part.title, "seconds": seconds} | asdict(outcome))
+    return _report("--test", device, quick, parts)
+
+
+def tune(device: str, *, quick: bool, tell: Callable[[str], None] = lambda _: None, run: Runner = run_part) -> Report:
+    """Tries the numbers by which kernels are launched, in a process of its own.
+
+    Args:
+        device: A name that `LLM` takes.
+        quick: A small model.
+        tell: Called with what is running.
+        run: What runs the process.
+
+    Returns:
+        What `doctor --tune --json` prints.
+    """
+    started, part = time.monotonic(), JOBS[TUNE]
+    job = {"part": TUNE, "device": device, "on_gpu": True, "quick": quick, "earlier": {}}
+    outcome = run(job, part.seconds, tell)
+    seconds = round(time.monotonic() - started, 1)
+    return _report("--tune", device, quick, [{"name": TUNE, "title": part.title, "seconds": seconds} | asdict(outcome)])
+
+
+def _report(command: str, device: str, quick: bool, parts: list[dict[str, Any]]) -> Report:
     failed = [part["name"] for part in parts if part["verdict"] == FAILED]
     report = {
         "format": FORMAT,
+        "command": command,
         "version": version_line(),
         "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
         "device": device,
@@ -84,20 +108,21 @@ def examine(
 
 
 def _judge_graphs(outcome: Outcome, figures: dict[str, dict[str, Any]]) -> None:
-    """If steps are not recorded by default, it is news and no failure that recorded ones differ.
+    """If steps are not captured by default, it is news and no failure that captured ones differ.
 
     A part that died, or whose steps failed, has compared nothing, and stays a failure.
     """
     by_default = str(figures.get("devices", {}).get("decode_steps") or "")
-    if by_default.startswith(NOT_RECORDED) and outcome.figures.get("differ"):
+    differ = outcome.figures.get("differ") or outcome.figures.get("wrong_processes")
+    if by_default.startswith(NOT_CAPTURED) and differ:
         outcome.verdict = LEFT_OUT
-        outcome.summary = f"{by_default}; recorded all the same: {outcome.summary}"
+        outcome.summary = f"{by_default}; captured all the same: {outcome.summary}"
 
 
 def text_of(report: Report) -> str:
     """The report as a block of text."""
     kind = "quick" if report["quick"] else "full"
-    lines = [f"{report['version']}, doctor --test ({kind}), {report['date']}", *report["machine"]]
+    lines = [f"{report['version']}, doctor {report['command']} ({kind}), {report['date']}", *report["machine"]]
     lines += [f"device: {report['device']}", ""]
     for part in report["parts"]:
         # A compiler's messages have several lines.

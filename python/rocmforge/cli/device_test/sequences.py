@@ -78,7 +78,7 @@ def sequences(job: Job) -> Outcome:
         f"{stats['preemptions']} preemptions, {stats['prefix_hits']} tokens from shared prefixes)"
     )
     details = [f"request {index}: {together[index]}, not {alone[index]}" for index in mixed_up[:3]]
-    # A model that answers everything alike, or a pool with room for all, would hide what this part looks for.
+    # A model with equal answers, or a pool with room for all, would hide the faults that this part looks for.
     told_apart = distinct > len(requests) * 3 // 4 and stats["preemptions"] > 0 and stats["prefix_hits"] > 0
     if not told_apart:
         details.append(f"nothing is proven: {figures}")
@@ -95,7 +95,7 @@ async def _together(
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=12,
         max_num_batched_tokens=64,
-        # With this a request's results do not depend on what it is computed with, on a GPU, too.
+        # With this setting, results do not depend on the batch on a GPU either.
         batch_invariant=True,
         kv_cache_memory=(QUICK_POOL_BLOCKS if job.quick else POOL_BLOCKS) * block_bytes,
     )
@@ -115,7 +115,7 @@ async def _together(
 
     async with engine:
         answers = list(await asyncio.gather(*(one(request) for request in requests)))
-        # Whatever way a request ends, nothing may be left of it.
+        # However a request ends, nothing of it may remain.
         await engine.check_integrity()
         stats = engine.stats()
     counts = {"preemptions": stats.num_preemptions, "prefix_hits": stats.prefix_cache_hits, "cancelled": cancelled}

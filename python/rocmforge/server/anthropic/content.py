@@ -1,4 +1,4 @@
-"""Content of an answer in Anthropic's form: blocks of text, thoughts and calls, in the order in which they came."""
+"""Content of an answer in Anthropic's format: blocks of text, reasoning and calls, in the order of the reply."""
 
 import itertools
 import json
@@ -12,10 +12,10 @@ Block = dict[str, Any]
 
 
 def _begun(event: Event) -> Block:
-    """The empty block that an event begins."""
+    """Returns the empty block that an event begins."""
     match event:
         case Reasoning():
-            # Thoughts that are shown are not signed here, and the clients expect the field.
+            # Shown reasoning needs no signature here, but clients expect the field.
             return {"type": "thinking", "thinking": "", "signature": ""}
         case ToolCallStart(_, id_, name):
             return {"type": "tool_use", "id": id_, "name": name, "input": {}}
@@ -23,7 +23,7 @@ def _begun(event: Event) -> Block:
 
 
 def _delta(event: Event) -> Block | None:
-    """The part of a block that an event brings."""
+    """Returns the part of a block that an event adds."""
     match event:
         case Content(text):
             return {"type": "text_delta", "text": text}
@@ -38,17 +38,17 @@ class BlockStream:
     """Makes the events of a stream's blocks.
 
     Args:
-        shows_thoughts: Whether thoughts are shown; else the signature of their block holds them.
+        shows_reasoning: True if reasoning is shown; otherwise the signature of its block contains it.
     """
 
-    def __init__(self, *, shows_thoughts: bool = True) -> None:
+    def __init__(self, *, shows_reasoning: bool = True) -> None:
         self._index = -1
         self._open: str | None = None
-        self._shows_thoughts = shows_thoughts
+        self._shows_reasoning = shows_reasoning
         self._hidden = ""
 
     def add(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-        """Yields what the client is told of new events."""
+        """Yields the stream events for new parser events."""
         for event in events:
             block = _begun(event)
             if isinstance(event, ToolCallStart) or (
@@ -58,13 +58,13 @@ class BlockStream:
                 self._index += 1
                 self._open = block["type"]
                 yield {"type": "content_block_start", "index": self._index, "content_block": block}
-            if isinstance(event, Reasoning) and not self._shows_thoughts:
+            if isinstance(event, Reasoning) and not self._shows_reasoning:
                 self._hidden += event.text
             elif (delta := _delta(event)) is not None:
                 yield {"type": "content_block_delta", "index": self._index, "delta": delta}
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """Yields the end of the block that is open."""
+        """Yields the end of the open block."""
         if self._open is not None:
             self._open = None
             if self._hidden:
@@ -74,11 +74,11 @@ class BlockStream:
             yield {"type": "content_block_stop", "index": self._index}
 
 
-def whole_blocks(events: Iterable[Event], *, shows_thoughts: bool = True) -> list[Block]:
-    """The blocks of an answer that is not streamed. The input of a call that was cut off is empty."""
+def whole_blocks(events: Iterable[Event], *, shows_reasoning: bool = True) -> list[Block]:
+    """Returns the blocks of an answer that is not streamed. A call that was cut off has an empty input."""
     blocks: list[Block] = []
     arguments = ""
-    stream = BlockStream(shows_thoughts=shows_thoughts)
+    stream = BlockStream(shows_reasoning=shows_reasoning)
     for new in itertools.chain(stream.add(events), stream.finish()):
         if new["type"] == "content_block_start":
             blocks.append(new["content_block"])

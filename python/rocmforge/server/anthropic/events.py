@@ -1,6 +1,11 @@
 """Parts of Anthropic's answers: their events, their counts of tokens, how they end."""
 
+from collections.abc import Iterable
+from typing import Any
+
+from rocmforge._rocmforge import Tokenizer
 from rocmforge.outputs import CompletionOutput, RequestOutput
+from rocmforge.parsing import Event, Reasoning
 from rocmforge.server.replies import check_ending
 from rocmforge.server.streaming import named_event
 
@@ -14,13 +19,15 @@ class Usage:
         self._prompt = 0
         self._cached = 0
         self.generated = 0
+        self._reasoning: list[str] = []
 
-    def add(self, output: RequestOutput) -> None:
-        """Counts what is new in an output."""
+    def add(self, output: RequestOutput, events: Iterable[Event]) -> None:
+        """Counts the new tokens of an output, and takes its events."""
+        self._reasoning += [event.text for event in events if isinstance(event, Reasoning)]
         self._prompt, self._cached = len(output.prompt_token_ids), output.num_cached_tokens
         self.generated += sum(len(one.token_ids) for one in output.outputs)
 
-    def value(self) -> dict[str, int]:
+    def value(self) -> dict[str, Any]:
         """The object that Anthropic calls usage: the three counts of input add up to the prompt."""
         return {
             "input_tokens": self._prompt - self._cached,
@@ -29,14 +36,19 @@ class Usage:
             "output_tokens": self.generated,
         }
 
+    def value_at_end(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Returns the usage at the end of an answer. Reasoning tokens are counted again from the text."""
+        reasoning = len(tokenizer.encode("".join(self._reasoning), add_special=False)) if self._reasoning else 0
+        return self.value() | {"output_tokens_details": {"thinking_tokens": min(reasoning, self.generated)}}
+
 
 def ending(one: CompletionOutput, *, whole: bool, called: bool) -> dict[str, str | None]:
     """Why a sequence ended, in Anthropic's words.
 
     Args:
         one: A sequence that has ended.
-        whole: Whether it has as many tokens as the request allows, so that the room of the model did not end it.
-        called: Whether it calls a tool.
+        whole: True if it has as many tokens as the request allows, so that the room of the model did not end it.
+        called: True if it calls a tool.
 
     Raises:
         ApiError: Its time was over, the server has ended it, or it failed: Anthropic has no words for that.

@@ -1,114 +1,142 @@
 """`/v1/messages` and `/v1/messages/count_tokens`."""
 
-import asyncio
 import uuid
-from collections.abc import AsyncGenerator
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, ClassVar, Self
 
 from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
 from rocmforge._rocmforge import SamplingParams
-from rocmforge.outputs import CompletionOutput
+from rocmforge.executors import to_thread
+from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.prompts import ChatOptions
-from rocmforge.server.anthropic.blocks import (
-    CacheControl,
-    MessageParam,
-    Texts,
-    Tool,
-    ToolChoice,
-    template_messages,
-)
+from rocmforge.server.anthropic.blocks import CACHED, Texts
 from rocmforge.server.anthropic.content import BlockStream, whole_blocks
+from rocmforge.server.anthropic.conversation import MessageParam, template_messages, turn_effort
+from rocmforge.server.anthropic.diagnostics import Diagnostics, Fingerprint, Remembered
 from rocmforge.server.anthropic.events import PING, Usage, ending
-from rocmforge.server.anthropic.settings import ContextManagement, OutputConfig, Thinking
-from rocmforge.server.bodies import Body
+from rocmforge.server.anthropic.names import served_name
+from rocmforge.server.anthropic.settings import Container, ContextManagement, OutputConfig, Thinking, told_effort
+from rocmforge.server.anthropic.tools import AnyTool, ToolChoice, callable_tools, left_out
+from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
-from rocmforge.server.generation import Generations
-from rocmforge.server.replies import ReplyFormat, function_tool
+from rocmforge.server.generation import Call, Generations
+from rocmforge.server.ignored import RECORDS, TIER
+from rocmforge.server.reading import BodyRoute
+from rocmforge.server.replies import ServedFormat
 from rocmforge.server.requests import STREAM_MEANING, QueueBody, Served, recommended, sampling_params
 from rocmforge.server.rules import ReplyRules, RuledPrompt, forced_call, ruled_prompt
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import Submitted, named_event, respond
+from rocmforge.server.streaming import Submitted, named_event, respond, unless_gone
 
-router = APIRouter(tags=["Anthropic"])
+router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 
 
 class Conversation(Body):
     """A conversation, as both endpoints take it."""
 
-    model: str = Field(description="A name of `/v1/models`.")
+    ignored: ClassVar[Mapping[str, str]] = CACHED | {
+        "betas": "Every beta feature is available without it.",
+        "billing_policy": "Nothing is billed.",
+        "fallback_credit_token": "Nothing is billed.",
+        "fallbacks": "No request is passed to another model.",
+        "inference_geo": "The answer is made where the server is.",
+        "metadata": RECORDS,
+        "service_tier": TIER,
+        "speed": TIER,
+    }
+    model: str = Field(description="A name of `/v1/models`, or [a Claude model's name](#coding-agents).")
     messages: list[MessageParam] = Field(min_length=1, description="The conversation, oldest message first.")
     system: Texts = Field(default_factory=list, description="The system prompt: a text, or text blocks.")
-    cache_control: CacheControl | None = Field(None, description="All prefixes are cached; it has no effect.")
-    tools: list[Tool] | None = Field(None, description="Tools that the model may call.")
-    tool_choice: ToolChoice | None = Field(None, description="Whether it calls them, or has to.")
-    thinking: Thinking | None = Field(None, description="Whether the model thinks, and how long.")
+    tools: list[AnyTool] | None = Field(None, description="Tools that the model may call.")
+    tool_choice: ToolChoice | None = Field(None, description="How the model may or must call tools.")
+    thinking: Thinking | None = Field(None, description="Turns reasoning on or off, and limits it.")
     output_config: OutputConfig | None = Field(
         None, description="`effort`: how much the model thinks; `format`: the form of the answer, a `json_schema`."
     )
     context_management: ContextManagement | None = Field(
-        None, description="`clear_thinking_20251015` that keeps all thoughts, which is what happens without it."
+        None, description="Conversations are kept whole; the answer says that no edit was applied."
+    )
+    container: str | Container | None = Field(None, description="No tool runs code in it; skills are an error.")
+    mcp_servers: list[JsonObject] = Field(default_factory=list, description="The server calls none; must be empty.")
+    thread: JsonObject | None = Field(
+        None, description="An error, since the server keeps no conversations; Anthropic's clients continue without it."
+    )
+    diagnostics: Diagnostics | None = Field(
+        None, description="`previous_message_id`: the answer says why the prefix cache missed that prompt."
     )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        calls = self.tools and (self.tool_choice is None or self.tool_choice.type != "none")
-        if self.output_config is not None and self.output_config.format is not None and calls:
-            raise ValueError("an answer of a given form calls no tools: leave out one of the two")
+    def _no_mcp_servers(self) -> Self:
+        if self.mcp_servers:
+            raise ValueError("no mcp_servers: this server calls none; give their tools as tools of your own")
         return self
 
-    def rules(self, replies: ReplyFormat) -> ReplyRules:
+    def _check_thread(self) -> None:
+        """Refuses to keep a conversation, by the message after which Anthropic's own clients continue without.
+
+        Raises:
+            ApiError: It is asked for.
+        """
+        if self.thread is not None:
+            raise ApiError(
+                400,
+                "thread: this server keeps no conversations; leave it out, and send all messages",
+                param="thread",
+                details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+            )
+
+    def rules(self, replies: ServedFormat) -> ReplyRules:
         """The rules of the answer of a model that writes so."""
         output = self.output_config or OutputConfig()
         choice = self.tool_choice or ToolChoice(type="auto")
-        tools = [] if choice.type == "none" else self.tools or []
+        tools = [] if choice.type == "none" else callable_tools(self.tools or [])
         mode = {"any": "required", "tool": choice.name or ""}.get(choice.type, choice.type)
         return ReplyRules(
-            tools=[function_tool(tool.name, tool.description, tool.input_schema) for tool in tools],
+            tools=[tool.described() for tool in tools],
             forced=forced_call(mode, [tool.name for tool in tools]),
             strict=frozenset(tool.name for tool in tools if tool.strict),
             parallel=not choice.disable_parallel_tool_use,
             form=None if output.format is None else output.format.params(),
             form_param="output_config.format",
             thinking=None if self.thinking is None else self.thinking.told(),
-            may_think=self.thinking is not None and self.thinking.type == "adaptive",
-            effort=output.effort_of(replies),
+            may_think=self.thinking is not None and self.thinking.as_it_likes,
+            effort=told_effort(turn_effort(self.messages) or output.effort, replies),
             effort_param="output_config.effort",
             budget=None if self.thinking is None else self.thinking.budget_tokens,
             budget_param="thinking.budget_tokens",
         )
 
-    def prompt(self, service: Service, params: SamplingParams) -> RuledPrompt:
-        """Makes the prompt; a last message of the assistant's is gone on with."""
+    def prompt(self, service: Service, params: SamplingParams, call: Call) -> tuple[RuledPrompt, Fingerprint | None]:
+        """Makes the prompt, which continues a last message of the assistant.
+
+        Returns:
+            The prompt, and its fingerprint if the client wants diagnostics.
+        """
+        self._check_thread()
         goes_on = self.messages[-1].role == "assistant"
         options = ChatOptions(add_generation_prompt=not goes_on, continue_final_message=goes_on)
         rules, messages = self.rules(service.replies), template_messages(self.system, self.messages)
-        return ruled_prompt(service, rules, messages, options, params)
+        made = None if self.diagnostics is None else Fingerprint.of(service.names[0], rules.tools, messages)
+        return ruled_prompt(service, rules, messages, options, params, call), made
 
 
 class CountTokensRequest(Conversation):
     """The body of `/v1/messages/count_tokens`."""
 
 
-class Metadata(Body):
-    """Notes of a client about a request."""
-
-    user_id: str | None = None
-
-
 class MessagesRequest(Conversation, QueueBody):
     """The body of `/v1/messages`."""
 
-    max_tokens: int = Field(ge=1, description="Most tokens of the answer.")
+    max_tokens: int = Field(ge=1, description="Maximum tokens of the answer.")
     temperature: float | None = recommended("temperature")
     top_p: float | None = recommended("top_p")
     top_k: int | None = recommended("top_k")
     stop_sequences: list[str] | None = Field(None, description="Texts that end the answer.")
     stream: bool = Field(default=False, description=STREAM_MEANING)
-    metadata: Metadata | None = Field(None, description="For the client's own records; it has no effect.")
 
     def sampling(self, service: Service) -> SamplingParams:
         """The engine's parameters."""
@@ -125,60 +153,75 @@ class MessagesRequest(Conversation, QueueBody):
 
 
 @router.post("/v1/messages/count_tokens")
-async def count_tokens(body: CountTokensRequest, models: Served) -> dict[str, int]:
+async def count_tokens(body: CountTokensRequest, request: Request, models: Served) -> dict[str, Any]:
     """The number of tokens that a conversation has."""
-    service = await models.use(body.model)
-    prompt = await asyncio.to_thread(body.prompt, service, SamplingParams())
-    return {"input_tokens": len(prompt.token_ids)}
+    service = await models.use(served_name(models.registry, body.model))
+    call = Call(request.state.client, "count_tokens")
+    prompt, _ = await unless_gone(request, to_thread(body.prompt, service, SamplingParams(), call))
+    count = prompt.num_tokens
+    edited = {} if body.context_management is None else {"context_management": {"original_input_tokens": count}}
+    return {"input_tokens": count} | edited
 
 
 @router.post("/v1/messages")
 async def create_message(body: MessagesRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
-    service = await models.use(body.model)
-    answer = _Answer(body)
-    submitted = answer.submit(request, service)
-    return await respond(request, answer, submitted, stream=body.stream, ping=PING)
+    name = served_name(models.registry, body.model)
+    service = await models.use(name)
+    answer = _Answer(body, request, name)
+    submitted = answer.submit(service)
+    response = await respond(request, answer, submitted, stream=body.stream, ping=PING)
+    response.headers.update(left_out(body.tools or ()))
+    return response
 
 
 class _Answer:
-    """Makes the answer to one request."""
+    """Builds the answer to one request."""
 
-    def __init__(self, body: MessagesRequest) -> None:
+    def __init__(self, body: MessagesRequest, request: Request, model: str) -> None:
         self._body = body
+        self._model = model
+        self._request = request
         self._id = f"msg_{uuid.uuid4().hex}"
         self._usage = Usage()
-        self._shows_thoughts = body.thinking is None or body.thinking.display != "omitted"
+        self._shows_reasoning = body.thinking is None or body.thinking.display != "omitted"
+        self._diagnostics: dict[str, Any] | None = None
 
-    async def submit(self, request: Request, service: Service) -> Generations:
-        """Hands the request to the engine."""
+    async def submit(self, service: Service) -> Generations:
+        """Submits the request to the engine."""
         body = self._body
-        prompt = await asyncio.to_thread(body.prompt, service, body.sampling(service))
+        self._service = service
+        call = body.call(self._request, self._id)
+        prompt, self._made_of = await to_thread(body.prompt, service, body.sampling(service), call)
         self._reader = prompt.reader(service)
-        return await prompt.submit(service, body.call(request, self._id))
+        return await prompt.submit(service, call)
 
     async def whole(self, submitted: Submitted) -> Response:
-        """Everything at once."""
+        """Returns the complete answer."""
         async with await submitted as generations:
             (output,) = await generations.final()
-        self._usage.add(output)
+        self._begin(output)
         (one,) = output.outputs
-        content = whole_blocks(self._reader.read(one), shows_thoughts=self._shows_thoughts)
-        return JSONResponse(self._message(content, **self._ending(one)))
+        events = self._reader.read(one)
+        self._usage.add(output, events)
+        content = whole_blocks(events, shows_reasoning=self._shows_reasoning)
+        return JSONResponse(self._message(content, await self._usage_at_end(), **self._ending(one)))
 
     async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
-        """Everything as it comes. The first event waits for the first token: it tells what the cache had."""
-        blocks = BlockStream(shows_thoughts=self._shows_thoughts)
+        """Yields the answer as it comes. The first event waits for the first token, since it has the cached tokens."""
+        blocks = BlockStream(shows_reasoning=self._shows_reasoning)
         begun = pinged = False
         try:
             async for _, output in generations.merged():
-                self._usage.add(output)
                 (one,) = output.outputs
+                events = self._reader.read(one)
+                self._usage.add(output, events)
                 if not begun:
                     begun = True
-                    message = self._message([], stop_reason=None, stop_sequence=None)
+                    self._begin(output)
+                    message = self._message([], self._usage.value(), stop_reason=None, stop_sequence=None)
                     yield named_event({"type": "message_start", "message": message})
-                for new in blocks.add(self._reader.read(one)):
+                for new in blocks.add(events):
                     yield named_event(new)
                     if not pinged:
                         pinged = True
@@ -187,14 +230,33 @@ class _Answer:
                     end = self._ending(one)
                     for new in blocks.finish():
                         yield named_event(new)
-                    yield named_event({"type": "message_delta", "delta": end, "usage": self._usage.value()})
+                    told = {"delta": end, "usage": await self._usage_at_end()} | self._edits()
+                    yield named_event({"type": "message_delta"} | told)
                     yield named_event({"type": "message_stop"})
         except ApiError as error:
             yield named_event(error_body(path, error))
 
+    def _begin(self, output: RequestOutput) -> None:
+        """Compares the prompt with the earlier one, once the cached tokens are known."""
+        asked, made_of = self._body.diagnostics, self._made_of
+        if asked is None or made_of is None:
+            return
+        remembered: Remembered = self._request.app.state.messages
+        client = self._request.state.client
+        block_size = self._service.engine.config()["block_size"]
+        self._diagnostics = remembered.value(client, asked, made_of, output, block_size)
+        remembered.add(client, self._id, made_of, len(output.prompt_token_ids))
+
+    async def _usage_at_end(self) -> dict[str, Any]:
+        return await to_thread(self._usage.value_at_end, self._service.engine.tokenizer)
+
+    def _edits(self) -> dict[str, Any]:
+        return {} if self._body.context_management is None else {"context_management": {"applied_edits": []}}
+
     def _ending(self, one: CompletionOutput) -> dict[str, str | None]:
         return ending(one, whole=self._usage.generated >= self._body.max_tokens, called=self._reader.called)
 
-    def _message(self, content: list[dict[str, Any]], **end: str | None) -> dict[str, Any]:
-        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._body.model}
-        return head | {"content": content} | end | {"usage": self._usage.value()}
+    def _message(self, content: list[dict[str, Any]], usage: dict[str, Any], **end: str | None) -> dict[str, Any]:
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        told = {} if self._body.diagnostics is None else {"diagnostics": self._diagnostics}
+        return head | {"content": content} | end | {"usage": usage} | told | self._edits()

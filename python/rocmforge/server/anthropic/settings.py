@@ -1,22 +1,27 @@
-"""Settings of a request in Anthropic's form beside its conversation: thoughts, effort, the form of the answer."""
+"""Settings of a request in Anthropic's format: reasoning, effort, structured output, context management."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from rocmforge._rocmforge import StructuredOutputsParams
 from rocmforge.server.bodies import Body, JsonObject
-from rocmforge.server.replies import ReplyFormat
+from rocmforge.server.ignored import HOSTED
+from rocmforge.server.replies import ServedFormat
 from rocmforge.server.structured import made
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
 class Thinking(Body):
-    """Whether the model thinks, and how long."""
+    """Turns reasoning on or off, and limits it."""
 
-    type: Literal["adaptive", "disabled", "enabled"]
-    budget_tokens: int | None = Field(None, ge=1, description="Tokens of thoughts at most, with the type `enabled`.")
-    display: Literal["summarized", "omitted"] | None = Field(
-        None, description="`omitted`: the thoughts are not shown; their block's signature holds them."
+    ignored: ClassVar[Mapping[str, str]] = {"block_binding": "Reasoning is returned to the model as it was sent."}
+    type: Literal["adaptive", "between_tools", "disabled", "enabled"]
+    budget_tokens: int | None = Field(None, ge=1, description="Maximum reasoning tokens, with the type `enabled`.")
+    display: Literal["summarized", "omitted", "updates"] | None = Field(
+        None, description="`omitted`: reasoning is not shown; its block's signature contains it."
     )
 
     @model_validator(mode="after")
@@ -26,8 +31,13 @@ class Thinking(Body):
         return self
 
     def told(self) -> bool | None:
-        """Whether the model is told to think, or not to; `None` where it does as it likes."""
-        return None if self.type == "adaptive" else self.type == "enabled"
+        """True if reasoning is on, false if it is off, `None` if the model decides."""
+        return None if self.as_it_likes else self.type == "enabled"
+
+    @property
+    def as_it_likes(self) -> bool:
+        """True if the model decides when to reason. Nothing can limit its reasoning to the time between two calls."""
+        return self.type in ("adaptive", "between_tools")
 
 
 class OutputFormat(Body):
@@ -37,33 +47,58 @@ class OutputFormat(Body):
     schema_: JsonObject = Field(alias="schema", description="The JSON schema.")
 
     def params(self) -> StructuredOutputsParams:
-        """Makes the engine's parameters of it.
+        """Returns the format as parameters of the engine.
 
         Raises:
-            ApiError: The schema is wrong.
+            ApiError: The schema is invalid.
         """
         return made("output_config.format", json=self.schema_)
 
 
 class OutputConfig(Body):
-    """How much the model makes of the answer, and in which form it is."""
+    """The reasoning effort and the form of the answer."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: OutputFormat | None = None
 
-    def effort_of(self, replies: ReplyFormat) -> str | None:
-        """The effort that the chat template is told. `high` is what Anthropic's API takes where none is given."""
-        return None if self.effort == "high" and not replies.knows_efforts else self.effort
+
+def told_effort(effort: Effort | None, replies: ServedFormat) -> str | None:
+    """Returns the effort for the chat template. `high` is the default of Anthropic's API."""
+    return None if effort == "high" and not replies.knows_efforts else effort
 
 
-class ClearThinking(Body):
-    """The thoughts of earlier turns that are left out: none."""
+class ContextEdit(Body):
+    """An edit that would drop a part of a long conversation: the server drops none."""
 
-    type: Literal["clear_thinking_20251015"]
-    keep: Literal["all"]
+    ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "keep",
+            "trigger",
+            "clear_at_least",
+            "clear_tool_inputs",
+            "exclude_tools",
+            "instructions",
+            "pause_after_compaction",
+        ),
+        "Conversations are kept whole, and the answer says so.",
+    )
+    type: Literal["clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112"]
 
 
 class ContextManagement(Body):
-    """Parts of the conversation that are left out: none, which is all that may be asked for."""
+    """Edits that would drop parts of the conversation."""
 
-    edits: list[ClearThinking] = Field(default_factory=list)
+    edits: list[ContextEdit] = Field(default_factory=list)
+
+
+class Container(Body):
+    """A container in which a server's tools run code. This server has none, so nothing runs in it."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"id": HOSTED}
+    skills: list[JsonObject] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _no_skills(self) -> Self:
+        if self.skills:
+            raise ValueError("no skills: this server runs no code")
+        return self

@@ -1,6 +1,5 @@
 """`/api/embed`, and `/api/embeddings`, which came before it."""
 
-import asyncio
 import time
 import uuid
 from typing import Any
@@ -10,7 +9,9 @@ from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 from starlette.responses import Response
 
+from rocmforge.executors import to_thread
 from rocmforge.server.generation import Call
+from rocmforge.server.lengths import longest_text
 from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
     OllamaEmbeddingsRequest,
@@ -27,43 +28,46 @@ router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
 
 @router.post("/api/embed")
 async def embed(body: OllamaEmbedRequest, request: Request, models: Served) -> Response:
-    """Makes a vector of each text."""
+    """Returns a vector for each text."""
     started = time.monotonic_ns()
     service = await used(body, models)
     load_duration = time.monotonic_ns() - started
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_limit("input", len(texts), service.config.max_prompts, "max_prompts")
     check_dimensions(body.dimensions, service)
-    body.options.check(service)
 
     async def answer() -> bytes:
         if not texts:
             return compact_json({"model": body.model, "embeddings": []})
-        ids = await tokens(service, texts)
+        # A text that will be cut anyway is cut before it is tokenised, which saves the work.
+        longest = longest_text(service.engine) if body.truncate else None
+        ids = await tokens(service, [text[:longest] for text in texts])
         if body.truncate:
             ids = [_cut(one, service, body.options.num_ctx) for one in ids]
-        vectors = shortened(await service.embed(ids, _call(request)), body.dimensions)
+        vectors = shortened(await service.embed(ids, _call(request), "input"), body.dimensions)
         numbers = {
             "total_duration": time.monotonic_ns() - started,
             "load_duration": load_duration,
             "prompt_eval_count": sum(map(len, ids)),
         }
-        return await asyncio.to_thread(_answer, {"model": body.model}, vectors, numbers)
+        return await to_thread(_answer, {"model": body.model}, vectors, numbers)
 
     return Response(await unless_gone(request, answer()), media_type="application/json")
 
 
 @router.post("/api/embeddings")
 async def embeddings(body: OllamaEmbeddingsRequest, request: Request, models: Served) -> Response:
-    """Makes a vector of one text, which is no unit."""
+    """Returns the vector of one text, without normalisation."""
     service = await used(body, models)
-    body.options.check(service)
 
     async def answer() -> bytes:
         if not body.prompt:
             return compact_json({"embedding": []})
-        ids = [_cut(one, service, body.options.num_ctx) for one in await tokens(service, [body.prompt])]
-        vectors = await service.embed(ids, _call(request), normalize=False)
+        ids = [
+            _cut(one, service, body.options.num_ctx)
+            for one in await tokens(service, [body.prompt[: longest_text(service.engine)]])
+        ]
+        vectors = await service.embed(ids, _call(request), "prompt", normalize=False)
         return compact_json({"embedding": vectors[0].tolist()})
 
     return Response(await unless_gone(request, answer()), media_type="application/json")
@@ -75,7 +79,7 @@ def _call(request: Request) -> Call:
 
 def _cut(ids: list[int], service: Service, num_ctx: int | None) -> list[int]:
     """The tokens that have room; those that the file adds at a text's end stay at the end."""
-    longest = num_ctx or service.engine.max_model_len
+    longest = service.engine.max_model_len if num_ctx is None else min(num_ctx, service.engine.max_model_len)
     if len(ids) <= longest:
         return ids
     added = service.engine.tokenize("")

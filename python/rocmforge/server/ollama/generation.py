@@ -1,6 +1,5 @@
 """`/api/generate` and `/api/chat`."""
 
-import asyncio
 import functools
 import time
 import uuid
@@ -12,17 +11,22 @@ from starlette.responses import JSONResponse, Response
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.errors import InvalidRequestError
+from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput, RequestOutput
-from rocmforge.prompts import ChatOptions
+from rocmforge.prompts import AnyPrompt, ChatOptions, with_images
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
 from rocmforge.server.generation import Call, Generations
+from rocmforge.server.images import read_images, without_images
+from rocmforge.server.infill import infill_prompt
+from rocmforge.server.lengths import check_length
 from rocmforge.server.models import RequestModels
 from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaModelBody,
+    content,
     served_name,
 )
 from rocmforge.server.ollama.model_file import timestamp
@@ -42,13 +46,13 @@ NANOSECONDS = 1_000_000_000
 
 @router.post("/api/generate")
 async def generate(body: OllamaGenerateRequest, request: Request, models: Served) -> Response:
-    """Answers a prompt, or goes on with a text."""
+    """Answers a prompt, or continues a text."""
     if not body.prompt and body.keep_alive == 0:
         return await _unloaded(body, models, {"response": ""})
     started = time.monotonic_ns()
     service = await used(body, models)
     answer = _Answer(body, service, started, lambda text, others: {"response": text} | others)
-    if not body.prompt:
+    if not body.prompt and not body.images:
         return answer.loaded()
     return await answer.respond(request, functools.partial(_generate_prompt, body, service))
 
@@ -86,25 +90,34 @@ async def _unloaded(
     return JSONResponse(head | nothing | {"done": True, "done_reason": "unload"})
 
 
-Prepared = tuple[list[int], SamplingParams, Reader | None]
+Prepared = tuple[AnyPrompt, SamplingParams, Reader | None]
 """The prompt, the parameters with the rules of the answer, and what reads it; nothing where all of it is the answer."""
 
 
-def _generate_prompt(body: OllamaGenerateRequest, service: Service, params: SamplingParams) -> Prepared:
+def _generate_prompt(body: OllamaGenerateRequest, service: Service, params: SamplingParams, call: Call) -> Prepared:
     engine = service.engine
     rules = body.rules()
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content(body.prompt, body.images, "images")}]
     has_template = engine.tokenizer.has_chat_template or service.chat_template is not None
     try:
+        if body.suffix is not None:
+            if rules.form is not None:
+                params = params.replace(structured_outputs=rules.form)
+            return infill_prompt(service, body.prompt, body.suffix), params, None
         if body.raw or (not has_template and not body.system):
             if rules.form is not None:
                 params = params.replace(structured_outputs=rules.form)
+            check_length(engine, "prompt", body.prompt)
             # With `raw` the sender did the work of the chat template, and spells control tokens.
-            return engine.tokenize(body.prompt, parse_special=body.raw), params, None
-        messages = [{"role": "user", "content": body.prompt}]
+            ids = engine.tokenize(body.prompt, parse_special=body.raw)
+            if engine.mmproj is None:
+                without_images(messages)
+            images = read_images(messages, service.config, service.images, call.client.salt)
+            return with_images(ids, images), params, None
         if body.system:
             messages.insert(0, {"role": "system", "content": body.system})
-        prompt = ruled_prompt(service, rules, messages, {"add_generation_prompt": True}, params)
-        return prompt.token_ids, prompt.params, prompt.reader(service)
+        prompt = ruled_prompt(service, rules, messages, {"add_generation_prompt": True}, params, call)
+        return prompt.plain, prompt.params, prompt.reader(service)
     except (ApiError, InvalidRequestError) as error:
         if isinstance(error, ApiError) and error.param != "messages":
             raise
@@ -114,13 +127,14 @@ def _generate_prompt(body: OllamaGenerateRequest, service: Service, params: Samp
         raise ApiError(400, f"prompt: {message}", param="prompt") from error
 
 
-def _chat_prompt(body: OllamaChatRequest, service: Service, params: SamplingParams) -> Prepared:
+def _chat_prompt(body: OllamaChatRequest, service: Service, params: SamplingParams, call: Call) -> Prepared:
     goes_on = body.messages[-1].role == "assistant"
     rules = body.rules([tool.described() for tool in body.tools or ()])
-    messages = [message.for_template() for message in body.messages]
+    messages = [message.for_template(index) for index, message in enumerate(body.messages)]
     options = ChatOptions(add_generation_prompt=not goes_on, continue_final_message=goes_on)
-    prompt = ruled_prompt(service, rules, messages, options, params)
-    return prompt.token_ids, prompt.params, prompt.reader(service)
+    prompt = ruled_prompt(service, rules, messages, options, params, call)
+    service.metrics.replayed_turns.inc(prompt.num_turns)
+    return prompt.plain, prompt.params, prompt.reader(service)
 
 
 class _Answer:
@@ -159,7 +173,7 @@ class _Answer:
         """The answer to a request without a prompt, by which Ollama's clients load a model."""
         return JSONResponse(self._piece("", {}) | {"done": True, "done_reason": "load"})
 
-    async def respond(self, request: Request, prompt: Callable[[SamplingParams], Prepared]) -> Response:
+    async def respond(self, request: Request, prompt: Callable[[SamplingParams, Call], Prepared]) -> Response:
         """Generates the answer.
 
         Args:
@@ -171,18 +185,19 @@ class _Answer:
             request, self, submitted, stream=self._body.stream, media_type="application/x-ndjson", ping=None
         )
 
-    async def _submit(self, request: Request, prompt: Callable[[SamplingParams], Prepared]) -> Generations:
-        token_ids, params, self._reader = await asyncio.to_thread(prompt, self._params)
+    async def _submit(self, request: Request, prompt: Callable[[SamplingParams, Call], Prepared]) -> Generations:
         call = Call(
             request.state.client,
             f"ollama-{uuid.uuid4().hex}",
             timeout=shortest_timeout(request, None),
             form_param="format",
+            stops=None if self._reader is None else self._reader.stops,
         )
-        return await self._service.submit([token_ids], params, call)
+        plain, params, self._reader = await to_thread(prompt, self._params, call)
+        return await self._service.submit([plain], params, call)
 
     async def whole(self, submitted: Submitted) -> Response:
-        """Everything at once."""
+        """Returns the complete answer."""
         async with await submitted as generations:
             (output,) = await generations.final()
         (one,) = output.outputs

@@ -67,7 +67,7 @@ def model_file(path: Path) -> ModelFile:
 
 
 def awaited_file(name: str, created: float) -> ModelFile:
-    """Describes the file of a model that is downloaded when it is first asked for: nothing of it is here yet."""
+    """Describes a model that is downloaded for its first request, without any file yet."""
     nothing = {"parent_model": "", "format": "gguf", "family": "", "families": [], "parameter_size": ""}
     return ModelFile(
         size=0,

@@ -1,6 +1,5 @@
-"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version`."""
+"""`/api/tags`, `/api/show`, `/api/ps`, `/api/status` and `/api/version`."""
 
-import asyncio
 import logging
 import time
 from typing import Any
@@ -11,12 +10,12 @@ from starlette.responses import JSONResponse, Response
 from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
 from rocmforge.errors import RocmForgeError
-from rocmforge.parsing import find_format
+from rocmforge.executors import to_thread
+from rocmforge.parsing import ReplyFormat, find_format
 from rocmforge.server.errors import ApiError
 from rocmforge.server.model import Model
 from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, served_name
 from rocmforge.server.ollama.model_file import ModelFile, awaited_file, model_file, plain_metadata, timestamp
-from rocmforge.server.replies import ReplyFormat
 from rocmforge.server.requests import AllModels
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
@@ -31,7 +30,7 @@ MAX_SECONDS = 1e9
 @router.get("/api/tags")
 async def tags(models: AllModels) -> dict[str, Any]:
     """The models that are served, loaded or not, without those whose file cannot be read."""
-    files = {model: await asyncio.to_thread(_file, model) for model in models.all}
+    files = {model: await to_thread(_file, model) for model in models.all}
     return {
         "models": [
             _listed(name, file) | {"modified_at": file.modified_at, "size": file.size}
@@ -45,20 +44,26 @@ async def tags(models: AllModels) -> dict[str, Any]:
 async def running_models(models: AllModels) -> dict[str, Any]:
     """The models that are loaded, with the memory that they take."""
     loaded = [model for model in models.all if model.service is not None]
-    return {"models": [one for model in loaded for one in await asyncio.to_thread(_loaded, model)]}
+    return {"models": [one for model in loaded for one in await to_thread(_loaded, model)]}
 
 
 @router.post("/api/show")
 async def show(body: OllamaShowRequest, models: AllModels) -> Response:
     """Describes a model: its metadata and chat template, and its sampling where it is loaded."""
     model = models.find(served_name(models, body.model))
-    return await asyncio.to_thread(_show, model, verbose=body.verbose)
+    return await to_thread(_show, model, verbose=body.verbose)
 
 
 @router.get("/api/version")
 async def version() -> dict[str, str]:
     """The version of rocmforge."""
     return {"version": __version__}
+
+
+@router.get("/api/status")
+async def status() -> dict[str, Any]:
+    """Reports that models of Ollama's cloud are not available."""
+    return {"cloud": {"disabled": True, "source": "config"}}
 
 
 def _file(model: Model) -> ModelFile | None:
@@ -100,6 +105,7 @@ def _show(model: Model, *, verbose: bool) -> Response:
     template = model.chat_template or file.info.get("tokenizer.chat_template", "")
     lists = plain_metadata(inspect_gguf(model.file)["metadata"], lists=True) if verbose else {}
     sampling = {} if model.service is None else model.service.engine.recommended_sampling()
+    sees = model.service is not None and model.service.engine.mmproj is not None
     if "repetition_penalty" in sampling:
         sampling["repeat_penalty"] = sampling.pop("repetition_penalty")
     return JSONResponse(
@@ -109,15 +115,15 @@ def _show(model: Model, *, verbose: bool) -> Response:
             "template": template,
             "details": file.details,
             "model_info": file.info | lists,
-            "capabilities": _capabilities(file, template),
+            "capabilities": _capabilities(file, template, sees=sees),
             "modified_at": file.modified_at,
         }
     )
 
 
-def _capabilities(file: ModelFile, template: str) -> list[str]:
+def _capabilities(file: ModelFile, template: str, *, sees: bool) -> list[str]:
     if file.tasks and "generate" not in file.tasks:
         return ["embedding"]
-    replies = ReplyFormat(template, find_format(template), control_tokens=False)
-    extra = {"tools": replies.chat.calls is not None, "thinking": replies.thinks}
+    replies = ReplyFormat(template, find_format(template))
+    extra = {"vision": sees, "tools": replies.chat.calls is not None, "thinking": replies.thinks}
     return ["completion", *(name for name, there in extra.items() if there)]

@@ -1,4 +1,4 @@
-"""Replies in Ollama's form: thoughts and answer as they come, calls when they are whole."""
+"""Replies in Ollama's format: reasoning and answer as they come, calls when they are complete."""
 
 import json
 from collections.abc import Sequence
@@ -8,17 +8,16 @@ from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, Tool
 
 
 class OllamaReply:
-    """Makes the fields of Ollama's messages of the events of one reply."""
+    """Turns the events of one reply into fields of Ollama's messages."""
 
     def __init__(self) -> None:
-        self._name = ""
-        self._arguments = ""
+        self._id = self._name = self._arguments = ""
 
     def add(self, events: Sequence[Event], *, ended: bool) -> tuple[str, dict[str, Any]]:
-        """Takes the next events.
+        """Adds the next events.
 
         Returns:
-            The answer's next piece, and the other fields: `thinking` and `tool_calls`, where there are some.
+            The next piece of the answer, and the fields `thinking` and `tool_calls` if there are any.
         """
         content = thinking = ""
         calls: list[dict[str, Any]] = []
@@ -28,9 +27,9 @@ class OllamaReply:
                     content += text
                 case Reasoning(text):
                     thinking += text
-                case ToolCallStart(_, _, name):
+                case ToolCallStart(_, id_, name):
                     calls += self._whole()
-                    self._name = name
+                    self._id, self._name = id_, name
                 case ToolCallArguments(_, text):
                     self._arguments += text
         if ended:
@@ -39,11 +38,11 @@ class OllamaReply:
         return content, others | {"tool_calls": calls} if calls else others
 
     def _whole(self) -> list[dict[str, Any]]:
-        """The call that has ended, if there was one; one that was cut off is none."""
-        name, text = self._name, self._arguments or "{}"
-        self._name = self._arguments = ""
+        """Returns the call that has ended, if any. A call that was cut off is dropped."""
+        id_, name, text = self._id, self._name, self._arguments or "{}"
+        self._id = self._name = self._arguments = ""
         try:
             arguments = json.loads(text)
         except ValueError:
             return []
-        return [{"function": {"name": name, "arguments": arguments}}] if name else []
+        return [{"id": id_, "function": {"name": name, "arguments": arguments}}] if name else []

@@ -1,67 +1,89 @@
 """`/v1/chat/completions`."""
 
-import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Self
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
 from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
 from rocmforge._rocmforge import StructuredOutputsParams, Tokenizer
+from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart, gather
-from rocmforge.server.chats import ChatMessage, TemplateBody, template_messages
+from rocmforge.server.bodies import JsonObject
+from rocmforge.server.chats import ChatMessage, Function, TemplateBody, add_function, template_messages
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Generations
-from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, finish_reason
+from rocmforge.server.ignored import CACHED, MODERATION, NOT_KEPT, RECORDS, TIER, VERBOSITY
+from rocmforge.server.openai.events import DONE, ReasoningTokens, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
-from rocmforge.server.openai.tool_choice import ChatToolChoice, allowed_calls, chosen
+from rocmforge.server.openai.tool_choice import ChatToolChoice, FunctionName, chosen, tool_rules
+from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import (
-    MODEL_MEANING,
     STREAM_MEANING,
     STREAM_OPTIONS_MEANING,
     GenerationBody,
+    ModelBody,
     Served,
     StreamOptions,
     check_limit,
 )
-from rocmforge.server.rules import ReplyRules, forced_call, ruled_prompt
+from rocmforge.server.rules import ReplyRules, RuledPrompt, ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, event, respond
 from rocmforge.server.structured import ResponseFormat
+from rocmforge.server.toolset import ToolSet
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
 
-class ChatCompletionRequest(GenerationBody, TemplateBody):
+class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
     """The body of `/v1/chat/completions`."""
 
-    model: str | None = Field(None, description=MODEL_MEANING)
+    ignored: ClassVar[Mapping[str, str]] = {
+        "metadata": RECORDS,
+        "moderation": MODERATION,
+        "prediction": "It predicts the answer, and does not change it.",
+        "prompt_cache_key": CACHED,
+        "prompt_cache_options": CACHED,
+        "prompt_cache_retention": CACHED,
+        "safety_identifier": RECORDS,
+        "service_tier": TIER,
+        "store": NOT_KEPT,
+        "user": RECORDS,
+        "verbosity": VERBOSITY,
+    }
+
     messages: list[ChatMessage] = Field(min_length=1, description="The conversation, oldest message first.")
-    max_tokens: int | None = Field(None, ge=1, description="Most tokens of each answer; by default what has room.")
+    max_tokens: int | None = Field(None, ge=1, description="Maximum tokens of each answer; by default as many as fit.")
     max_completion_tokens: int | None = Field(None, ge=1, description="The same by OpenAI's newer name.")
-    logprobs: bool = Field(default=False, description="Whether the log-probability of each token is reported.")
-    top_logprobs: int = Field(0, ge=0, description="Most likely tokens to report beside each token.")
+    logprobs: bool = Field(default=False, description="If true, reports the log-probability of each token.")
+    top_logprobs: int = Field(0, ge=0, description="Number of most likely tokens to report for each token.")
     response_format: ResponseFormat | None = Field(
         None, description="The form of the answer: `text`, `json_object`, or `json_schema` with a `schema`."
     )
     tool_choice: ChatToolChoice = Field(
         "auto",
-        description="Whether it calls them; `required` and a tool's name: it has to; `allowed_tools`: only some.",
+        description="`required` or a tool's name forces a call; `allowed_tools` restricts the tools.",
     )
-    parallel_tool_calls: bool = Field(default=True, description="Whether there may be more than one call.")
+    parallel_tool_calls: bool = Field(default=True, description="If true, allows more than one call.")
     reasoning_effort: str | None = Field(
-        None, description="How much the model thinks, where its chat template can tell it; `none` turns it off."
+        None, description="Reasoning effort, if the chat template supports it; `none` turns reasoning off."
     )
     thinking_token_budget: int | None = Field(
-        None, ge=0, description="Tokens of thoughts at most; then the answer begins."
+        None, ge=0, description="Maximum reasoning tokens; then the answer begins."
     )
     stream: bool = Field(default=False, description=STREAM_MEANING)
     stream_options: StreamOptions | None = Field(None, description=STREAM_OPTIONS_MEANING)
-    metadata: dict[str, str] | None = Field(None, description="For the client's own records; it has no effect.")
-    store: Literal[False] = Field(default=False, description="Answers of chats are not kept.")
+    web_search_options: JsonObject | None = Field(None, description="There is no web search; the header says so.")
+    modalities: list[Literal["text"]] | None = Field(None, description="Answers are text.")
+    functions: list[Function] | None = Field(None, description="Tools in OpenAI's older format; one call at most.")
+    function_call: Literal["auto", "none"] | FunctionName | None = Field(
+        None, description="The choice among `functions`, like `tool_choice`."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -73,22 +95,27 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
             raise ValueError("stream_options needs stream: true")
         if self.response_format is not None and self.structured_outputs is not None:
             raise ValueError("response_format and structured_outputs both give the form: give one of them")
-        any_text = self.response_format is None or self.response_format.type == "text"
-        if not (any_text and self.structured_outputs is None) and self.tools and self.tool_choice != "none":
-            raise ValueError("an answer of a given form calls no tools: leave out one of the two")
+        if self.functions is not None and self.tools is not None:
+            raise ValueError("functions and tools are the same: give one of them")
+        if self.function_call is not None and self.functions is None:
+            raise ValueError("function_call needs functions")
         return self
 
-    def rules(self) -> ReplyRules:
-        """The rules of the answer."""
-        choice, allowed = chosen(self.tool_choice)
-        functions = [each.function for each in self.tools or () if choice != "none"]
-        names = [each.name for each in functions]
-        return ReplyRules(
-            tools=[each.described() for each in functions],
-            forced=forced_call(choice, names),
-            allowed=allowed_calls(allowed, names),
-            strict=frozenset(each.name for each in functions if each.strict),
-            parallel=self.parallel_tool_calls,
+    def toolset(self) -> ToolSet:
+        """Returns the tools as the model sees them."""
+        made = super().toolset()
+        for function in self.functions or ():
+            add_function(made, function)
+        if self.web_search_options is not None:
+            made.leave_out("web_search")
+        return made
+
+    def rules(self, tools: ToolSet) -> ReplyRules:
+        """Returns the rules of the answer."""
+        choice, allowed = self._choice(tools)
+        return replace(
+            tool_rules(choice, allowed, tools),
+            parallel=self.parallel_tool_calls and self.functions is None,
             form=self._form(),
             form_param="structured_outputs" if self.structured_outputs is not None else "response_format",
             effort=self.reasoning_effort,
@@ -96,6 +123,12 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
             budget=self.thinking_token_budget,
             budget_param="thinking_token_budget",
         )
+
+    def _choice(self, tools: ToolSet) -> tuple[str, frozenset[str] | None]:
+        if self.functions is None:
+            return chosen(self.tool_choice, tools)
+        choice = self.function_call or "auto"
+        return choice if isinstance(choice, str) else choice.name, None
 
     def _form(self) -> StructuredOutputsParams | None:
         if self.structured_outputs is not None:
@@ -106,15 +139,18 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
 @router.post("/v1/chat/completions")
 async def create_chat_completion(body: ChatCompletionRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
-    service = await models.use(body.model)
+    name = body.model_name(models.registry)
+    service = await models.use(name)
     check_limit("top_logprobs", body.top_logprobs, service.config.max_logprobs, "max_logprobs")
-    answer = _Answer(body, body.model or service.names[0], service.engine.tokenizer)
+    answer = _Answer(body, name or service.names[0], service.engine.tokenizer)
     submitted = answer.submit(request, service)
-    return await respond(request, answer, submitted, stream=body.stream)
+    response = await respond(request, answer, submitted, stream=body.stream)
+    response.headers.update(answer.tools.headers())
+    return response
 
 
 class _Answer:
-    """Makes the answer to one request."""
+    """Builds the answer to one request."""
 
     def __init__(self, body: ChatCompletionRequest, model: str, tokenizer: Tokenizer) -> None:
         self._body = body
@@ -122,9 +158,12 @@ class _Answer:
         self._tokenizer = tokenizer
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._usage = Usage()
+        self._reasoning = ReasoningTokens(tokenizer)
+        self._custom: dict[tuple[int, int], bool] = {}
+        self.tools = body.toolset()
 
     async def submit(self, request: Request, service: Service) -> Generations:
-        """Hands the request to the engine."""
+        """Submits the request to the engine."""
         body = self._body
         params = body.sampling(
             service,
@@ -132,22 +171,26 @@ class _Answer:
             logprobs=body.top_logprobs if body.logprobs else None,
             output_kind="delta" if body.stream else "final_only",
         )
-        rules = body.rules()
-        messages, options = template_messages(body.messages), body.template_options()
+        rules, options = body.rules(self.tools), body.template_options()
+        call = body.call(request, self._id)
+
+        def make() -> RuledPrompt:
+            return ruled_prompt(service, rules, template_messages(body.messages), options, params, call)
+
         # A long conversation takes milliseconds to render and to tokenise, which other streams should not wait for.
-        prompt = await asyncio.to_thread(ruled_prompt, service, rules, messages, options, params)
-        self._readers = [prompt.reader(service) for _ in range(body.n)]
-        return await prompt.submit(service, body.call(request, self._id))
+        prompt = await to_thread(make)
+        self._readers = [self.tools.reader(prompt.reader(service)) for _ in range(body.n)]
+        return await prompt.submit(service, call)
 
     async def whole(self, submitted: Submitted) -> Response:
-        """Everything at once."""
+        """Returns the complete answer."""
         async with await submitted as generations:
             (output,) = await generations.final()
         self._usage.add(output)
         choices = [
             {
                 "index": one.index,
-                "message": _message(self._readers[one.index].read(one)),
+                "message": self._message(self._events(one)),
                 "logprobs": self._logprobs(one),
                 "finish_reason": self._finish_reason(one),
                 "stop_reason": one.stop_reason,
@@ -155,35 +198,88 @@ class _Answer:
             for one in output.outputs
         ]
         head = chunk_head(self._id, "chat.completion", self._model)
-        return JSONResponse(head | {"choices": choices, "usage": self._usage.value()})
+        return JSONResponse(head | {"choices": choices, "usage": self._counts()})
 
     async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
-        """Everything as it comes."""
+        """Yields the answer as it comes."""
         options = self._body.stream_options or StreamOptions()
         head = chunk_head(self._id, "chat.completion.chunk", self._model)
+        # OpenAI's chunks before the one with the counts have `usage: null`.
+        empty = {"usage": None} if options.include_usage else {}
         for index in range(self._body.n):
-            yield event(head | {"choices": [_choice(index, {"role": "assistant", "content": ""})]})
+            yield event(head | {"choices": [_choice(index, {"role": "assistant", "content": ""})]} | empty)
         try:
             async for _, output in generations.merged():
                 self._usage.add(output)
-                usage = {"usage": self._usage.value()} if options.continuous_usage_stats else {}
                 for one in output.outputs:
-                    delta = _delta(self._readers[one.index].read(one))
+                    delta = self._delta(one.index, self._events(one))
                     logprobs, reason = self._logprobs(one), self._finish_reason(one)
-                    # Text that may be the beginning of a call is told when it is known what it is.
-                    if delta or logprobs is not None or reason is not None or usage:
+                    usage = {"usage": self._usage.value()} if options.continuous_usage_stats else empty
+                    # Text that may begin a call is sent once it is known to be text or a call.
+                    if delta or logprobs is not None or reason is not None or options.continuous_usage_stats:
                         choice = _choice(one.index, delta, logprobs, reason, one.stop_reason)
                         yield event(head | {"choices": [choice]} | usage)
         except ApiError as error:
             yield error_event(path, error)
             return
         if options.include_usage:
-            yield event(head | {"choices": [], "usage": self._usage.value()})
+            yield event(head | {"choices": [], "usage": self._counts()})
         yield DONE
+
+    def _events(self, one: CompletionOutput) -> list[Event]:
+        events = self._readers[one.index].read(one)
+        self._reasoning.add(one.index, events)
+        return events
+
+    def _counts(self) -> dict[str, Any]:
+        return self._usage.value() | {"completion_tokens_details": {"reasoning_tokens": self._reasoning.num_tokens()}}
 
     def _finish_reason(self, one: CompletionOutput) -> str | None:
         reason = finish_reason(one)
-        return "tool_calls" if reason == "stop" and self._readers[one.index].called else reason
+        if reason == "stop" and self._readers[one.index].called:
+            return "tool_calls" if self._body.functions is None else "function_call"
+        return reason
+
+    def _message(self, events: Sequence[Event]) -> dict[str, Any]:
+        """Returns the message of a whole answer."""
+        found = gather(events)
+        calls = [self._call(call.id, call.name, call.arguments) for call in found.tool_calls]
+        # An empty answer is an empty string; only a message with calls has no content.
+        content = found.content if calls else found.content or ""
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if found.reasoning_content is not None:
+            message |= _reasoning(found.reasoning_content)
+        if calls and self._body.functions is not None:
+            return message | {"function_call": calls[0]["function"]}
+        return message | {"tool_calls": calls} if calls else message
+
+    def _delta(self, choice: int, events: Sequence[Event]) -> dict[str, Any]:
+        """Returns the new parts of an answer as one object."""
+        texts: dict[type[Event], str] = {}
+        calls: dict[int, dict[str, Any]] = {}
+        for new in events:
+            match new:
+                case Content(text) | Reasoning(text):
+                    texts[type(new)] = texts.get(type(new), "") + text
+                case ToolCallStart(index, id_, name):
+                    calls[index] = {"index": index} | self._call(id_, name, "")
+                    self._custom[choice, index] = self.tools.origin(name).is_custom
+                case ToolCallArguments(index, text):
+                    kind, argument = ("custom", "input") if self._custom[choice, index] else ("function", "arguments")
+                    calls.setdefault(index, {"index": index, kind: {argument: ""}})
+                    calls[index][kind][argument] += text
+        delta: dict[str, Any] = {"content": texts[Content]} if Content in texts else {}
+        if Reasoning in texts:
+            delta |= _reasoning(texts[Reasoning])
+        if calls and self._body.functions is not None:
+            return delta | {"function_call": calls[0]["function"]}
+        return delta | {"tool_calls": list(calls.values())} if calls else delta
+
+    def _call(self, id_: str, name: str, arguments: str) -> dict[str, Any]:
+        """Returns a call in the format of its tool."""
+        if self.tools.origin(name).is_custom:
+            return {"id": id_, "type": "custom", "custom": {"name": name, "input": arguments}}
+        return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _logprobs(self, one: CompletionOutput) -> dict[str, Any] | None:
         if one.logprobs is None:
@@ -191,38 +287,9 @@ class _Answer:
         return chat_logprobs(one.logprobs, self._tokenizer, self._body.top_logprobs)
 
 
-def _message(events: Sequence[Event]) -> dict[str, Any]:
-    """The message of a whole answer."""
-    found = gather(events)
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in found.tool_calls
-    ]
-    # An answer of nothing is an empty one; only a message that calls has none.
-    content = found.content if calls else found.content or ""
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if found.reasoning_content is not None:
-        message["reasoning_content"] = found.reasoning_content
-    return message | {"tool_calls": calls} if calls else message
-
-
-def _delta(events: Sequence[Event]) -> dict[str, Any]:
-    """The news of an answer in one object."""
-    delta: dict[str, Any] = {}
-    calls: dict[int, dict[str, Any]] = {}
-    for new in events:
-        match new:
-            case Content(text):
-                delta["content"] = delta.get("content", "") + text
-            case Reasoning(text):
-                delta["reasoning_content"] = delta.get("reasoning_content", "") + text
-            case ToolCallStart(index, id_, name):
-                function = {"name": name, "arguments": ""}
-                calls[index] = {"index": index, "id": id_, "type": "function", "function": function}
-            case ToolCallArguments(index, text):
-                calls.setdefault(index, {"index": index, "function": {"arguments": ""}})
-                calls[index]["function"]["arguments"] += text
-    return delta | {"tool_calls": list(calls.values())} if calls else delta
+def _reasoning(text: str) -> dict[str, Any]:
+    """Returns reasoning under both names that clients read."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _choice(

@@ -1,10 +1,9 @@
 """`/v1/embeddings`."""
 
-import asyncio
 import base64
 import uuid
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -12,34 +11,39 @@ from numpy.typing import NDArray
 from pydantic import Field
 from starlette.responses import Response
 
+from rocmforge.executors import to_thread
 from rocmforge.server.errors import ApiError
+from rocmforge.server.ignored import RECORDS
+from rocmforge.server.lengths import check_length
+from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import MODEL_MEANING, Prompts, QueueBody, Served, prompt_list
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import compact_json, unless_gone
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
 
 class EmbeddingRequest(QueueBody):
     """The body of `/v1/embeddings`."""
 
+    ignored: ClassVar[Mapping[str, str]] = {"user": RECORDS}
+
     model: str | None = Field(None, description=MODEL_MEANING)
     input: Prompts = Field(description="Text or token ids, or a list of them.")
     encoding_format: Literal["float", "base64"] = Field(
-        default="float", description="`base64` is that of the vector's 32-bit floats, little-endian."
+        default="float", description="`base64`: the vector's 32-bit floats, little-endian, in base64."
     )
     dimensions: int | None = Field(
         None,
         ge=1,
-        description="Only so many of each vector's values, from the first on, and the vector made a unit again: for "
-        "models that were trained for it.",
+        description="Number of leading values to keep of each vector, which is then normalised again. Only for models "
+        "that were trained for it.",
     )
-    user: str | None = Field(None, description="For the client's own records; it has no effect.")
 
 
 @router.post("/v1/embeddings")
 async def create_embeddings(body: EmbeddingRequest, request: Request, models: Served) -> Response:
-    """Makes a vector of each text."""
+    """Returns a vector for each text."""
     service = await models.use(body.model)
     prompts = prompt_list("input", body.input, service)
     check_dimensions(body.dimensions, service)
@@ -47,19 +51,19 @@ async def create_embeddings(body: EmbeddingRequest, request: Request, models: Se
 
     async def answer() -> bytes:
         ids = await tokens(service, prompts)
-        vectors = shortened(await service.embed(ids, call), body.dimensions)
+        vectors = shortened(await service.embed(ids, call, "input"), body.dimensions)
         head = {"object": "list", "model": body.model or service.names[0]}
         # A large answer takes a while to be written.
-        return await asyncio.to_thread(_answer, head, vectors, body.encoding_format, sum(map(len, ids)))
+        return await to_thread(_answer, head, vectors, body.encoding_format, sum(map(len, ids)))
 
     return Response(await unless_gone(request, answer()), media_type="application/json")
 
 
 def check_dimensions(dimensions: int | None, service: Service) -> None:
-    """Refuses to make a vector longer than the model's are.
+    """Refuses more dimensions than the model's vectors have.
 
     Raises:
-        ApiError: It is.
+        ApiError: `dimensions` is too large.
     """
     size = service.engine.config()["embedding_size"]
     if dimensions is not None and dimensions > size:
@@ -71,15 +75,18 @@ def check_dimensions(dimensions: int | None, service: Service) -> None:
 
 
 async def tokens(service: Service, prompts: Sequence[str | list[int]]) -> list[list[int]]:
-    """Token ids of all prompts, made on a thread."""
+    """Returns the token ids of all prompts, tokenised on a thread.
+
+    Raises:
+        ApiError: A text cannot fit.
+    """
+    check_length(service.engine, "input", *(prompt for prompt in prompts if isinstance(prompt, str)))
     tokenize = service.engine.tokenize
-    return await asyncio.to_thread(
-        lambda: [tokenize(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
-    )
+    return await to_thread(lambda: [tokenize(prompt) if isinstance(prompt, str) else prompt for prompt in prompts])
 
 
 def shortened(vectors: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
-    """The vectors with so many of their values, as units again."""
+    """Returns the vectors cut to this many values and normalised again; shape `[len(vectors), dimensions]`."""
     if dimensions is None or dimensions == vectors.shape[1]:
         return vectors
     cut = vectors[:, :dimensions].astype(np.float64)

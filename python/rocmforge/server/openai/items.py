@@ -1,167 +1,300 @@
-"""Items of OpenAI's Responses API: what a conversation consists of, made into what chat templates take."""
+"""Items of OpenAI's Responses API, the parts of a conversation."""
 
 import uuid
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from rocmforge.server.bodies import Body, Text
-from rocmforge.server.errors import ApiError
+from rocmforge.server.bodies import Body, JsonObject, Text
+from rocmforge.server.ignored import CACHED, RESOLUTION, TOLD_BEFORE
+from rocmforge.server.openai.response_tools import AnyTools
 from rocmforge.server.sealed import opened
-from rocmforge.server.turns import TemplateMessage, call_arguments, in_turns
+from rocmforge.server.structured import TextFormat
 
 Status = Literal["in_progress", "completed", "incomplete"]
+_CALLER = {"async": TOLD_BEFORE, "caller": TOLD_BEFORE}
 
 
 class TextPart(Body):
     """A text, of a request or of an answer."""
 
-    type: Literal["input_text", "output_text"]
+    ignored: ClassVar[Mapping[str, str]] = {
+        "annotations": TOLD_BEFORE,
+        "cache_control": CACHED,
+        "logprobs": TOLD_BEFORE,
+        "prompt_cache_breakpoint": CACHED,
+    }
+
+    type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: list[Any] = Field(default_factory=list, max_length=0)
-    logprobs: list[Any] = Field(default_factory=list, max_length=0)
+
+
+class RefusalPart(Body):
+    """The text with which an assistant refused to answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.refusal
+
+
+class ImagePart(Body):
+    """An image in a message, or in the answer of a tool."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        "cache_control": CACHED,
+        "detail": RESOLUTION,
+        "prompt_cache_breakpoint": CACHED,
+    }
+
+    type: Literal["input_image"]
+    image_url: str = Field(description="A `data:` URL, or a URL of a host that the operator allows.")
+
+
+Part = Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]
 
 
 def _as_input(value: Any) -> Any:
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
-Parts = Annotated[list[TextPart], BeforeValidator(_as_input, json_schema_input_type=str | list[TextPart])]
+Parts = Annotated[list[Part], BeforeValidator(_as_input, json_schema_input_type=str | list[Part])]
 """A text or its parts."""
 
 
-class MessageItem(Body):
+class Item(Body):
+    """The fields that all items have."""
+
+    id: Text | None = None
+    status: Status | None = None
+
+
+class MessageItem(Item):
     """A message."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"phase": TOLD_BEFORE}
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Parts
-    id: Text | None = None
-    status: Status | None = None
 
 
 class ReasoningPart(Body):
-    """A part of the thoughts."""
+    """A part of the reasoning."""
 
-    type: Literal["reasoning_text"]
+    type: Literal["reasoning_text", "text"]
     text: str
 
 
-class ReasoningItem(Body):
-    """Thoughts of the assistant."""
+class SummaryPart(Body):
+    """A part of a summary of reasoning."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+class ReasoningItem(Item):
+    """The reasoning of the assistant."""
 
     type: Literal["reasoning"]
-    id: Text | None = None
-    summary: list[Any] = Field(default_factory=list, max_length=0)
+    summary: list[SummaryPart] = Field(default_factory=list, description="It is used if there is no other text.")
     content: list[ReasoningPart] = Field(default_factory=list)
-    encrypted_content: Text | None = Field(None, description="The thoughts in the form that the server has given.")
-    status: Status | None = None
+    encrypted_content: Text | None = Field(None, description="The reasoning as the server encoded it.")
 
     def text(self) -> str:
-        """The thoughts."""
-        return "\n".join(part.text for part in self.content) or opened(self.encrypted_content or "")
+        """Returns the reasoning; if there is only a summary, as other servers send it, the summary."""
+        whole = "\n".join(part.text for part in self.content) or opened(self.encrypted_content or "")
+        return whole or "\n".join(part.text for part in self.summary)
 
 
-class CallItem(Body):
+class CalledItem(Item):
+    """The fields that calls of the client's tools have."""
+
+    ignored: ClassVar[Mapping[str, str]] = _CALLER
+
+    call_id: str
+    name: str
+    namespace: str | None = None
+
+
+class CallItem(CalledItem):
     """A call of the assistant."""
 
     type: Literal["function_call"]
-    call_id: str
-    name: str
     arguments: str = Field(description="A JSON object, as text.")
-    id: Text | None = None
-    status: Status | None = None
 
 
-class CallOutputItem(Body):
-    """The answer of a function."""
+class CustomCallItem(CalledItem):
+    """A call of a tool that takes a text."""
 
-    type: Literal["function_call_output"]
+    type: Literal["custom_tool_call"]
+    input: str
+
+
+class CallOutputItem(Item):
+    """The answer of a tool."""
+
+    ignored: ClassVar[Mapping[str, str]] = _CALLER | {
+        "acknowledged_safety_checks": TOLD_BEFORE,
+        "max_output_length": TOLD_BEFORE,
+        "name": "The call already has it.",
+        "namespace": "The call already has it.",
+    }
+
+    type: Literal["function_call_output", "custom_tool_call_output", "apply_patch_call_output"]
     call_id: str
+    output: Parts = Field(default_factory=list)
+    # The result of applying a patch.
+    status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None  # type: ignore[assignment]
+
+
+class HostedCallItem(Item):
+    """A call of one of OpenAI's tools that the client ran."""
+
+    ignored: ClassVar[Mapping[str, str]] = _CALLER | {"environment": TOLD_BEFORE}
+
+    type: Literal["local_shell_call", "shell_call", "apply_patch_call"]
+    call_id: str
+    action: JsonObject | None = None
+    operation: JsonObject | None = None
+
+
+class LocalShellOutputItem(Item):
+    """The output of a local shell, which names its call by `id`."""
+
+    type: Literal["local_shell_call_output"]
+    call_id: str | None = None
     output: Parts
-    id: Text | None = None
-    status: Status | None = None
 
 
-AnyItem = MessageItem | ReasoningItem | CallItem | CallOutputItem
+class ShellOutputItem(Item):
+    """The output of a shell's commands."""
+
+    ignored: ClassVar[Mapping[str, str]] = _CALLER | {"max_output_length": TOLD_BEFORE}
+
+    type: Literal["shell_call_output"]
+    call_id: str
+    output: list[JsonObject]
+
+
+class ToolsItem(Item):
+    """Tools that a conversation has from this item on."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"call_id": TOLD_BEFORE, "execution": TOLD_BEFORE, "role": TOLD_BEFORE}
+
+    type: Literal["additional_tools", "tool_search_output"]
+    tools: list[AnyTools]
+
+
+class UpdatedReasoning(Body):
+    """The reasoning effort from this item on."""
+
+    effort: Text | None = None
+
+
+class UpdatedText(Body):
+    """The format of answers from this item on."""
+
+    format: TextFormat
+
+
+class UpdateItem(Item):
+    """Settings of the answers from this item on."""
+
+    type: Literal["configuration_update"]
+    reasoning: UpdatedReasoning | None = None
+    text: UpdatedText | None = None
+
+
+class CompactionItem(Item):
+    """A conversation that the server has compacted."""
+
+    type: Literal["compaction"]
+    encrypted_content: Text
+
+
+class ReferenceItem(Body):
+    """An item of a stored answer, by its id."""
+
+    type: Literal["item_reference"]
+    id: Text
+
+
+class ProviderItem(Item):
+    """Work of OpenAI's own tools, which the conversation does not need."""
+
+    model_config = Body.model_config | {"extra": "allow"}
+
+    type: Literal[
+        "code_interpreter_call",
+        "file_search_call",
+        "image_generation_call",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "tool_search_call",
+        "web_search_call",
+    ]
+    status: Any = None
+
+
+AnyItem = (
+    MessageItem
+    | ReasoningItem
+    | CallItem
+    | CustomCallItem
+    | CallOutputItem
+    | HostedCallItem
+    | LocalShellOutputItem
+    | ShellOutputItem
+    | ToolsItem
+    | UpdateItem
+    | CompactionItem
+    | ReferenceItem
+    | ProviderItem
+)
 
 
 def _type(value: Any) -> str | None:
-    """The type of an item; messages may leave it out."""
+    """Returns the type of an item; messages and references may omit it."""
     if isinstance(value, dict):
-        kind = value.get("type", "message")
+        kind = value.get("type") or ("item_reference" if value.keys() == {"id"} else "message")
         return kind if isinstance(kind, str) else None
     return getattr(value, "type", None)
 
 
-InputItem = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[CallOutputItem, Tag("function_call_output")],
-    Discriminator(_type),
-]
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+def _tagged(*classes: type[Body]) -> Any:
+    """Returns the union of classes, discriminated by each value of their field `type`."""
+    tagged = [Annotated[each, Tag(kind)] for each in classes for kind in get_args(each.model_fields["type"].annotation)]
+    return Annotated[Union[*tagged], Discriminator(_type)]
 
 
-def new_id(kind: str) -> str:
-    """An id for an item of a type."""
-    return f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
+InputItem = _tagged(*get_args(AnyItem))
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "compaction": "cmp",
+}
 
 
-def with_ids(items: Sequence[AnyItem]) -> list[AnyItem]:
-    """The items, each with an id and a status."""
-    return [
-        item.model_copy(update={"id": item.id or new_id(item.type), "status": item.status or "completed"})
-        for item in items
-    ]
+def new_id(kind: str, number: str | None = None) -> str:
+    """Returns an id for an item of a type, with this number or a random one."""
+    return f"{_PREFIXES.get(kind, 'item')}_{number or uuid.uuid4().hex}"
 
 
-def template_messages(instructions: str | None, items: Sequence[AnyItem]) -> list[TemplateMessage]:
-    """The conversation as chat templates expect it: all that the assistant does in a row is one message.
-
-    Raises:
-        ApiError: An output belongs to no call.
-    """
-    made: list[TemplateMessage] = []
-    if instructions is not None:
-        made.append({"role": "system", "content": instructions})
-    called: dict[str, str] = {}
-    for item in items:
-        match item:
-            case CallOutputItem():
-                if item.call_id not in called:
-                    raise ApiError(
-                        400,
-                        f"input: got an output of the call {item.call_id!r}, expected that call before it",
-                        param="input",
-                    )
-                name = called[item.call_id]
-                made.append({"role": "tool", "tool_call_id": item.call_id, "name": name, "content": _text(item.output)})
-            case MessageItem(role="assistant"):
-                turn = _assistant_turn(made)
-                turn["content"] = "\n".join(text for text in (turn["content"], _text(item.content)) if text)
-            case MessageItem():
-                role = "system" if item.role == "developer" else item.role
-                made.append({"role": role, "content": _text(item.content)})
-            case ReasoningItem():
-                if text := item.text():
-                    _assistant_turn(made)["reasoning_content"] = text
-            case CallItem():
-                called[item.call_id] = item.name
-                function = {"name": item.name, "arguments": call_arguments(item.arguments)}
-                calls = _assistant_turn(made).setdefault("tool_calls", [])
-                calls.append({"id": item.call_id, "type": "function", "function": function})
-    return in_turns(made)
-
-
-def _assistant_turn(made: list[TemplateMessage]) -> TemplateMessage:
-    """The message of the assistant that is being made, begun if there is none."""
-    if not made or made[-1]["role"] != "assistant":
-        made.append({"role": "assistant", "content": ""})
-    return made[-1]
-
-
-def _text(parts: Sequence[TextPart]) -> str:
-    return "\n".join(part.text for part in parts)
+def give_ids(items: Sequence[AnyItem]) -> None:
+    """Gives each item an id and a status. A conversation has thousands of items, so one random number serves all."""
+    rest = uuid.uuid4().hex[8:]
+    for index, item in enumerate(items):
+        if not isinstance(item, ReferenceItem):
+            item.id = item.id or new_id(item.type, f"{index:08x}{rest}")
+            item.status = item.status or "completed"

@@ -1,49 +1,74 @@
 """`/v1/models`."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
 
+from rocmforge.server.anthropic.models import describe as for_anthropic
 from rocmforge.server.model import Model
+from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import AllModels
+from rocmforge.server.service import Service
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 
 # The header by which clients of Anthropic's API tell themselves.
 ANTHROPIC = "anthropic-version"
 
 
 def describe(model: Model, name: str) -> dict[str, Any]:
-    """One model as OpenAI lists it, with vLLM's fields, and its status as llama.cpp's router has it."""
+    """Returns one model as OpenAI lists it, with its context length and its capabilities.
+
+    Fields that need a loaded model are `null` before. The status is that of llama.cpp's router.
+    """
+    length = None if model.service is None else model.service.engine.max_model_len
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "rocmforge",
         "root": str(model.spec.path),
-        "max_model_len": None if model.service is None else model.service.engine.max_model_len,
+        "max_model_len": length,
+        "context_length": length,
+        "chats": None if model.service is None else chats(model.service),
+        "capabilities": None if model.service is None else capabilities(model.service),
+        "architecture": {"input_modalities": modalities(model.service), "output_modalities": ["text"]},
         "status": model.status(),
     }
 
 
-def _described_for_anthropic(model: Model, name: str) -> dict[str, Any]:
-    created = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": "model", "id": name, "display_name": name, "created_at": created}
+def chats(service: Service) -> bool:
+    """True if a model generates text and has a chat template."""
+    return service.generates and bool(service.replies.template)
+
+
+def modalities(service: Service | None) -> list[str]:
+    """Returns what a model reads; of one that is not loaded, only text is known."""
+    return ["text"] if service is None or service.engine.mmproj is None else ["text", "image"]
+
+
+def capabilities(service: Service) -> list[str]:
+    """Returns the capabilities of a model, by Ollama's names."""
+    if not service.generates:
+        return ["rerank" if service.engine.config()["pooling"] == "rank" else "embedding"]
+    chat = service.replies.chat
+    sees = service.engine.mmproj is not None
+    extra = {"vision": sees, "tools": chat.calls is not None, "thinking": service.replies.thinks}
+    return ["completion", *(name for name, there in extra.items() if there)]
 
 
 @router.get("/v1/models")
 async def list_models(models: AllModels, request: Request) -> dict[str, Any]:
-    """The models that are served, loaded or not; in Anthropic's form for its clients."""
+    """Returns the served models, loaded or not; in Anthropic's format for its clients."""
     if ANTHROPIC in request.headers:
-        data = [_described_for_anthropic(models.find(name), name) for name in models.names]
+        data = [for_anthropic(models.find(name), name) for name in models.names]
         return {"data": data, "first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
     return {"object": "list", "data": [describe(models.find(name), name) for name in models.names]}
 
 
 @router.get("/v1/models/{model:path}")
 async def retrieve_model(model: str, models: AllModels, request: Request) -> dict[str, Any]:
-    """One of them."""
+    """One served model."""
     if ANTHROPIC in request.headers:
-        return _described_for_anthropic(models.find(model), model)
+        return for_anthropic(models.find(model), model)
     return describe(models.find(model), model)

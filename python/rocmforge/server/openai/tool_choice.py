@@ -1,4 +1,4 @@
-"""Which tools an answer may call, and whether it has to: `tool_choice` of chats and of responses."""
+"""`tool_choice` of chats and of responses: the tools that an answer may call or must call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
@@ -7,7 +7,8 @@ from pydantic import Discriminator, Field, Tag
 
 from rocmforge.server.bodies import Body, Text
 from rocmforge.server.errors import ApiError
-from rocmforge.server.rules import ToolMode
+from rocmforge.server.rules import ReplyRules, ToolMode, forced_call
+from rocmforge.server.toolset import ToolSet
 
 
 class FunctionName(Body):
@@ -23,11 +24,18 @@ class NamedTool(Body):
     function: FunctionName
 
 
+class NamedCustomTool(Body):
+    """A custom tool of a chat."""
+
+    type: Literal["custom"]
+    custom: FunctionName
+
+
 class AllowedTools(Body):
     """Some of the tools of a chat."""
 
-    mode: Literal["auto", "required"] = Field(description="Whether one of them has to be called.")
-    tools: list[NamedTool] = Field(min_length=1)
+    mode: Literal["auto", "required"] = Field(description="`required` forces a call of one of them.")
+    tools: list[Annotated[NamedTool | NamedCustomTool, Field(discriminator="type")]] = Field(min_length=1)
 
 
 class AllowedToolChoice(Body):
@@ -38,9 +46,9 @@ class AllowedToolChoice(Body):
 
 
 class NamedFunction(Body):
-    """A function of a response."""
+    """A function or a custom tool of a response."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: Text
 
 
@@ -48,7 +56,7 @@ class AllowedFunctions(Body):
     """The functions that a response may call; all functions stay in its prompt."""
 
     type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"] = Field(description="Whether one of them has to be called.")
+    mode: Literal["auto", "required"] = Field(description="`required` forces a call of one of them.")
     tools: list[NamedFunction] = Field(min_length=1)
 
 
@@ -61,45 +69,79 @@ def _kind(value: Any) -> Any:
 _BY_KIND = Discriminator(
     _kind,
     custom_error_type="tool_choice",
-    custom_error_message="'auto', 'none', 'required', or an object of the type function or allowed_tools",
+    custom_error_message="'auto', 'none', 'required', or an object of the type function, custom or allowed_tools",
 )
 _Mode = Annotated[ToolMode, Tag("mode")]
 
 ChatToolChoice = Annotated[
-    _Mode | Annotated[NamedTool, Tag("function")] | Annotated[AllowedToolChoice, Tag("allowed_tools")], _BY_KIND
+    _Mode
+    | Annotated[NamedTool, Tag("function")]
+    | Annotated[NamedCustomTool, Tag("custom")]
+    | Annotated[AllowedToolChoice, Tag("allowed_tools")],
+    _BY_KIND,
 ]
 ResponseToolChoice = Annotated[
-    _Mode | Annotated[NamedFunction, Tag("function")] | Annotated[AllowedFunctions, Tag("allowed_tools")], _BY_KIND
+    _Mode
+    | Annotated[NamedFunction, Tag("function")]
+    | Annotated[NamedFunction, Tag("custom")]
+    | Annotated[AllowedFunctions, Tag("allowed_tools")],
+    _BY_KIND,
 ]
 
 
-def chosen(choice: ChatToolChoice | ResponseToolChoice) -> tuple[str, list[str] | None]:
-    """The mode, or the name of the tool that has to be called; and the names of those that may be, `None` for all."""
+def chosen(choice: ChatToolChoice | ResponseToolChoice, tools: ToolSet) -> tuple[str, frozenset[str] | None]:
+    """Returns the mode or the tool that must be called, and the allowed tools, `None` for all.
+
+    Args:
+        choice: The client's choice.
+        tools: The tools of the request.
+
+    Raises:
+        ApiError: An allowed tool is not among the tools.
+    """
     match choice:
-        case NamedTool(function=function):
-            return function.name, None
-        case NamedFunction(name=name):
-            return name, None
         case AllowedToolChoice(allowed_tools=some):
-            return some.mode, [tool.function.name for tool in some.tools]
-        case AllowedFunctions(mode=mode, tools=tools):
-            return mode, [tool.name for tool in tools]
+            return some.mode, _allowed([_name(tool) for tool in some.tools], tools)
+        case AllowedFunctions(mode=mode, tools=named):
+            return mode, _allowed([tool.name for tool in named], tools)
+        case NamedTool() | NamedCustomTool() | NamedFunction():
+            return tools.find(_name(choice)), None
         case mode:
             return mode, None
 
 
-def allowed_calls(allowed: Sequence[str] | None, names: Sequence[str]) -> frozenset[str] | None:
-    """The value of `ReplyRules.allowed` for the names of the tools that may be called.
+def tool_rules(choice: str, allowed: frozenset[str] | None, tools: ToolSet) -> ReplyRules:
+    """Returns the rules of a reply that follow from its tools alone.
 
     Args:
-        allowed: These names; `None` for all tools.
-        names: The names of all tools.
+        choice: The mode, or the tool that must be called.
+        allowed: The tools that may be called; `None` for all.
+        tools: The tools of the request.
 
     Raises:
-        ApiError: A tool that may be called is none of the tools.
+        ApiError: There is no tool to call.
     """
-    for name in allowed or ():
-        if name not in names:
-            expected = f"tools among {', '.join(names)}" if names else "tools beside it"
+    offered = tools if choice != "none" else ToolSet()
+    return ReplyRules(
+        tools=offered.functions,
+        forced=forced_call(choice, offered.names),
+        allowed=allowed,
+        strict=frozenset(offered.strict),
+        inputs=offered.inputs,
+    )
+
+
+def _name(tool: NamedTool | NamedCustomTool | NamedFunction) -> str:
+    match tool:
+        case NamedTool(function=named) | NamedCustomTool(custom=named):
+            return named.name
+    return tool.name
+
+
+def _allowed(allowed: Sequence[str], tools: ToolSet) -> frozenset[str]:
+    names = [tools.find(name) for name in allowed]
+    for name in names:
+        if name not in tools.names:
+            expected = f"tools among {', '.join(tools.names)}" if tools.names else "tools beside it"
             raise ApiError(400, f"tool_choice: got the tool {name!r}, expected {expected}", param="tool_choice")
-    return None if allowed is None else frozenset(allowed)
+    return frozenset(names)

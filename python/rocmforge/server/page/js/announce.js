@@ -10,7 +10,12 @@ export function announce(text) {
 
 /** Says a text that grows, sentence by sentence: a region that changes with every token could not be followed. */
 export class Reading {
-  #said = 0;
+  #said;
+
+  /** @param {number} [said] the length of the text that needs not be said */
+  constructor(said = 0) {
+    this.#said = said;
+  }
 
   /** Takes all of the text so far. */
   update(text) {

@@ -1,11 +1,13 @@
 // Starts the page: the two views, the model, the key.
 
 import { forgetKey, hasKey, onMissingKey } from "./api.js";
+import { Attachments } from "./chat/attachments.js";
 import { Chat } from "./chat/chat.js";
 import { askForKey } from "./dialogs.js";
 import { byId, fillIcons } from "./dom.js";
 import { EngineView } from "./engine/view.js";
 import { Models } from "./models.js";
+import { startShortcuts } from "./shortcuts.js";
 import { Store } from "./store.js";
 import { startTheme } from "./theme.js";
 
@@ -35,15 +37,17 @@ function startViews(engine) {
   show();
 }
 
-function startComposer(chat, models) {
+function startComposer(chat, models, attachments) {
   const area = byId("prompt");
   const fit = () => {
     area.style.height = "auto";
     area.style.height = `${Math.min(area.scrollHeight, 240)}px`;
   };
   const submit = () => {
-    if (!chat.ask(area.value)) return;
+    if (attachments.isReading) return;
+    if (!chat.ask(attachments.withFiles(area.value), { images: attachments.images })) return;
     area.value = "";
+    attachments.clear();
     fit();
     // The answer waits for the same load.
     models.load(false);
@@ -61,17 +65,27 @@ function startComposer(chat, models) {
   });
 }
 
+/** Says what can be attached; every model reads text files. */
+function showAttach(sees) {
+  const label = sees ? "Attach images or text files" : "Attach text files";
+  for (const name of ["aria-label", "title"]) byId("attach").setAttribute(name, label);
+}
+
 async function start() {
   fillIcons();
   startTheme();
   onMissingKey(askForKey);
   const store = new Store();
   const kept = await store.open();
-  const models = new Models(() => chat.modelChanged(), notice);
+  const models = new Models(() => {
+    chat.modelChanged();
+    showAttach(models.sees);
+  }, notice);
   const chat = new Chat(store, () => models.chosen);
   startViews(new EngineView(() => models.chosen));
-  startComposer(chat, models);
+  startComposer(chat, models, new Attachments(() => models.sees, notice));
   await chat.start();
+  startShortcuts({ search: () => chat.search(), newChat: () => chat.newChat() });
   if (!kept) notice("This browser keeps no data for this page: conversations last until it is closed.");
   byId("forget-key").addEventListener("click", () => {
     forgetKey();
@@ -80,6 +94,7 @@ async function start() {
   try {
     await models.list();
     chat.modelChanged();
+    showAttach(models.sees);
   } catch (error) {
     notice(`The models could not be listed. ${error.message}`);
   }

@@ -10,15 +10,17 @@ const NOTES = { loaded: "", loading: " (loading)", sleeping: " (asleep)", unload
 
 /** The choice of a model in the bar, and the progress below it. */
 export class Models {
+  #listed = [];
   #loading = null;
   #failed = false;
 
   /**
-   * @param {function(): void} changed called when another model is chosen
+   * @param {function(): void} changed called when another model is chosen, or more is known of this one
    * @param {function(string): void} notice tells the user what went wrong
    */
   constructor(changed, notice) {
     this.select = byId("model");
+    this.changed = changed;
     this.notice = notice;
     this.select.addEventListener("change", () => {
       localStorage.setItem(CHOSEN, this.chosen);
@@ -34,18 +36,28 @@ export class Models {
     return this.select.value;
   }
 
+  /** Whether the chosen model may read images; of one that is not loaded, nothing is known against it. */
+  get sees() {
+    const model = this.#listed.find(({ id }) => id === this.chosen);
+    return model?.status.value !== "loaded" || model.architecture.input_modalities.includes("image");
+  }
+
   /** Asks the server which models there are and in what state. */
   async list() {
     const { data } = await getJson("v1/models");
+    const saw = this.sees;
+    this.#listed = data;
     const before = this.chosen || localStorage.getItem(CHOSEN);
     const options = [...this.select.options];
     if (data.length !== options.length || data.some(({ id }, index) => options[index].value !== id)) {
       this.select.replaceChildren(...data.map(({ id }) => el("option", { value: id })));
-      if (data.some(({ id }) => id === before)) this.select.value = before;
+      const known = data.find(({ id }) => id === before) ?? firstChoice(data);
+      if (known) this.select.value = known.id;
     }
     data.forEach(({ id, status }, index) => {
       this.select.options[index].textContent = id + (status.failed ? " (failed)" : NOTES[status.value]);
     });
+    if (this.sees !== saw) this.changed();
   }
 
   /**
@@ -77,6 +89,12 @@ export class Models {
     byId("load").hidden = true;
     await this.list().catch(() => {});
   }
+}
+
+/** The model of a first visit: a loaded one that chats, else one of which nothing is known against it. */
+function firstChoice(models) {
+  const usable = models.filter(({ chats, status }) => chats !== false && !status.failed);
+  return usable.find(({ status }) => status.value === "loaded") ?? usable[0] ?? models[0];
 }
 
 function showProgress(model, status) {

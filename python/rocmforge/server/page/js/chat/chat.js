@@ -1,14 +1,17 @@
 // Conversations and their answers: what is asked, what comes, and what is kept.
 
 import { Reading, announce } from "../announce.js";
-import { ApiError, streamChat } from "../api.js";
+import { streamChat } from "../api.js";
 import { askForName, confirmed } from "../dialogs.js";
 import { byId } from "../dom.js";
 import { download, newConversation, newId } from "../store.js";
-import { SettingsPanel, lastSettings, parameters } from "./settings.js";
+import { answerBody, continuedBody, failAnswer, finishAnswer, takeEvent } from "./answer.js";
+import { SettingsPanel, lastSettings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { splitThinking } from "./thinking.js";
 import { Transcript } from "./transcript.js";
+import { ImportError, isSame, readConversations } from "./transfer.js";
+import { addVersions, setAside, switchVersion, versionOf } from "./versions.js";
 
 const SAVE_MILLISECONDS = 1000;
 const READ_MILLISECONDS = 500;
@@ -33,20 +36,24 @@ export class Chat {
       this.#save(this.#current);
     });
     this.sidebar = new Sidebar({
-      select: (conversation) => this.select(conversation),
+      select: (conversation, message) => this.select(conversation, message),
       rename: (conversation) => this.#rename(conversation),
       save: (conversation) => download(`${fileName(conversation)}.json`, conversation),
       remove: (conversation) => this.#remove(conversation),
     });
     this.transcript = new Transcript({
       regenerate: (message) => this.#regenerate(message),
+      continueAnswer: (message) => this.#continue(message),
       edit: (message, text) => this.#edit(message, text),
+      switchVersion: (message, step) => this.#switchVersion(message, step),
       openSettings: (name) => this.settings.open(this.#current.settings, name),
       ask: (text) => this.ask(text),
     });
     byId("settings-button").addEventListener("click", () => this.settings.open(this.#current.settings));
-    byId("new").addEventListener("click", () => this.select(newConversation(lastSettings())));
+    byId("new").addEventListener("click", () => this.newChat());
     byId("export-all").addEventListener("click", () => download("rocmforge-chats.json", this.#conversations));
+    byId("import").addEventListener("click", () => byId("import-file").click());
+    byId("import-file").addEventListener("change", () => this.#import(byId("import-file")));
     byId("stop").addEventListener("click", () => this.stop());
   }
 
@@ -61,14 +68,26 @@ export class Chat {
     this.select(last ?? newConversation(lastSettings()));
   }
 
-  /** Shows a conversation. */
-  select(conversation) {
+  /** Begins a conversation. */
+  newChat() {
+    this.sidebar.endSearch();
+    this.select(newConversation(lastSettings()));
+  }
+
+  /** Lets the user search the conversations. */
+  search() {
+    this.sidebar.search();
+  }
+
+  /** Shows a conversation, at a message of it or at its end. */
+  select(conversation, message = null) {
     this.#current = conversation;
     sessionStorage.setItem(CURRENT, conversation.id);
     this.transcript.show(conversation, this.model());
     this.#showState();
     this.sidebar.close();
     byId("prompt").focus({ preventScroll: true });
+    if (message !== null) this.transcript.reveal(message);
   }
 
   /** Shows the name of the model where nothing has been said yet. */
@@ -76,13 +95,15 @@ export class Chat {
     if (this.#current?.messages.length === 0) this.transcript.show(this.#current, this.model());
   }
 
-  /** Adds a message of the user and answers it; returns whether it was taken. */
-  ask(text) {
+  /** Adds a message of the user and answers it; returns whether it was taken. It may have older versions. */
+  ask(text, { images = [], versions = [] } = {}) {
     const conversation = this.#current;
-    if (!text.trim() || this.#running.has(conversation.id)) return false;
+    if ((!text.trim() && images.length === 0) || this.#running.has(conversation.id)) return false;
     if (!this.#conversations.includes(conversation)) this.#conversations.unshift(conversation);
-    conversation.title ||= titleOf(text);
+    conversation.title ||= titleOf(text) || "Image";
     const message = { id: newId(), role: "user", content: text };
+    if (images.length > 0) message.images = images;
+    addVersions(message, versions);
     conversation.messages.push(message);
     this.transcript.append(message);
     this.#answer(conversation);
@@ -94,29 +115,48 @@ export class Chat {
     this.#running.get(this.#current.id)?.abort();
   }
 
-  /** Answers a conversation's last message. */
-  async #answer(conversation) {
-    const controller = new AbortController();
-    this.#running.set(conversation.id, controller);
-    const body = { model: this.model(), messages: sent(conversation), ...parameters(conversation.settings) };
+  /** Answers a conversation's last message; the answer may have older versions. */
+  #answer(conversation, versions = []) {
+    const body = answerBody(conversation, this.model());
     const message = {
       id: newId(), role: "assistant", content: "", thinking: "", state: "streaming", model: body.model,
     };
+    addVersions(message, versions);
     conversation.messages.push(message);
+    if (conversation === this.#current) this.transcript.append(message);
+    this.#receive(conversation, message, body);
+  }
+
+  /** Continues a conversation's last answer, which ended early. */
+  #continue(message) {
+    const conversation = this.#current;
+    if (this.#running.has(conversation.id) || message !== conversation.messages.at(-1)) return;
+    const body = continuedBody(conversation, this.model());
+    Object.assign(message, { state: "streaming", model: body.model });
+    delete message.error;
+    delete message.finish;
+    this.transcript.changed(message);
+    this.#receive(conversation, message, body);
+  }
+
+  /** Takes what the server answers into a message. */
+  async #receive(conversation, message, body) {
+    const controller = new AbortController();
+    this.#running.set(conversation.id, controller);
     conversation.updated = Date.now();
     this.#conversations.sort((one, other) => other.updated - one.updated);
-    if (conversation === this.#current) this.transcript.append(message);
     this.#showState();
     announce("Answering");
     const saving = setInterval(() => this.#save(conversation), SAVE_MILLISECONDS);
     await this.#save(conversation);
-    const reading = new Reading();
+    const reading = new Reading(splitThinking(message).answer.length);
     let read = 0;
     const started = performance.now();
     const seconds = () => (performance.now() - started) / 1000;
+    const figures = {};
     try {
       for await (const event of streamChat(body, controller.signal)) {
-        take(message, event, seconds);
+        takeEvent(message, figures, event, seconds);
         this.transcript.changed(message);
         // Each look at the whole text costs more the longer it is.
         if (conversation !== this.#current || performance.now() - read < READ_MILLISECONDS) continue;
@@ -125,9 +165,9 @@ export class Chat {
       }
       message.state = message.finish ?? "done";
     } catch (error) {
-      fail(message, error);
+      failAnswer(message, error);
     }
-    message.seconds = seconds();
+    finishAnswer(message, figures, seconds(), body.continue_final_message);
     clearInterval(saving);
     this.transcript.changed(message);
     if (conversation === this.#current) reading.end(splitThinking(message).answer);
@@ -140,8 +180,7 @@ export class Chat {
 
   #regenerate(message) {
     if (this.#running.has(this.#current.id)) return;
-    this.#cut(message);
-    this.#answer(this.#current);
+    this.#answer(this.#current, this.#setAside(message));
   }
 
   /** Changes a message. What was answered to the user's message before is answered anew. */
@@ -149,8 +188,7 @@ export class Chat {
     const conversation = this.#current;
     if (this.#running.has(conversation.id)) return;
     if (message.role === "user") {
-      this.#cut(message);
-      this.ask(text);
+      this.ask(text, { images: message.images, versions: this.#setAside(message) });
       return;
     }
     message.content = text;
@@ -159,11 +197,53 @@ export class Chat {
     this.#save(conversation);
   }
 
-  /** Drops a message and all that follow. */
-  #cut(message) {
+  /** Takes a message and all that follow out of what is shown; returns the versions of the next one. */
+  #setAside(message) {
     const { messages } = this.#current;
-    messages.length = messages.indexOf(message);
+    const versions = setAside(messages, messages.indexOf(message));
     this.transcript.show(this.#current, this.model());
+    return versions;
+  }
+
+  #switchVersion(message, step) {
+    const conversation = this.#current;
+    if (this.#running.has(conversation.id)) return;
+    const shown = switchVersion(conversation.messages, message, step);
+    if (shown === null) return;
+    this.transcript.showVersion(conversation, shown, step);
+    const { number, count } = versionOf(shown);
+    announce(`Version ${number} of ${count}`);
+    this.#save(conversation);
+  }
+
+  /** Adds the conversations of a chosen file. None that is here is changed. */
+  async #import(input) {
+    const state = byId("import-state");
+    state.hidden = false;
+    state.classList.remove("failed");
+    try {
+      const found = await readConversations(input.files[0]);
+      let added = 0;
+      for (const conversation of found) {
+        const kept = this.#conversations.find(({ id }) => id === conversation.id);
+        if (kept !== undefined && isSame(conversation, kept)) continue;
+        // Another one with the same origin: both stay.
+        if (kept !== undefined) conversation.id = newId();
+        this.#conversations.push(conversation);
+        await this.#save(conversation);
+        added += 1;
+      }
+      this.#conversations.sort((one, other) => other.updated - one.updated);
+      this.#showState();
+      state.textContent = `${added} of ${found.length} imported.`;
+      if (added < found.length) state.textContent += " The others were here already.";
+    } catch (error) {
+      if (!(error instanceof ImportError)) throw error;
+      state.classList.add("failed");
+      state.textContent = error.message;
+    }
+    // A second choice of this file is a change again.
+    input.value = "";
   }
 
   async #rename(conversation) {
@@ -205,42 +285,6 @@ export class Chat {
     // The button that was pressed is gone: the focus goes to where the next message is written.
     if (!busy && stopFocused) byId("prompt").focus();
   }
-}
-
-/** The messages as the model gets them: without thoughts, and without answers that have nothing in them. */
-function sent(conversation) {
-  const { system } = conversation.settings;
-  const messages = conversation.messages
-    .map((message) => ({
-      role: message.role,
-      content: message.role === "user" ? message.content : splitThinking(message).answer,
-    }))
-    .filter(({ content }) => content !== "");
-  return system ? [{ role: "system", content: system }, ...messages] : messages;
-}
-
-/** Puts what an event brings into the message. */
-function take(message, event, seconds) {
-  if (event.usage) message.usage = event.usage;
-  const [choice] = event.choices;
-  if (choice === undefined) return;
-  const thinking = choice.delta.reasoning_content ?? "";
-  const content = choice.delta.content ?? "";
-  if ((thinking || content) && message.firstToken === undefined) message.firstToken = seconds();
-  message.thinking += thinking;
-  message.content += content;
-  if (choice.finish_reason && choice.finish_reason !== "stop") message.finish = choice.finish_reason;
-}
-
-function fail(message, error) {
-  if (error.name === "AbortError") {
-    message.state = "stopped";
-    return;
-  }
-  message.state = "failed";
-  const after = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
-  if (!(error instanceof ApiError)) console.error(error);
-  message.error = { text: `${error.message}${after}`, param: error.param ?? null };
 }
 
 function titleOf(text) {

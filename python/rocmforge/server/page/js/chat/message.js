@@ -1,9 +1,12 @@
 // Shows one message: its text, what can be done with it, and how it ended.
 
+import { copyText } from "../clipboard.js";
 import { el, icon, iconButton } from "../dom.js";
-import { Markdown, copyText } from "../markdown/render.js";
+import { Markdown } from "../markdown/render.js";
+import { canContinue } from "./answer.js";
 import { isSetting } from "./settings.js";
 import { splitThinking } from "./thinking.js";
+import { versionOf } from "./versions.js";
 
 const ENDS = {
   stopped: "Stopped.",
@@ -17,25 +20,26 @@ const ENDS = {
 export class MessageView {
   /**
    * @param {Object} message
-   * @param {Object} actions what the buttons do: regenerate(message), edit(message, text), openSettings(name)
+   * @param {Object} actions what the buttons do: regenerate(message), edit(message, text), openSettings(name),
+   *   switchVersion(message, step), continueAnswer(message)
    */
   constructor(message, actions) {
     this.message = message;
     this.actions = actions;
     this.answers = message.role === "assistant";
-    this.thoughts = el("div", { class: "markdown" });
+    this.reasoning = el("div", { class: "markdown" });
     this.summary = el("span");
-    this.thinking = el("details", { class: "thinking", hidden: true }, el("summary", {}, this.summary), this.thoughts);
+    this.thinking = el("details", { class: "thinking", hidden: true }, el("summary", {}, this.summary), this.reasoning);
     this.text = el("div", { class: this.answers ? "markdown" : "plain" });
     this.end = el("div", { class: "end" });
     this.figures = el("span", { class: "figures" });
     this.buttons = el("div", { class: "actions" });
-    this.foot = el("div", { class: "message-foot" }, this.buttons, this.figures);
-    this.body = el("div", { class: "message-body" }, this.thinking, this.text, this.end);
+    this.foot = el("div", { class: "message-foot" }, this.#versions(), this.buttons, this.figures);
+    this.body = el("div", { class: "message-body" }, images(message), this.thinking, this.text, this.end);
     this.element = el("article", { class: `message ${message.role}`, "aria-label": this.answers ? "Answer" : "You" },
       this.body, this.foot);
     this.markdown = new Markdown(this.text);
-    this.thoughtsMarkdown = new Markdown(this.thoughts);
+    this.reasoningMarkdown = new Markdown(this.reasoning);
     this.#fillButtons();
     this.update();
   }
@@ -53,7 +57,7 @@ export class MessageView {
     const { thinking, answer, open } = splitThinking(message);
     this.thinking.hidden = thinking === "";
     this.summary.textContent = open && streaming ? "Thinking…" : "Thought";
-    this.thoughtsMarkdown.update(thinking);
+    this.reasoningMarkdown.update(thinking);
     this.markdown.update(answer);
     this.text.classList.toggle("waiting", streaming && answer === "" && thinking === "");
     this.foot.hidden = streaming;
@@ -64,6 +68,9 @@ export class MessageView {
   #showEnd() {
     const { message } = this;
     this.end.replaceChildren();
+    // Only the last message of a conversation can go on: the style sheet hides the button of the others.
+    const goOn = canContinue(message) ? el("button", { type: "button", class: "quiet-button small continue",
+      onclick: () => this.actions.continueAnswer(message) }, icon("play"), "Continue") : null;
     if (message.error) {
       const { text, param } = message.error;
       const buttons = [el("button", { type: "button", class: "button small",
@@ -72,9 +79,10 @@ export class MessageView {
         buttons.push(el("button", { type: "button", class: "quiet-button small",
           onclick: () => this.actions.openSettings(param) }, "Open settings"));
       }
-      this.end.append(el("div", { class: "error", role: "alert" }, el("p", {}, text), el("div", {}, ...buttons)));
+      this.end.append(el("div", { class: "error", role: "alert" }, el("p", {}, text),
+        el("div", {}, ...buttons, goOn)));
     } else if (message.state in ENDS) {
-      this.end.append(el("p", { class: "ended" }, ENDS[message.state]));
+      this.end.append(el("div", { class: "ended" }, el("p", {}, ENDS[message.state]), goOn));
     }
   }
 
@@ -91,6 +99,23 @@ export class MessageView {
     }
   }
 
+  /** The choice between the versions; null where there is one alone. */
+  #versions() {
+    const { number, count } = versionOf(this.message);
+    if (count === 1) return null;
+    const button = (name, label, step, ends) => iconButton(name, label,
+      () => this.actions.switchVersion(this.message, step), { "aria-disabled": ends ? "true" : null });
+    this.before = button("previous", "Previous version", -1, number === 1);
+    this.after = button("next", "Next version", 1, number === count);
+    return el("div", { class: "versions", role: "group", "aria-label": `Version ${number} of ${count}` },
+      this.before, el("span", { "aria-hidden": "true" }, `${number}/${count}`), this.after);
+  }
+
+  /** Puts the focus on the button that leads to the next version, or to the one before. */
+  focusVersion(step) {
+    (step > 0 ? this.after : this.before).focus();
+  }
+
   /** Puts a form in the place of the text. */
   #edit() {
     const area = el("textarea", { "aria-label": "Edit message", rows: "3" });
@@ -102,7 +127,7 @@ export class MessageView {
     };
     const form = el("form", { class: "edit-form", onsubmit: (event) => {
       event.preventDefault();
-      if (!area.value.trim()) return;
+      if (!area.value.trim() && this.message.images === undefined) return;
       close();
       this.actions.edit(this.message, area.value);
     }, onkeydown: (event) => {
@@ -115,6 +140,13 @@ export class MessageView {
     area.style.height = `${Math.min(area.scrollHeight + 4, 400)}px`;
     area.focus();
   }
+}
+
+/** The images of a message; null if there are none. */
+function images({ images: urls }) {
+  if (urls === undefined) return null;
+  return el("div", { class: "images" },
+    ...urls.map((src, index) => el("img", { src, alt: `Image ${index + 1} of ${urls.length}` })));
 }
 
 function figures(message) {

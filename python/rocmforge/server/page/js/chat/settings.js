@@ -9,9 +9,9 @@ const FIELDS = [
   { name: "temperature", label: "Temperature", help: "0 always takes the likeliest token." },
   { name: "top_p", label: "Top p", help: "Likeliest tokens that have this share together." },
   { name: "top_k", label: "Top k", help: "This many of the likeliest tokens." },
-  { name: "min_p", label: "Min p", help: "Share of the likeliest token's that one needs." },
+  { name: "min_p", label: "Min p", help: "Minimum probability relative to the top token." },
   { name: "repetition_penalty", label: "Repetition penalty", help: "Above 1, fewer repetitions." },
-  { name: "max_tokens", label: "Most tokens", help: "Of each answer." },
+  { name: "max_tokens", label: "Max tokens", help: "Of each answer." },
   { name: "seed", label: "Seed", help: "The same one gives the same answer." },
 ];
 

@@ -37,6 +37,19 @@ export class Transcript {
     this.#scroll();
   }
 
+  /** Shows a conversation in which another version of a message stands now; the reader stays at this place. */
+  showVersion(conversation, message, step) {
+    const { scrollTop } = this.element;
+    this.show(conversation, "");
+    this.element.scrollTop = scrollTop;
+    this.#views.get(message).focusVersion(step);
+  }
+
+  /** Scrolls to the beginning of a message. */
+  reveal(message) {
+    this.#views.get(message).element.scrollIntoView({ block: "start" });
+  }
+
   /** Shows a new message at the end. */
   append(message) {
     this.element.querySelector(".welcome")?.remove();

@@ -100,6 +100,7 @@ const PURPOSES = [
   { name: "kv_cache", label: "KV cache" },
   { name: "scratch", label: "Scratch" },
   { name: "other", label: "Other" },
+  { name: "host_weights", label: "Weights in the host's memory" },
 ];
 
 /** Shows what holds the device's memory. */

@@ -9,14 +9,14 @@
 // Quotes and lists that lie deeper in each other are text: a text of nothing but marks may not exhaust the stack.
 const MAX_DEPTH = 24;
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?![^ \t])/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:( {1,4})(?! )|( ) *(?=\S)|(?=\s*$))/;
 const INDENTED = /^ {4}/;
 const UNDERLINE = /^ {0,3}(=+|-+)[ \t]*$/;
-const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const DELIMITERS = /^\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$/;
 const MATH = { "$$": "$$", "\\[": "\\]" };
 
 /** Parses a text. */
@@ -44,13 +44,21 @@ function blockAt(lines, at, depth) {
   const heading = HEADING.exec(line);
   if (INDENTED.test(line)) return indentedCode(lines, at);
   if (FENCE.test(line)) return fencedCode(lines, at);
-  if (heading) return [{ type: "heading", level: heading[1].length, text: heading[2] ?? "" }, at + 1];
+  if (heading) return [{ type: "heading", level: heading[1].length, text: headingText(line, heading[0]) }, at + 1];
   if (RULE.test(line)) return [{ type: "rule" }, at + 1];
   if (opensMath(line)) return mathAt(lines, at);
   if (depth < MAX_DEPTH && QUOTE.test(line)) return quoteAt(lines, at, depth);
   if (depth < MAX_DEPTH && ITEM.test(line)) return listAt(lines, at, depth);
   if (isTable(lines, at)) return tableAt(lines, at);
   return paragraphAt(lines, at);
+}
+
+/** The text of a heading, without the marks behind it. */
+function headingText(line, marks) {
+  const text = line.slice(marks.length).trim();
+  let end = text.length;
+  while (text[end - 1] === "#") end -= 1;
+  return end === 0 || /[ \t]/.test(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
 }
 
 function isBlank(line) {
@@ -106,22 +114,35 @@ function mathAt(lines, at) {
 }
 
 function quoteAt(lines, at, depth) {
-  const inside = [];
+  const inside = new Inside();
   let end = at;
   for (; end < lines.length; end += 1) {
     const line = lines[end];
     if (QUOTE.test(line)) inside.push(line.replace(QUOTE, ""));
     // A paragraph goes on without the mark.
-    else if (isBlank(line) || interrupts(line) || !endsInParagraph(inside)) break;
+    else if (isBlank(line) || interrupts(line) || !inside.endsInParagraph()) break;
     else inside.push(line.trimStart());
   }
-  return [{ type: "quote", blocks: blocksOf(inside, depth + 1) }, end];
+  return [{ type: "quote", blocks: blocksOf(inside.lines, depth + 1) }, end];
 }
 
-function endsInParagraph(lines) {
-  const last = lines.at(-1);
-  if (last === undefined || isBlank(last) || HEADING.test(last) || RULE.test(last) || INDENTED.test(last)) return false;
-  return lines.filter((line) => FENCE.test(line)).length % 2 === 0;
+/** The lines inside of a quote or of an item. */
+class Inside {
+  constructor() {
+    this.lines = [];
+    this.inCode = false;
+  }
+
+  push(line) {
+    this.lines.push(line);
+    if (FENCE.test(line)) this.inCode = !this.inCode;
+  }
+
+  endsInParagraph() {
+    const last = this.lines.at(-1);
+    if (last === undefined || isBlank(last) || HEADING.test(last) || RULE.test(last)) return false;
+    return !INDENTED.test(last) && !this.inCode;
+  }
 }
 
 function listAt(lines, at, depth) {
@@ -154,20 +175,22 @@ function listAt(lines, at, depth) {
 /** The lines of an item without its mark and its indent, and where they end. */
 function itemLines(lines, at, item) {
   const width = item[1].length + item[2].length + (item[3] ?? " ").length;
-  const inside = [lines[at].slice(Math.min(width, item[0].length))];
+  const made = new Inside();
+  const inside = made.lines;
+  made.push(lines[at].slice(Math.min(width, item[0].length)));
   let end = at + 1;
   for (; end < lines.length; end += 1) {
     const line = lines[end];
     if (isBlank(line)) {
       // An item that begins with a blank line has no second one.
       if (inside.length === 1 && isBlank(inside[0])) break;
-      inside.push("");
+      made.push("");
     } else if (line.search(/\S/) >= width) {
-      inside.push(line.slice(width));
-    } else if (isBlank(inside.at(-1)) || interrupts(line) || ITEM.test(line) || !endsInParagraph(inside)) {
+      made.push(line.slice(width));
+    } else if (isBlank(inside.at(-1)) || interrupts(line) || ITEM.test(line) || !made.endsInParagraph()) {
       break;
     } else {
-      inside.push(line.trimStart());
+      made.push(line.trimStart());
     }
   }
   while (inside.length > 1 && isBlank(inside.at(-1))) {
@@ -184,7 +207,8 @@ function hasGap(lines, blocks) {
 }
 
 function isTable(lines, at) {
-  if (at + 1 >= lines.length || !lines[at].includes("|") || !DELIMITERS.test(lines[at + 1])) return false;
+  if (at + 1 >= lines.length || !lines[at].includes("|") || INDENTED.test(lines[at + 1])) return false;
+  if (!DELIMITERS.test(lines[at + 1].trim())) return false;
   return cells(lines[at]).length === cells(lines[at + 1]).length;
 }
 

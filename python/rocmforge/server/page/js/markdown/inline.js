@@ -14,10 +14,10 @@ const NAMED = {
   times: "×", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠",
 };
 const ENTITY = new RegExp(`&(${Object.keys(NAMED).join("|")}|#\\d{1,7}|#[xX][\\da-fA-F]{1,6});`, "y");
-// An address, in brackets or with balanced parentheses, and a title.
-const TARGET = new RegExp(
-  /\(\s*(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))/.source
-    + /(?:\s+(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'))?\s*\)/.source, "y");
+// The parts of a link's target: an address in brackets or with balanced parentheses, and a title.
+const BRACKETED = /<([^<>\n]*)>/y;
+const BARE = /(?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*/y;
+const TITLE = /"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'/y;
 
 /** Parses a text. */
 export function parseInline(text) {
@@ -31,8 +31,11 @@ class Inline {
     this.nodes = [];
     // Runs of `*`, `_` and `~` that may open or close an emphasis: {node, mark, count, opens, closes, whole}.
     this.runs = [];
-    // Opening brackets: {node, run, at, image, active}, where `run` is the number of runs before.
+    // Opening brackets: {at, run, image}, where `at` and `run` are the numbers of nodes and of runs before.
     this.brackets = [];
+    // Those of them that are a picture's, and the number of the first that may still be a link's.
+    this.images = 0;
+    this.live = 0;
     // Closing marks of code and formulas that are known not to come any more.
     this.missing = new Set();
   }
@@ -166,27 +169,27 @@ class Inline {
   }
 
   #open(length, image) {
-    const node = this.#add(length);
-    this.brackets.push({ node, run: this.runs.length, image, active: true });
+    this.brackets.push({ at: this.nodes.length, run: this.runs.length, image });
+    if (image) this.images += 1;
+    this.#add(length);
   }
 
   #close() {
     const bracket = this.brackets.pop();
-    if (bracket === undefined || !bracket.active) {
-      this.#add(1);
-      return;
-    }
-    const target = linkTarget(this.text, this.at + 1);
+    const active = bracket !== undefined && (bracket.image || this.brackets.length >= this.live);
+    this.live = Math.min(this.live, this.brackets.length);
+    if (bracket?.image) this.images -= 1;
+    const target = active ? linkTarget(this.text, this.at + 1) : null;
     if (target === null) {
       this.#add(1);
       return;
     }
     this.#emphasise(bracket.run);
-    const children = merged(this.nodes.splice(this.nodes.lastIndexOf(bracket.node)).slice(1));
+    const children = merged(this.nodes.splice(bracket.at).slice(1));
     this.#push({ type: "link", href: target.href, title: target.title, children });
     this.at = target.end;
     // A link has no link inside of it.
-    if (!bracket.image) for (const other of this.brackets) if (!other.image) other.active = false;
+    if (!bracket.image) this.live = this.brackets.length;
   }
 
   #autolink() {
@@ -198,16 +201,20 @@ class Inline {
 
   #address() {
     ADDRESS.lastIndex = this.at;
-    const match = /\w/.test(this.text[this.at - 1] ?? "") ? null : ADDRESS.exec(this.text);
     // Inside of a link's text it is no link of its own.
-    if (match === null || this.brackets.some((bracket) => bracket.active)) {
+    const inLink = this.images > 0 || this.brackets.length > this.live;
+    const match = inLink || /\w/.test(this.text[this.at - 1] ?? "") ? null : ADDRESS.exec(this.text);
+    if (match === null) {
       this.#plain();
       return;
     }
-    let address = match[0].replace(/[.,:;!?*_~]+$/, "");
+    const [address] = match;
+    let end = address.length;
+    while (/[.,:;!?*_~]/.test(address[end - 1])) end -= 1;
     // A bracket around the address is no part of it.
-    while (/[)\]]$/.test(address) && count(address, /[)\]]/g) > count(address, /[([]/g)) address = address.slice(0, -1);
-    this.#link(address, address.length);
+    let spare = count(address, /[)\]]/g) - count(address, /[([]/g);
+    for (; spare > 0 && /[)\]]/.test(address[end - 1]); spare -= 1) end -= 1;
+    this.#link(address.slice(0, end), end);
   }
 
   #link(address, length) {
@@ -230,7 +237,8 @@ class Inline {
 
   #newline() {
     const last = this.nodes.at(-1);
-    const spaces = last?.type === "text" ? last.text.match(/ *$/)[0].length : 0;
+    let spaces = 0;
+    if (last?.type === "text") while (last.text[last.text.length - 1 - spaces] === " ") spaces += 1;
     if (spaces > 0) last.text = last.text.slice(0, -spaces);
     this.#push(spaces >= 2 ? { type: "break" } : { type: "text", text: "\n" });
     this.at += 1;
@@ -241,41 +249,29 @@ class Inline {
     while (this.text[this.at] === " ") this.at += 1;
   }
 
-  /** Makes emphases of the runs from number `bottom` on, innermost first, and forgets these runs. */
+  /** Marks the emphases of the runs from number `bottom` on, innermost first, and forgets these runs. */
   #emphasise(bottom) {
-    const { runs } = this;
     // Below these numbers of runs there is no opener for a closer of the kind.
     const floors = new Map();
-    for (let closer = bottom; closer < runs.length;) {
-      const close = runs[closer];
-      const kind = `${close.mark}${close.opens}${close.whole % 3}`;
-      let opener = close.closes && close.count > 0 ? closer - 1 : -1;
-      const floor = Math.max(bottom, floors.get(kind) ?? 0);
-      while (opener >= floor && !matches(runs[opener], close)) opener -= 1;
-      if (opener < floor) {
-        if (close.closes) floors.set(kind, closer);
-        closer += 1;
-        continue;
+    // Runs that may open an emphasis, the last one at the end: those between two that belong together are text.
+    const openers = [];
+    for (const [at, run] of this.runs.splice(bottom).entries()) {
+      run.at = at;
+      while (run.closes && run.count > 0) {
+        const kind = `${run.mark}${run.opens}${run.whole % 3}`;
+        const floor = floors.get(kind) ?? 0;
+        let last = openers.length - 1;
+        while (last >= 0 && openers[last].at >= floor && !matches(openers[last], run)) last -= 1;
+        if (last < 0 || openers[last].at < floor) {
+          floors.set(kind, at);
+          break;
+        }
+        openers.length = last + 1;
+        wrap(openers[last], run);
+        if (openers[last].count === 0) openers.pop();
       }
-      this.#wrap(runs[opener], close);
-      // Runs between the two are text.
-      for (let between = opener + 1; between < closer; between += 1) runs[between].count = 0;
-      if (close.count === 0) closer += 1;
+      if (run.opens && run.count > 0) openers.push(run);
     }
-    runs.length = bottom;
-  }
-
-  #wrap(open, close) {
-    const size = open.count >= 2 && close.count >= 2 ? 2 : 1;
-    const type = open.mark === "~" ? "del" : size === 2 ? "strong" : "em";
-    for (const run of [open, close]) {
-      run.count -= size;
-      run.node.text = run.node.text.slice(size);
-    }
-    const end = this.nodes.lastIndexOf(close.node);
-    const start = this.nodes.lastIndexOf(open.node, end) + 1;
-    const children = merged(this.nodes.slice(start, end));
-    this.nodes.splice(start, end - start, { type, children });
   }
 }
 
@@ -288,7 +284,40 @@ function matches(open, close) {
   return true;
 }
 
-/** The character that ends where another begins; a space at the beginning. */
+/** Marks at the nodes of two runs that an emphasis begins behind the one and ends before the other. */
+function wrap(open, close) {
+  const size = open.count >= 2 && close.count >= 2 ? 2 : 1;
+  for (const run of [open, close]) {
+    run.count -= size;
+    run.node.text = run.node.text.slice(size);
+  }
+  (open.node.begins ??= []).push(open.mark === "~" ? "del" : size === 2 ? "strong" : "em");
+  close.node.ends = (close.node.ends ?? 0) + 1;
+}
+
+/** Makes emphases as they are marked, and one text of texts that follow each other. */
+function merged(nodes) {
+  const outer = [];
+  let joined = [];
+  for (const { begins, ends, ...node } of nodes) {
+    for (let count = ends ?? 0; count > 0; count -= 1) {
+      const { type, before } = outer.pop();
+      before.push({ type, children: joined });
+      joined = before;
+    }
+    const last = joined.at(-1);
+    if (node.type !== "text") joined.push(node);
+    else if (last?.type === "text") last.text += node.text;
+    else if (node.text !== "") joined.push(node);
+    // The one that was found last is around the others.
+    for (const type of (begins ?? []).reverse()) {
+      outer.push({ type, before: joined });
+      joined = [];
+    }
+  }
+  return joined;
+}
+
 function characterBefore(text, at) {
   if (at === 0) return " ";
   const last = text[at - 1];
@@ -301,23 +330,26 @@ function count(text, pattern) {
 
 /** Reads `(address "title")` behind a link's text; null where there is none. */
 function linkTarget(text, start) {
-  TARGET.lastIndex = start;
-  const match = TARGET.exec(text);
-  if (match === null) return null;
-  const plain = (part) => (part ?? "").replace(/\\([!-/:-@[-`{-~])/g, "$1");
-  return { href: plain(match[1] ?? match[2]), title: plain(match[3] ?? match[4]), end: TARGET.lastIndex };
+  if (text[start] !== "(") return null;
+  const begin = behindSpace(text, start + 1);
+  for (const form of [BRACKETED, BARE]) {
+    form.lastIndex = begin;
+    const address = form.exec(text);
+    if (address === null) continue;
+    let at = form.lastIndex;
+    TITLE.lastIndex = behindSpace(text, at);
+    const title = TITLE.lastIndex > at ? TITLE.exec(text) : null;
+    if (title !== null) at = TITLE.lastIndex;
+    at = behindSpace(text, at);
+    if (text[at] !== ")") continue;
+    const plain = (part) => (part ?? "").replace(/\\([!-/:-@[-`{-~])/g, "$1");
+    return { href: plain(address[1] ?? address[0]), title: plain(title?.[1] ?? title?.[2]), end: at + 1 };
+  }
+  return null;
 }
 
-/** Joins texts that follow each other, and leaves out empty ones. */
-function merged(nodes) {
-  const joined = [];
-  for (const node of nodes) {
-    if (node.type === "text" && node.text === "") continue;
-    if (node.type === "text" && joined.at(-1)?.type === "text") {
-      joined[joined.length - 1] = { type: "text", text: joined.at(-1).text + node.text };
-    } else {
-      joined.push(node);
-    }
-  }
-  return joined;
+function behindSpace(text, at) {
+  while (at < text.length && SPACE.test(text[at])) at += 1;
+  return at;
 }
+

@@ -1,17 +1,21 @@
 // Makes elements of a text in Markdown. A text of a model never becomes HTML: each piece of it is the text of a node.
 
-import { el, iconButton, icon } from "../dom.js";
+import { el } from "../dom.js";
 import { mathElement } from "../math/render.js";
 import { parseBlocks } from "./blocks.js";
+import { CodeView } from "./code.js";
 import { parseInline } from "./inline.js";
 
 // Emphases and links deeper in each other than this are shown as their text alone.
 const MAX_DEPTH = 40;
+const TASK = /^\[([ xX])\]\s+(?=\S)/;
 const SAFE = new Set(["http:", "https:", "mailto:"]);
 
 /** Shows a text that may grow: blocks that did not change since the last time stay as they are. */
 export class Markdown {
   #sources = [];
+  // The view of a last block that is code, else null.
+  #code = null;
 
   /** @param {HTMLElement} parent what the blocks are put into */
   constructor(parent) {
@@ -21,11 +25,22 @@ export class Markdown {
   /** Shows a text in place of the one before. */
   update(text) {
     const blocks = parseBlocks(text);
+    const sources = blocks.map((block) => block.source);
     let same = 0;
-    while (same < blocks.length && blocks[same].source === this.#sources[same]) same += 1;
+    while (same < blocks.length && sources[same] === this.#sources[same]) same += 1;
+    // Code that grows stays where it is.
+    if (same === this.#sources.length - 1 && blocks[same]?.type === "code"
+      && blocks[same].language === this.#code?.language) {
+      this.#code.update(blocks[same].text);
+      same += 1;
+    }
+    if (same < Math.max(blocks.length, this.#sources.length)) this.#code = null;
     while (this.parent.childNodes.length > same) this.parent.lastChild.remove();
-    for (const block of blocks.slice(same)) this.parent.append(blockElement(block));
-    this.#sources = blocks.map((block) => block.source);
+    for (const block of blocks.slice(same)) {
+      this.#code = block.type === "code" ? new CodeView(block) : null;
+      this.parent.append(this.#code?.element ?? blockElement(block));
+    }
+    this.#sources = sources;
   }
 }
 
@@ -34,7 +49,7 @@ function blockElement(block) {
     // The page and the message have the headings above these.
     case "heading": return el(`h${Math.min(6, block.level + 2)}`, { dataset: { level: block.level } },
       ...inlineNodes(block.text));
-    case "code": return codeElement(block);
+    case "code": return new CodeView(block).element;
     case "math": return el("p", { class: "formula" }, mathElement(block.tex, true));
     case "rule": return el("hr");
     case "quote": return el("blockquote", {}, ...block.blocks.map(blockElement));
@@ -44,26 +59,24 @@ function blockElement(block) {
   }
 }
 
-function codeElement(block) {
-  const copy = iconButton("copy", "Copy code", async () => {
-    await copyText(block.text);
-    copy.replaceChildren(icon("check"));
-    setTimeout(() => copy.replaceChildren(icon("copy")), 1500);
-  });
-  const head = el("div", { class: "code-head" }, el("span", {}, block.language || "text"), copy);
-  // It can be scrolled, so it can be reached by keyboard.
-  const pre = el("pre", { tabindex: "0", role: "region", "aria-label": `Code, ${block.language || "text"}` },
-    el("code", {}, block.text));
-  return el("div", { class: "code" }, head, pre);
-}
-
 function listElement(block) {
   const items = block.items.map((blocks) => {
-    const nodes = blocks.flatMap((inner) => (
+    const [first, ...others] = blocks;
+    const task = first?.type === "paragraph" ? TASK.exec(first.text) : null;
+    const shown = task === null ? blocks : [{ ...first, text: first.text.slice(task[0].length) }, ...others];
+    const nodes = shown.flatMap((inner) => (
       block.tight && inner.type === "paragraph" ? inlineNodes(inner.text) : [blockElement(inner)]));
-    return el("li", {}, ...nodes);
+    if (task === null) return el("li", {}, ...nodes);
+    const box = taskBox(task[1] !== " ");
+    if (!block.tight) nodes[0].prepend(box, " ");
+    return el("li", { class: "task" }, ...(block.tight ? [box, " "] : []), ...nodes);
   });
   return el(block.ordered ? "ol" : "ul", { start: block.ordered && block.start !== 1 ? block.start : null }, ...items);
+}
+
+/** The box of a task; it tells its state and cannot be changed. */
+function taskBox(done) {
+  return el("input", { type: "checkbox", disabled: true, checked: done, "aria-label": done ? "Done" : "To do" });
 }
 
 function tableElement(block) {
@@ -116,22 +129,4 @@ function linkElement(href, title, children) {
   }
   return el("a", { href: address.href, title: title || null, target: "_blank", rel: "noopener noreferrer nofollow" },
     ...children);
-}
-
-/** Puts a text into the clipboard, on plain HTTP too, where the browser's own way is closed. */
-export async function copyText(text) {
-  if (navigator.clipboard) {
-    try {
-      await navigator.clipboard.writeText(text);
-      return;
-    } catch {
-      // The user may have forbidden it; the old way may still be open.
-    }
-  }
-  const area = el("textarea", { class: "visually-hidden", "aria-hidden": "true" });
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
 }

@@ -1,0 +1,13 @@
+"""Reasons why fields of clients change nothing here. Bodies refer to them, and docs/server.md lists them."""
+
+RECORDS = "It is for the client's or a provider's own records."
+CACHED = "Every prefix is cached, and kept while there is room."
+TIER = "There is one tier of service."
+MODERATION = "Nothing is moderated."
+VERBOSITY = "Chat templates have no variable for it."
+SHOWN = "Every tool is in the prompt, and the client runs it."
+NOT_KEPT = "Answers of this path are not kept."
+TOLD_BEFORE = "It describes an earlier answer, and is not part of the conversation."
+HOSTED = "The server itself calls no tools."
+RESOLUTION = "The model's own processor sets the resolution of an image."
+PADDING = "Events have no padding."

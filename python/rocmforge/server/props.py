@@ -1,0 +1,66 @@
+"""The properties of a model, which clients ask for first, in the formats of llama.cpp and vLLM."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends
+
+from rocmforge import __version__
+from rocmforge.errors import InvalidRequestError
+from rocmforge.server.query import known_query
+from rocmforge.server.service import Service
+from rocmforge.server.state import Asked
+
+router = APIRouter(tags=["Properties"], dependencies=[Depends(known_query)])
+
+# llama.cpp's names of sampling parameters, where they differ.
+_NAMES = {"repetition_penalty": "repeat_penalty"}
+
+
+@router.get("/props")
+async def props(service: Asked) -> dict[str, Any]:
+    """The properties of a loaded model, in llama.cpp's format."""
+    engine, replies = service.engine, service.replies
+    sampling = {_NAMES.get(name, name): value for name, value in engine.recommended_sampling().items()}
+    return {
+        "default_generation_settings": {"n_ctx": engine.max_model_len, "params": sampling},
+        "total_slots": engine.config()["max_num_seqs"],
+        "model_alias": service.names[0],
+        "model_path": str(engine.model),
+        "modalities": {"vision": engine.mmproj is not None, "audio": False},
+        "chat_template": replies.template,
+        "chat_template_caps": {
+            "supports_tools": replies.chat.calls is not None,
+            "supports_tool_calls": replies.chat.calls is not None,
+            "supports_parallel_tool_calls": replies.chat.calls is not None and not replies.needs.single_calls,
+            "supports_system_role": True,
+        },
+        **_special_tokens(service),
+        "build_info": f"rocmforge {__version__}",
+        "is_sleeping": False,
+    }
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(service: Asked) -> dict[str, Any]:
+    """The control tokens and the chat template of a loaded model, for evaluation harnesses."""
+    template = service.replies.template
+    tokens = _special_tokens(service)
+    known = {
+        "tokenizer_class": "rocmforge",
+        "pad_token": tokens["eos_token"],
+        "model_max_length": service.engine.max_model_len,
+    }
+    return known | tokens | ({"chat_template": template} if template else {})
+
+
+def _special_tokens(service: Service) -> dict[str, str | None]:
+    """The texts of the tokens that begin and end a text; `null` for a vocabulary without."""
+    try:
+        tokenizer = service.engine.tokenizer
+    except InvalidRequestError:
+        return {"bos_token": None, "eos_token": None}
+    bos, ends = tokenizer.bos_token_id, tokenizer.eos_token_ids
+    return {
+        "bos_token": None if bos is None else tokenizer.decode([bos]),
+        "eos_token": tokenizer.decode(ends[:1]) if ends else None,
+    }
