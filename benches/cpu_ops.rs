@@ -18,8 +18,8 @@ const THREADS: usize = 2;
 const BLOCK_SIZE: usize = 16;
 /// Head counts and sizes of SmolLM2-135M and of Llama-3-8B.
 const LAYOUTS: [QkvLayout; 2] = [
-    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64, gated: false, has_kv: true },
-    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, gated: false, has_kv: true },
+    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64, value_dim: 64, gated: false, has_kv: true },
+    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, value_dim: 128, gated: false, has_kv: true },
 ];
 
 const CACHES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::Int8];
@@ -49,7 +49,14 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let values: Vec<u8> = (0..rows * layout.cols())
             .flat_map(|i| ((i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).to_le_bytes())
             .collect();
-        let weight = TensorView { name: "rows", ggml_type: GgmlType::F32, rows, cols: layout.cols(), data: &values };
+        let weight = TensorView {
+            name: "rows",
+            ggml_type: GgmlType::F32,
+            rows,
+            cols: layout.cols(),
+            data: &values,
+            scales: &[],
+        };
         let mut loader = CpuLoader::new(THREADS, rows).unwrap();
         let table = loader.upload_matrix(&[LinearPart { weight, bias: None }], &mut |_| Ok(())).unwrap();
         let mut qkv = loader.alloc_buffer(rows, layout.cols()).unwrap();
@@ -110,7 +117,7 @@ fn rms_norm(c: &mut Criterion) {
     for (rows, cols) in [(1, 576), (1, 4096), (512, 576), (512, 4096)] {
         let data = vec![0u8; 4 * cols];
         let mut loader = CpuLoader::new(THREADS, rows).unwrap();
-        let view = TensorView { name: "weight", ggml_type: GgmlType::F32, rows: 1, cols, data: &data };
+        let view = TensorView { name: "weight", ggml_type: GgmlType::F32, rows: 1, cols, data: &data, scales: &[] };
         let weight = loader.upload_vector(view).unwrap();
         let x = loader.alloc_buffer(rows, cols).unwrap();
         let mut out = loader.alloc_buffer(rows, cols).unwrap();
@@ -144,8 +151,14 @@ fn delta_net(c: &mut Criterion) {
         let mut loader = CpuLoader::new(THREADS, rows).unwrap();
         let data = vec![0u8; 4 * shape.taps * shape.channels()];
         let mut vector = |len: usize| {
-            let view =
-                TensorView { name: "weight", ggml_type: GgmlType::F32, rows: 1, cols: len, data: &data[..4 * len] };
+            let view = TensorView {
+                name: "weight",
+                ggml_type: GgmlType::F32,
+                rows: 1,
+                cols: len,
+                data: &data[..4 * len],
+                scales: &[],
+            };
             loader.upload_vector(view).unwrap()
         };
         let (taps, norm) = (vector(shape.taps * shape.channels()), vector(size));

@@ -2,6 +2,7 @@
 //! delivery), over an executor that does nothing. The time of an iteration is that of one step of all sequences.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -9,8 +10,9 @@ use rocmforge::Result;
 use rocmforge::backend::MemoryLedger;
 use rocmforge::batch::{Batch, GroupKind};
 use rocmforge::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams};
-use rocmforge::engine::{ChannelSink, Engine, Executor, NewRequest, Prompt};
-use rocmforge::selection::{Needs, Selection, Wish};
+use rocmforge::engine::{ChannelSink, Engine, Executor, LoadedModel, NewRequest, Prompt};
+use rocmforge::model::vision::Images;
+use rocmforge::selection::{Needs, SamplingRequest, Selection};
 
 const VOCAB: usize = 512;
 const STEPS: usize = 512;
@@ -24,11 +26,14 @@ impl Executor for NoForward {
     fn draft(&mut self, _: &mut Batch, _: &Batch) -> Result<()> {
         Ok(())
     }
-    fn launch(&mut self, _: &Batch, _: Needs) -> Result<()> {
+    fn launch(&mut self, _: &Batch, _: &Images, _: Needs) -> Result<()> {
         Ok(())
     }
-    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
-        self.num_rows = wishes.len();
+    fn rows_at_once(&self) -> usize {
+        usize::MAX
+    }
+    fn select(&mut self, rows: Range<usize>, _: &[SamplingRequest<'_>]) -> Result<()> {
+        self.num_rows = rows.len();
         Ok(())
     }
     fn collect(&mut self) -> Result<Selection<'_>> {
@@ -58,7 +63,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         context_length: 2 * STEPS,
         max_num_seqs,
         max_num_batched_tokens: 1024,
-        max_prompt_logits: 1,
+        max_drafts: 1,
         block_size: 16,
         kv_groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: max_num_seqs * 2 * STEPS / 16 }],
         states: None,
@@ -76,7 +81,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         sampling_defaults: SamplingDefaults::default(),
     };
     let logits: Vec<f32> = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
-    Engine::start(Box::new(NoForward { logits, num_rows: 0 }), config, None, None).unwrap()
+    Engine::start(LoadedModel::new(Box::new(NoForward { logits, num_rows: 0 }), config)).unwrap()
 }
 
 /// Runs `sequences` requests of `STEPS` tokens to their end.
@@ -87,8 +92,17 @@ fn generate(engine: &Engine, sequences: usize) -> Duration {
         let params = SamplingParams { max_tokens: STEPS, temperature: 0.0, ..SamplingParams::default() }.into();
         let prompt = Prompt::TokenIds((0..32).map(|t| (t + i as u32) % VOCAB as u32).collect());
         let sink = sink.clone();
-        let request =
-            NewRequest { name: None, prompt, params, priority: 0, timeout: None, cache_salt: None, client: None, sink };
+        let request = NewRequest {
+            name: None,
+            prompt,
+            images: Vec::new(),
+            params,
+            priority: 0,
+            timeout: None,
+            cache_salt: None,
+            client: None,
+            sink,
+        };
         engine.add_request(request, |_| {}).unwrap();
     }
     let mut finished = 0;

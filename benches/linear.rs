@@ -18,7 +18,7 @@ use rocmforge::backend::cpu::pool::ThreadPool;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
 
-const TYPES: [GgmlType; 19] = [
+const TYPES: [GgmlType; 22] = [
     GgmlType::Q4_1,
     GgmlType::Q8_0,
     GgmlType::Q4_0,
@@ -38,6 +38,9 @@ const TYPES: [GgmlType; 19] = [
     GgmlType::IQ2_XXS,
     GgmlType::IQ3_S,
     GgmlType::TQ1_0,
+    GgmlType::NVFP4,
+    GgmlType::Q1_0,
+    GgmlType::Q2_0,
 ];
 /// (outputs, inputs) of SmolLM2-135M, then of a llama of 1B.
 const SHAPES: [(usize, usize); 4] = [(1536, 576), (576, 1536), (2048, 2048), (2048, 8192)];
@@ -56,7 +59,7 @@ fn bench_linear(c: &mut Criterion, threads: usize, rows: usize, cols: usize) -> 
         // K-quants need multiples of 256.
         let Some(row_bytes) = ggml_type.row_bytes(cols) else { continue };
         let data = weight_bytes(rows * row_bytes);
-        let weight = TensorView { name: "bench", ggml_type, rows, cols, data: &data };
+        let weight = TensorView { name: "bench", ggml_type, rows, cols, data: &data, scales: &[] };
         let mut weights = WeightMemory::default();
         let matrices = (0..STREAMED.div_ceil(data.len()))
             .map(|_| {

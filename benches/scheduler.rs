@@ -39,7 +39,7 @@ impl World {
         let limits = SchedulerConfig {
             max_num_seqs: num_seqs,
             max_num_batched_tokens: num_seqs * PROMPT,
-            max_prompt_logits: PROMPT,
+            max_drafts: PROMPT,
             max_model_len: PROMPT + GENERATED,
             context_length: PROMPT + GENERATED,
             max_queue_size: num_seqs,

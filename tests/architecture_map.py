@@ -1,4 +1,4 @@
-"""The picture in docs/architecture.md: the rooms of the engine and who imports whom, drawn from the sources.
+"""The picture in docs/contributing/architecture.md: the engine's modules and their imports, drawn from the sources.
 
     python tests/architecture_map.py
 

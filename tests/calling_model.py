@@ -70,7 +70,7 @@ def raw_text(llm: "LLM", **options) -> str:
 
 
 def parts(text: str) -> tuple[str, str]:
-    """The thoughts, and the JSON of the call."""
+    """The reasoning, and the JSON of the call."""
     found = re.fullmatch(r"<think>\n(.*)\n</think>\n<tool_call>\n(.*)\n</tool_call>", text, re.DOTALL)
     assert found, text
     return found[1], found[2]

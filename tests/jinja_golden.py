@@ -1,7 +1,7 @@
-"""Keeps what Jinja makes of the templates in jinja_cases.py and jinja_more_cases.py, for tests that have no Python.
+"""Keeps what Jinja makes of the templates in jinja_cases.py, jinja_more_cases.py and jinja_small_cases.py.
 
-`python tests/jinja_golden.py` writes tests/data/templates/jinja.json.xz: pairs of a template and its text, which is
-null where Jinja raises an error.
+Tests that have no Python read it. `python tests/jinja_golden.py` writes tests/data/templates/jinja.json.xz: pairs of a
+template and its text, which is null where Jinja raises an error.
 """
 
 import json
@@ -14,8 +14,9 @@ import jinja2.nodes
 import jinja2.sandbox
 import jinja_cases
 from jinja_more_cases import MORE_CASES
+from jinja_small_cases import FALSY_CASES, SMALL_CASES
 
-CASES = jinja_cases.CASES + MORE_CASES
+CASES = jinja_cases.CASES + MORE_CASES + FALSY_CASES + SMALL_CASES
 GOLDEN = Path(__file__).resolve().parent / "data" / "templates" / "jinja.json.xz"
 MESSAGES = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "yy"}]
 

@@ -3,6 +3,7 @@
 import lzma
 import re
 
+import pytest
 from conftest import DATA
 from tiny_models import rewritten
 
@@ -27,14 +28,23 @@ FORMS = {
         [],
     ),
 }
+# Each form takes a server: at every commit those whose grammars differ most.
+FORM_PARAMS = [
+    pytest.param(form, marks=[] if form in ("hermes", "mistral", "gemma4", "harmony") else pytest.mark.deep)
+    for form in FORMS
+]
 CONTROL, USER_DEFINED = 3, 4
 # The last token of the vocabulary that is text.
 FIRST = 506
 
 
-def model_of(form, folder, tiny_model):
-    """A model with the markers of a form in place of some tokens, and with its chat template for one certain day."""
+def model_of(form, folder, tiny_model, turns=()):
+    """A model with the markers of a form in place of some tokens, and with its chat template for one certain day.
+
+    `turns`: control tokens that begin and end turns, in addition.
+    """
     name, control, text = FORMS[form]
+    control = [*control, *turns]
     source = tiny_model("quant_models/Q4_0")
     fields = GGUFReader(source).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
@@ -53,6 +63,9 @@ def model_of(form, folder, tiny_model):
         "tokenizer.chat_template": re.sub(r"strftime_now\(.*?\)", '"2026-11-27"', template),
         "llama.context_length": 8192,
     }
+    # Where nothing else ends a turn, the next role does.
+    roles = {"eot": "<|user|>", "eom": "<|observation|>"}
+    changes |= {f"tokenizer.ggml.{key}_token_id": tokens.index(role) for key, role in roles.items() if role in turns}
     extra = {key: value for key, value in changes.items() if key not in fields}
     replaced = {key: value for key, value in changes.items() if key in fields}
     return rewritten(source, folder / f"{form}.gguf", replace=replaced, extra=extra)

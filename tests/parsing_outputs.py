@@ -1,7 +1,7 @@
 """Outputs of models, and what is in them.
 
-They are those of the tests of vLLM's parsers and of the documents of the formats; white space around calls and thoughts
-is no part of the answer here.
+They come from the tests of vLLM's parsers and from the documents of the formats. White space around calls and reasoning
+is not part of the answer here.
 """
 
 import json

@@ -1,5 +1,6 @@
 """Reads Rust sources well enough to check the architecture: without comments, literals and tests."""
 
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ _COMMENT_OR_LITERAL = re.compile(
 _TEST_FILE = re.compile(r"^(tests|prop|testdata|simulator|fake|faults|loom\w*|\w+_tests|prop_\w+)\.rs$")
 
 
+# Every rule reads every file.
+@functools.cache
 def code_only(text: str) -> str:
     """The text with comments gone and every literal empty; line numbers are kept."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rocmforge import AsyncLLM
 from rocmforge.server import ServerConfig, create_app
+from rocmforge.server.bodies import Body
 from rocmforge.server.config import meanings
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "server.md"
@@ -38,6 +39,25 @@ def bodies(description):
     contents = (operation["requestBody"]["content"] for operation in operations if "requestBody" in operation)
     names = [content["application/json"]["schema"]["$ref"].rpartition("/")[2] for content in contents]
     return {name: schemas[name] for name in [*names, "OllamaOptions"]}
+
+
+def ignored(name):
+    """The fields that the bodies of an API ignore, with the reasons: those of the modules that its folder has."""
+    rows = []
+    for body in sorted(leaves(Body), key=lambda body: (body.__module__, body.__name__)):
+        _, _, module = body.__module__.partition("rocmforge.server.")
+        api = {"anthropic": "Anthropic", "ollama": "Ollama"}.get(module.partition(".")[0], "OpenAI")
+        for reason in dict.fromkeys(body.ignored.values()) if api == name else ():
+            fields = ", ".join(f"`{field}`" for field in sorted(body.ignored) if body.ignored[field] == reason)
+            rows.append([body.__doc__.split("\n")[0].removesuffix("."), fields, reason])
+    return table(["where", "fields", "why they change nothing"], sorted(map(list, {*map(tuple, rows)})))
+
+
+def leaves(body):
+    """The bodies of requests and their parts: the classes of which there are no others."""
+    if not body.__subclasses__():
+        return {body}
+    return {leaf for below in body.__subclasses__() for leaf in leaves(below)}
 
 
 def parameters(schema):
@@ -73,6 +93,7 @@ def written(model):
         app = create_app(engine)
         description = app.openapi()
         made = {"endpoints": endpoints(description), "settings": settings(), "metrics": metrics(app)}
+        made |= {f"ignored {api}": ignored(api) for api in ("OpenAI", "Anthropic", "Ollama")}
         made |= {name: parameters(schema) for name, schema in bodies(description).items()}
     text = DOCUMENT.read_text(encoding="utf-8")
     names = [match["name"] for match in BLOCK.finditer(text)]

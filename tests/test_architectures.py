@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import golden_bound
-from rocmforge import LLM
+from rocmforge import LLM, ModelFileError
 from tiny_models import mixture_of_equals, rewritten, tiny_model
 
 
@@ -27,3 +27,14 @@ def test_granite_with_experts(tmp_path, golden_npz):
     factors = {"token_embd": 1 / 8, "attn_output": 2, "ffn_down": 2, "attn_q": 2 / 32**0.5}
     path = mixture_of_equals(tmp_path / "granitemoe.gguf", 4, 2, renamed="granitemoe", keys=keys, factors=factors)
     assert_golden(path, golden_npz("arch/llama_tied"))
+
+
+def test_stablelm_side_by_side(tmp_path, golden_npz):
+    """M1: its converter says that feed-forwards are beside attention of models that do not say; their norms tell."""
+    parallel = {"stablelm.use_parallel_residual": True}
+    source = tiny_model("stablelm", tmp_path)
+    assert_golden(rewritten(source, tmp_path / "says.gguf", replace=parallel), golden_npz("arch/stablelm"))
+    norms = [f"blk.{layer}.ffn_norm.{part}" for layer in range(3) for part in ("weight", "bias")]
+    path = rewritten(source, tmp_path / "is.gguf", replace=parallel, drop=norms)
+    with pytest.raises(ModelFileError, match=r"use_parallel_residual: is true, .*StableLM 2 12B.* are not supported"):
+        LLM(path)

@@ -21,7 +21,8 @@ from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings
         ("n_threads", "num_threads"),
         ("gpu_memory_utilization", "kv_cache_memory"),
         ("tensor_parallel_size", "one device"),
-        ("n_gpu_layers", 'device="gpu"'),
+        ("n_gpu_layers", "gpu_layers"),
+        ("n_cpu_moe", "cpu_experts"),
         ("max_modl_len", "did you mean max_model_len"),
         ("quite_unknown", "its arguments are model, device"),
     ],
@@ -34,6 +35,16 @@ def test_unknown_arguments_are_named_with_what_is_meant(name, hint):
     assert hint in message
     with pytest.raises(TypeError, match=r"^AsyncLLM\(\) got"):
         AsyncLLM("model.gguf", **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("temprature", "temperature"), ("max_new_tokens", "max_tokens"), ("repeat_penalty", "repetition_penalty")],
+)
+def test_unknown_sampling_parameters_are_named_with_what_is_meant(name, meant):
+    problem = rf"^SamplingParams\(\) got an unexpected keyword argument '{name}'; did you mean {meant}\?$"
+    with pytest.raises(TypeError, match=problem):
+        SamplingParams(**{name: 1})
 
 
 def test_hints_lead_to_arguments_that_exist():

@@ -10,7 +10,7 @@ ENGINES = {
     "one step per prompt": {"max_num_batched_tokens": 512},
     "chunks of 7": {"max_num_batched_tokens": 7, "max_num_seqs": 6},
     "chunks of 33, no prefix cache": {"max_num_batched_tokens": 33, "max_num_seqs": 8, "enable_prefix_caching": False},
-    "guessed tokens": {
+    "draft tokens": {
         "max_num_batched_tokens": 64,
         "speculative_config": {"num_speculative_tokens": 5, "prompt_lookup_min": 1},
     },
@@ -19,9 +19,31 @@ ENGINES = {
 # Models with quantised weights, and how many mixes each sees; those in float weights see fewer.
 QUANTISED = {"quant_models/Q4_K_M": 100, "quant_models/Q4_0": 100}
 MIXES_IN_FLOAT = 24
+# One model of each kind of layer sees mixes at every commit.
+KINDS = (
+    "deepseek2",
+    "falcon_h1",
+    "gemma3",
+    "gemma4_moe",
+    "gpt_oss",
+    "granitehybrid",
+    "lfm2",
+    "llama3_ropescale",
+    "llama4",
+    "qwen3",
+    "qwen35",
+    "qwen3next",
+)
+MIXED = [
+    *QUANTISED,
+    *(
+        pytest.param(f"arch/{name}", marks=[] if name in KINDS else pytest.mark.deep, id=f"arch/{name}")
+        for name in ARCHITECTURES
+    ),
+]
 # Tokens of the longest sequence, and of the smallest vocabulary.
 LENGTH = 128
-VOCAB = 416
+VOCAB = 304
 
 
 @pytest.fixture(scope="module", params=[*QUANTISED, *(f"arch/{name}" for name in ARCHITECTURES)])
@@ -54,6 +76,7 @@ def random_request(rng, prefixes):
     return prompt, params
 
 
+@pytest.mark.parametrize("name", MIXED, scope="module")
 def test_random_mixes(name, model, assert_nothing_left):
     """S12, S14: together, alone, chunked, preempted and with a cached prefix: the same tokens, exactly."""
     rng = random.Random(20260801)
@@ -62,7 +85,7 @@ def test_random_mixes(name, model, assert_nothing_left):
     settings = dict(ENGINES)
     has_states = alone.stats().state_slots_total > 0
     if has_states:
-        del settings["guessed tokens"]
+        del settings["draft tokens"]
     engines = [LLM(model, num_threads=2, max_model_len=LENGTH, **args) for args in list(settings.values())[:-1]]
     small = {**ENGINES["preemption all the time"], "kv_cache_memory": memory_for_one_and_a_quarter(model)}
     engines.append(LLM(model, num_threads=2, max_model_len=LENGTH, **small))
@@ -83,7 +106,7 @@ def test_random_mixes(name, model, assert_nothing_left):
     assert engines[0].stats().prefix_cache_hits > 0
     # In so small a pool a sequence with states waits for a slot, and none is preempted.
     if not has_states:
-        assert engines[list(settings).index("guessed tokens")].stats().spec_decode_num_proposed_tokens > 0
+        assert engines[list(settings).index("draft tokens")].stats().spec_decode_num_proposed_tokens > 0
         assert engines[-1].stats().num_preemptions > 0
     for engine in [alone, *engines]:
         assert_nothing_left(engine)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pictures import png
 from tiny_models import rewritten
 
 LIMIT = 120.0
@@ -57,7 +58,7 @@ def test_chat_ends_with_its_input(smollm2_path):
     assert process("-m", smollm2_path, input="").returncode == 0
 
 
-@pytest.mark.parametrize("word", ["/bye", "/exit", "/quit"])
+@pytest.mark.parametrize("word", ["/bye", *(pytest.param(word, marks=pytest.mark.deep) for word in ("/exit", "/quit"))])
 def test_words_that_leave(smollm2_path, word):
     done = process("-m", smollm2_path, input=f"{word}\nHello\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -76,6 +77,33 @@ def test_a_path_is_a_message_and_quotes_make_one_of_several_lines(smollm2_path):
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) >= 2
     assert done.stderr.startswith("turns: 2; ")
+
+
+def test_images_go_with_the_next_message(vision_model, tmp_path):
+    """Another image is seen, one that cannot be read costs nothing, and /clear forgets those that wait."""
+    files = [tmp_path / "a.png", tmp_path / "b c.png"]
+    for seed, file in enumerate(files):
+        file.write_bytes(png(64, 48, seed))
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    options = ("-m", vision_model("qwen25vl"), "-n", 6, "--temperature", 0, "-t", 1)
+    lines = [f"/image {files[0]}", "hi", "/clear", f"/image '{files[1]}'", "/clear", "hi"]
+    done = process(*options, input="\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    assert "a.png (64 x 48 pixels, " in done.stderr
+    assert "b c.png (64 x 48 pixels, " in done.stderr
+    seen, text = done.stdout.split("\n", 1)
+    assert seen != text.strip()
+    bad = process(*options, input=f"/image {tmp_path}/none.png\n/image {tmp_path}/bad.png\n/image\n/image '\nhi\n")
+    assert bad.returncode == 0
+    first, second, third, fourth = bad.stderr.splitlines()
+    assert first == f"error: /image {tmp_path}/none.png: No such file or directory; give the path of an image"
+    assert second.startswith("error: image: got 10 bytes")
+    assert third.startswith("error: /image : Is a directory")
+    assert fourth.startswith("error: ")
+    assert bad.stdout.strip() == text.strip()
+    blind = process(*options, "--mmproj", "none", input=f"/image {files[0]}\nhi\n")
+    assert "reads text alone" in blind.stderr
+    assert blind.returncode == 0
 
 
 def test_a_model_without_a_template_says_once_what_helps(tiny_model, tmp_path):

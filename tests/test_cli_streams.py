@@ -1,7 +1,9 @@
 """The command line on standard streams that cannot take everything, and its warnings."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -144,3 +146,62 @@ def test_check_reports_what_a_load_would_warn_of(without_pre_tokenizer):
     assert b"tokenizer.ggml.pre is missing" in shown.stdout
     # Said once.
     assert shown.stderr == b""
+
+
+@pytest.mark.parametrize("text", [b"Hello\n", b"Hello\r\n", b"\xef\xbb\xbfHello\n", b"\xef\xbb\xbfHello", b"Hello"])
+def test_a_line_end_and_a_byte_order_mark_are_no_part_of_the_prompt(tiny_model, text):
+    """F8: as PowerShell and editors write them."""
+    done = process("generate", "-m", tiny_model("arch/llama_tied"), "-n", 1, "--json", input=text)
+    assert json.loads(done.stdout)["prompt"] == "Hello"
+
+
+def test_chat_takes_a_byte_order_mark_off_its_first_line(smollm2_path):
+    """F8: and the carriage return off each line."""
+    options = ("chat", "-m", smollm2_path, "-n", 4, "--temperature", 0)
+    plain = process(*options, input=b"Hello\n")
+    assert process(*options, input=b"\xef\xbb\xbfHello\r\n").stdout == plain.stdout
+
+
+STEERING = "\x1b]0;title\x07\x1b[2Jname\n\u202eWARNING\x9b1m"
+
+
+def on_a_terminal(*arguments):
+    """Returns the text that a command writes to a terminal, its standard output and error."""
+    leader, follower = os.openpty()
+    command = [sys.executable, "-m", "rocmforge", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL) as running:
+        os.close(follower)
+        written = b""
+        # Linux says an input/output error at the end.
+        with contextlib.suppress(OSError):
+            while piece := os.read(leader, 1 << 16):
+                written += piece
+        os.close(leader)
+        running.wait()
+    return written.decode()
+
+
+def test_texts_of_a_file_do_not_steer_the_terminal(tiny_model, tmp_path):
+    """H12: titles, clipboards, cleared screens and forged lines are shown as escapes."""
+    extra = {"general.description": STEERING, "tokenizer.chat_template": f"{{{{ raise_exception({STEERING!r}) }}}}"}
+    source = tiny_model("quant_models/Q4_0")
+    file = rewritten(source, tmp_path / "odd\x1b]0;x\x07\n.gguf", extra=extra, replace={"general.name": STEERING})
+    for command in (
+        ["inspect", file],
+        ["check", file],
+        ["generate", "--chat", "a", "-m", file, "-n", 1],
+        ["inspect", tmp_path / "missing\x1b[2J.gguf"],
+    ):
+        written = on_a_terminal(*command)
+        assert not re.search("\x1b\\]|\x1b\\[2J|\x07|\u202e|\x9b", written), command
+        # A file that is valid has no text that `check` would show.
+        assert command[0] == "check" or "x1b" in written, command
+
+
+def test_a_log_line_is_one_line():
+    """H12, H22: a name with a line break forges no further line."""
+    code = "import logging; from rocmforge import log; log.show(20)"
+    code += "; logging.getLogger('rocmforge').info('%s', 'a\\nb\\x1b[2J')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("a\\nb\\x1b[2J\n")

@@ -93,6 +93,11 @@ def test_the_container_copies_and_runs_what_there_is():
     entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
     assert entry[:2] == ["/opt/rocmforge/bin/rocmforge", "serve"]
     assert "python3 -m venv /opt/rocmforge" in text
+    # Not as root, and with a check of the endpoint that needs no key.
+    assert re.search(r"^USER 1000:1000$", text, re.MULTILINE)
+    check = json.loads(re.search(r"^HEALTHCHECK .*\n +CMD (.*)$", text, re.MULTILINE)[1])
+    assert check[0] == "/opt/rocmforge/bin/python"
+    assert "http://127.0.0.1:8000/live" in check[2]
     # The documentation builds it in the same way.
     build = "podman build --file examples/deploy/Containerfile --tag rocmforge ."
     assert build in text

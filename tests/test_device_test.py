@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rocmforge._rocmforge import check_gguf
-from rocmforge.cli.device_test import graphs, machine, made_up, outcome
+from rocmforge.cli.device_test import graphs, machine, made_up, outcome, replays, tune
+from rocmforge.cli.device_test import report as reports
 from rocmforge.cli.device_test.parts import PARTS
 from rocmforge.cli.device_test.process import run_part
 from rocmforge.cli.device_test.report import examine, text_of
@@ -65,7 +66,8 @@ def test_report_of_a_cpu(on_cpu):
     assert parts["sequences"]["mixed_up"] == 0
     assert parts["sequences"]["preemptions"] > 0
     assert parts["sequences"]["prefix_hits"] > 0
-    assert parts["speed"]["share_of_bandwidth"] > 0
+    # A quick model fits into the caches.
+    assert parts["speed"]["share_of_bandwidth"] is None
     assert parts["bandwidth"]["read"] > 0
 
 
@@ -82,21 +84,6 @@ def test_private_names_are_taken_out(monkeypatch):
     told = {"a": ["/srv/ann/.cache/k", "/home/bob/x.so: no such file", 3, None], "b": "ann-pc: fault; mann-pc ann-pc2"}
     expected = {"a": ["~/.cache/k", "/home/<user>/x.so: no such file", 3, None], "b": "<host>: fault; mann-pc ann-pc2"}
     assert machine.scrubbed(told) == expected
-
-
-def test_compute_units_are_the_kernel_drivers(tmp_path):
-    """The kernel's documentation of KFD says so: a processor has no SIMDs, a gfx90a has 4 in each of its 104 units."""
-    nodes = {"0": "simd_count 0\nsimd_per_cu 0\ngfx_target_version 0\n", "1": "cpu_cores_count 0\nsimd_count 416\n"}
-    nodes["1"] += "simd_per_cu 4\ngfx_target_version 90010\n"
-    nodes["2"] = "simd_count 64\nsimd_per_cu 2\ngfx_target_version 110501\nlocation_id 49408 x\n"
-    for node, properties in nodes.items():
-        (tmp_path / node).mkdir()
-        (tmp_path / node / "properties").write_text(properties)
-    assert machine.amd_nodes(tmp_path) == [
-        "node 1 of the kernel driver: gfx90a, 104 compute units",
-        "node 2 of the kernel driver: gfx1151, 32 compute units",
-    ]
-    assert machine.amd_nodes(tmp_path / "none") == []
 
 
 # Ways in which a part's process may end without leaving its result in the folder that it is told.
@@ -131,7 +118,7 @@ def test_parts_go_on_after_one_that_fails():
     def run(job, seconds, tell):
         asked.append(job["part"])
         if job["part"] == "devices":
-            return outcome.Outcome("ok", "a GPU", figures={"usable": True, "decode_steps": "recorded"})
+            return outcome.Outcome("ok", "a GPU", figures={"usable": True, "decode_steps": "captured"})
         if job["part"] == "kernels":
             return outcome.Outcome("FAILED", "its process was killed by SIGABRT")
         return outcome.Outcome("ok", "fine", figures={"read": 1e9} if job["part"] == "bandwidth" else {})
@@ -161,7 +148,44 @@ def test_gpu_that_is_not_there():
     assert {part["name"] for part in report["parts"] if part["verdict"] == "ok"} == ON_CPU
 
 
-def test_recorded_steps_that_are_off_by_default_are_no_failure():
+def test_a_graph_is_repeated_in_many_processes(monkeypatch, tmp_path):
+    """A driver was wrong in one process of five: each is counted, with what it said."""
+    seen = []
+    job = outcome.Job("gpu", True, False, tmp_path, seen.append, {})
+    wrong = iter([None] * 17 + ["kernel 1 of 300"] * 2 + ["it ended with exit code -6 (fault)"])
+    monkeypatch.setattr(replays, "_process", lambda device: next(wrong))
+    assert replays.replays(job) == (
+        3,
+        [
+            "a graph of 300 kernels, repeated 64 times in each of 20 processes: wrong in 3",
+            "in 2 of 20 processes: kernel 1 of 300",
+            "in 1 of 20 processes: it ended with exit code -6 (fault)",
+        ],
+    )
+    assert seen[-1] == "a repeated graph, process 20 of 20"
+    monkeypatch.setattr(replays, "_process", lambda device: None)
+    differ, (line,) = replays.replays(job)
+    assert (differ, line[-13:]) == (0, "wrong in none")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import json; print(json.dumps({'wrong': None}))", None),
+        ("import json; print(json.dumps({'wrong': 'kernel 1 of 300'}))", "kernel 1 of 300"),
+        ("import sys; print('a fault', file=sys.stderr); sys.exit(3)", "it ended with exit code 3 (a fault)"),
+        ("import os; os.abort()", "it ended with exit code -6 ()"),
+        ("import time; time.sleep(60)", "it did not end within 0.5 s"),
+    ],
+)
+def test_a_process_that_repeats_a_graph(code, expected, monkeypatch):
+    monkeypatch.setattr(replays, "CODE", code)
+    if "sleep" in code:
+        monkeypatch.setattr(replays, "SECONDS", 0.5)
+    assert replays._process("gpu") == expected
+
+
+def test_captured_steps_that_are_off_by_default_are_no_failure():
     faulty = "decode steps: op by op, slower (HIP 7.2 may repeat a step with numbers of the one before)"
 
     def run(job, seconds, tell):
@@ -169,10 +193,11 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
             return outcome.Outcome("ok", "a GPU", figures={"usable": True, "decode_steps": faulty})
         return found
 
-    found = outcome.Outcome("FAILED", "3 of 48 runs differ", figures={"runs": 48, "differ": 3})
-    (_, part) = examine("gpu", quick=True, only=["graphs"], run=run)["parts"]
-    assert part["verdict"] == "left out"
-    assert part["summary"] == f"{faulty}; recorded all the same: 3 of 48 runs differ"
+    for figures in ({"differ": 3, "wrong_processes": 0}, {"differ": 0, "wrong_processes": 1}):
+        found = outcome.Outcome("FAILED", "3 of 48 runs differ", figures={"runs": 48} | figures)
+        (_, part) = examine("gpu", quick=True, only=["graphs"], run=run)["parts"]
+        assert part["verdict"] == "left out"
+        assert part["summary"] == f"{faulty}; captured all the same: 3 of 48 runs differ"
     # A part that died, or whose steps failed, has compared nothing.
     for summary, figures in {
         "its process was killed by SIGABRT, during: steps op by op": {"exit_code": -6, "during": "steps op by op"},
@@ -185,16 +210,19 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
         assert report["parts"][1]["summary"] == summary
 
 
-def test_steps_that_cannot_be_recorded_say_why(monkeypatch, tmp_path):
+def test_steps_that_cannot_be_captured_say_why(monkeypatch, tmp_path):
     """An engine may refuse to record them, whatever it is asked."""
     told = "a GPU; decode steps: op by op, slower (graphs of this driver read old numbers); batch-invariant"
     monkeypatch.setattr(graphs, "_run", lambda *_, **__: (told, []))
+    monkeypatch.setattr(graphs, "replays", lambda _: (1, ["wrong in 1"]))
     found = graphs.graphs(outcome.Job("gpu", True, True, tmp_path, lambda _: None, {}))
     assert found.verdict == "left out"
     assert found.summary.endswith("decode steps: op by op, slower (graphs of this driver read old numbers)")
+    assert (found.details, found.figures) == (["wrong in 1"], {"wrong_processes": 1})
 
 
 @needs_stand_in
+@pytest.mark.deep
 def test_faults_of_the_stand_in_driver(tmp_path):
     """A matrix library that crashes is reported with its signal, and kernels that no compiler makes in each part that
     needs them."""
@@ -226,20 +254,26 @@ __attribute__((constructor)) static void start(void) {
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_driver_that_aborts_the_process(tmp_path):
-    """The report is whole: each part that met the driver says how it died, and what the driver said."""
+@pytest.mark.parametrize("platform", [{"ROCMFORGE_GPU_PLATFORM": "amd"}, {}], ids=["AMD", "any platform"])
+def test_driver_that_aborts_the_process(platform, tmp_path):
+    """The report is whole: it says how the process died in which the driver was tried, and what the driver said."""
     source, library = tmp_path / "driver.c", tmp_path / "libamdhip64.so"
     source.write_text(ABORTS)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(library), "TMPDIR": str(tmp_path)}
-    done = doctor("--test", "--quick", "--json", "--part", "kernels", "--part", "launches", **settings)
+    settings = {"ROCMFORGE_GPU_LIBRARY": str(library), "TMPDIR": str(tmp_path)}
+    settings |= platform | {"ROCMFORGE_CACHE_DIR": str(tmp_path)}
+    done = doctor(
+        "--test", "--quick", "--json", "--device", "gpu", "--part", "kernels", "--part", "launches", **settings
+    )
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
-    assert report["failed"] == ["devices", "kernels", "launches"]
-    for part in report["parts"]:
-        assert part["summary"].startswith("its process was killed by SIGABRT"), part
-        assert part["details"][0].startswith("Memory access fault by GPU node-1"), part
-    assert sorted(tmp_path.iterdir()) == [source, library]
+    assert report["failed"] == ["devices"]
+    devices, *others = report["parts"]
+    assert (
+        "it was killed by signal 6 while opening its library (Memory access fault by GPU node-1" in devices["summary"]
+    )
+    assert {part["summary"] for part in others} == {"there is no usable GPU"}
+    assert sorted(tmp_path.iterdir()) == [source, library, tmp_path / "verdicts"]
 
 
 def test_ctrl_c_ends_the_part_that_runs(tmp_path):
@@ -266,6 +300,9 @@ def children_of(pid):
     ("arguments", "problem"),
     [
         (["--quick"], "--test"),
+        (["--tune", "--test"], "--tune comes without --test"),
+        (["--tune", "--part", "speed"], "--tune comes without --test"),
+        (["--tune", "--threads", "2"], "--threads"),
         (["--part", "speed"], "--test"),
         (["--test", "--part", "nonsense"], "no part nonsense: there are devices, kernels"),
         (["--test", "--threads", "2"], "--threads"),
@@ -336,3 +373,87 @@ def test_guide_shows_the_report():
     template = (ROOT / ".github" / "ISSUE_TEMPLATE" / "gpu_report.yml").read_text(encoding="utf-8")
     assert "rocmforge doctor --test" in template
     assert Path(ROOT / "README.md").read_text(encoding="utf-8").count("rocmforge doctor --test") >= 1
+
+
+TABLE = {
+    "device": "gpu:0 (a card, gfx1100)",
+    "tuned_as": "RDNA3 (estimated, not measured)",
+    "numbers": [
+        {"name": "gemv.blocks", "value": 1, "candidates": [1, 2, 4]},
+        {"name": "matmul.splits", "value": 8, "candidates": [4, 8]},
+        {"name": "attention.blocks", "value": 2, "candidates": [1, 2]},
+    ],
+}
+
+
+def test_numbers_are_tried_one_after_the_other(monkeypatch):
+    """A number that is faster stays while the next ones are tried; a gain of one percent is noise."""
+    monkeypatch.setattr(tune._rocmforge, "device_tuning", lambda device: TABLE)
+    seen = []
+
+    def measure(load, numbers):
+        seen.append((load.what, dict(numbers)))
+        speed = 100.0 + 10 * (numbers.get("gemv.blocks") == 2) + 5 * (numbers.get("gemv.blocks") == 4)
+        return speed + 1.0 * (numbers.get("matmul.splits") == 4) - 50 * (numbers.get("attention.blocks") == 1)
+
+    found = tune.search("gpu", measure)
+    assert (found.verdict, found.summary) == ("ok", "faster with ROCMFORGE_TUNING=gemv.blocks=2")
+    assert found.figures["numbers"] == {"gemv.blocks": 2}
+    assert [(row["name"], row["value"], row["best"]) for row in found.figures["rows"]] == [
+        ("gemv.blocks", 1, 2),
+        ("matmul.splits", 8, 8),
+        ("attention.blocks", 2, 2),
+    ]
+    assert found.details[:2] == [
+        "gpu:0 (a card, gfx1100), tuned as RDNA3 (estimated, not measured)",
+        "gemv.blocks: 1 -> 2 (tok/s of one sequence with 1: 100.0, 2: 110.0, 4: 105.0)",
+    ]
+    assert seen[3:5] == [
+        ("8 sequences", {"gemv.blocks": 2}),
+        ("8 sequences", {"gemv.blocks": 2, "matmul.splits": 4}),
+    ]
+    found = tune.search("gpu", lambda load, numbers: 7.0)
+    assert found.summary == "the numbers of the table are the best"
+
+
+@pytest.mark.parametrize("name", ["gemv.blocks", "matmul.blocks", "attention.blocks"])
+def test_speed_is_that_under_the_numbers(name, monkeypatch, tmp_path):
+    """The engine reads them from the environment, which is as before afterwards; a CPU has none of them."""
+    monkeypatch.setenv(tune.VARIABLE, "gemv.blocks=4")
+    given = []
+    llm = tune.LLM
+    monkeypatch.setattr(tune, "LLM", lambda *a, **k: given.append(os.environ[tune.VARIABLE]) or llm(*a, **k))
+    job = outcome.Job("cpu", False, True, tmp_path, lambda _: None, {})
+    model = made_up.write(tune.QUICK_MODEL, tmp_path / "model.gguf")
+    assert tune._speed(job, model, tune.LOADS[name], f"{name}=2") > 0
+    assert given == [f"{name}=2"]
+    assert os.environ[tune.VARIABLE] == "gemv.blocks=4"
+
+
+def test_report_of_numbers():
+    def run(job, seconds, tell):
+        assert (job["part"], job["device"], job["quick"]) == ("tune", "gpu:1", False)
+        return outcome.Outcome("ok", "faster with ROCMFORGE_TUNING=gemv.blocks=2", ["gemv.blocks: 1 -> 2"])
+
+    report = reports.tune("gpu:1", quick=False, run=run)
+    assert (report["command"], report["verdict"]) == ("--tune", "ok")
+    lines = text_of(report).splitlines()
+    assert "doctor --tune (full)" in lines[0]
+    assert any(line.startswith("ok        numbers of launches: faster with ROCMFORGE_TUNING") for line in lines)
+
+
+@needs_stand_in
+def test_every_number_of_a_gpu_has_a_load(tmp_path):
+    """The stand-in's device lists them, with the ones that the environment gives."""
+    settings = {"HIPSIM_TARGET": "cpu-wave32", "ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(STAND_IN)}
+    settings |= {"ROCMFORGE_TUNING": "matmul.blocks_16=6", "ROCMFORGE_CACHE_DIR": str(tmp_path)}
+    code = "import json; from rocmforge import _rocmforge; print(json.dumps(_rocmforge.device_tuning('gpu')))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | settings)
+    numbers = {number["name"]: number for number in json.loads(done.stdout)["numbers"]}
+    assert set(numbers) == set(tune.LOADS)
+    assert numbers["matmul.blocks_16"]["value"] == 6
+    assert all(len(number["candidates"]) > 1 for number in numbers.values())
+    done = doctor(**settings | {"ROCMFORGE_TUNING": "gemv.blocks=0"})
+    assert done.returncode == 1
+    assert "ROCMFORGE_TUNING: got gemv.blocks=0, expected a list like gemv.blocks=2 of" in done.stderr

@@ -1,7 +1,9 @@
 """The documents say what is true: links lead somewhere, commands exist with their options, the examples run."""
 
 import contextlib
+import functools
 import inspect
+import os
 import re
 import shlex
 import subprocess
@@ -15,8 +17,21 @@ from rocmforge.prompts import ChatOptions
 from rust_source import ROOT, code_only, rust_files, tracked_files
 from server_process import serving
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "notes").rglob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SERVER = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+# Terms of the field that a reader looks for.
+TERMS = (
+    "batch-invariant",
+    "chunked prefill",
+    "continuous batching",
+    "graph capture",
+    "paged KV cache",
+    "prefix caching",
+    "speculative decoding",
+    "structured output",
+    "tool calls",
+)
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -58,22 +73,29 @@ def test_make_targets_exist(command: str) -> None:
     assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
 
 
+@functools.cache
+def help_of(subcommand: str) -> str:
+    """The program's help for a subcommand, which many documents name."""
+    program = Path(sys.executable).parent / "rocmforge"
+    wide = {**os.environ, "COLUMNS": "200"}  # a narrow table cuts long names off
+    shown = subprocess.run([program, subcommand, "--help"], env=wide, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
+
+
 @pytest.mark.parametrize("command", shell_commands("rocmforge"))
 def test_commands_and_their_options_exist(command: str) -> None:
     """S29, P1: what is documented is there."""
     _, subcommand, *arguments = shlex.split(command)
-    program = Path(sys.executable).parent / "rocmforge"
-    shown = subprocess.run([program, subcommand, "--help"], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
+    shown = help_of(subcommand)
     options = [argument for argument in arguments if re.fullmatch(r"--?[a-z][a-z-]*", argument)]
-    assert [option for option in options if not re.search(rf"(?<![\w-]){option}(?![\w-])", shown.stdout)] == []
+    assert [option for option in options if not re.search(rf"(?<![\w-]){option}(?![\w-])", shown)] == []
 
 
-@pytest.mark.parametrize("example", range(len(blocks(README, "python"))))
-def test_readme_examples_run(example: int, smollm2_path: Path, tmp_path: Path) -> None:
-    """P1: the README's examples, as they stand, on the real model."""
+@pytest.mark.parametrize("code", blocks(README + SERVER, "python"))
+def test_examples_of_readme_and_server_guide_run(code: str, smollm2_path: Path, tmp_path: Path) -> None:
+    """P1: the examples, as they stand, on the real model."""
     (tmp_path / "model.gguf").symlink_to(smollm2_path)
-    code = blocks(README, "python")[example]
     with contextlib.ExitStack() as stack:
         if "localhost:8000" in code:
             server = stack.enter_context(serving(tmp_path, tmp_path / "model.gguf"))
@@ -171,10 +193,28 @@ def parameters(function: Any) -> list[str]:
         return []
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = (path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    assert sorted(listed) == sorted(pages)
+
+
 def test_readme_has_its_examples() -> None:
-    assert len(blocks(README, "python")) == 3
+    assert len(blocks(README, "python")) == len(blocks(SERVER, "python")) == 1
     assert len(shell_commands("rocmforge")) >= 7
-    assert "make demo" in shell_commands("make")
+    assert {"make demo", "make test"} <= set(shell_commands("make"))
+
+
+def test_readme_is_short_and_uses_the_terms_of_the_field() -> None:
+    """Words are counted without the bars of tables and without comments."""
+    assert len(re.findall(r"\S*\w\S*", re.sub(r"<!--.*?-->", "", README))) <= 600
+    assert [term for term in TERMS if term.lower() not in README.lower()] == []
+
+
+def test_a_version_of_the_changelog_is_short() -> None:
+    _, *versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert versions
+    assert [version.splitlines()[0] for version in versions if len(version.splitlines()) > 60] == []
 
 
 @pytest.mark.parametrize(
@@ -185,7 +225,7 @@ def test_shell_scripts_parse_and_are_executable(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("file", [f"requirements-{name}.txt" for name in ("dev", "litellm", "ray", "wheels")])
+@pytest.mark.parametrize("file", sorted(path.name for path in ROOT.glob("requirements-*.txt")))
 def test_pinned_requirements_are_exact(file: str) -> None:
     lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
     assert lines

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import rocmforge
+from calling_model import TEMPLATE
 from rust_source import ROOT
 
 USAGE = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
@@ -51,21 +52,33 @@ def test_every_error_is_documented_with_its_built_in_class() -> None:
     rows = dict(re.findall(r"^\| `(\w+Error)` \| `(\w+)` \|", USAGE, re.MULTILINE))
     own = {name: getattr(rocmforge, name) for name in rocmforge.__all__ if name.endswith("Error")}
     del own["RocmForgeError"]
-    assert rows == {name: error.__bases__[1].__name__ for name, error in own.items()}
+    assert rows == {name: error.__bases__[-1].__name__ for name, error in own.items()}
 
 
 def test_every_command_is_documented() -> None:
     commands = [path.stem for path in (ROOT / "python" / "rocmforge" / "cli").glob("*.py")]
     rows = re.findall(r"^\| `([a-z]+)` \|", USAGE, re.MULTILINE)
-    assert {"generate", "serve", "chat", "bench", "perplexity", "inspect", "check", "doctor", "pull"} == set(
-        rows
-    ) & set(commands)
+    assert {
+        "generate",
+        "serve",
+        "chat",
+        "bench",
+        "perplexity",
+        "inspect",
+        "check",
+        "doctor",
+        "pull",
+        "launch",
+        "list",
+    } == set(rows) & set(commands)
 
 
 def test_the_examples_run(smollm2_path: Path, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").symlink_to(smollm2_path)
     examples = re.findall(r"^```python\n(.*?)^```$", USAGE + PARSING, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 5
-    for code in examples:
+    assert len(examples) == 6
+    # The small model's own template has no tool calls.
+    calling = f"tools=tools, chat_template={TEMPLATE!r})"
+    for code in (example.replace("tools=tools)", calling) for example in examples):
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -11,7 +11,9 @@ from rocmforge.cli.app import app
 from tiny_models import rewritten
 from typer.testing import CliRunner
 
-NAMES = ("bert", "modern_bert", "nomic_bert")
+from gguf import GGUFReader
+
+NAMES = ("bert", "gemma_embedding", "modern_bert", "nomic_bert")
 # Inputs of products are rounded to 16 bits on a GPU: llama.cpp's move the vectors by up to 3.1e-3.
 BOUND = 5e-3 if ON_GPU else 1e-4
 EXACT = {"num_threads": 1, "batch_invariant": True}
@@ -19,7 +21,7 @@ EXACT = {"num_threads": 1, "batch_invariant": True}
 
 @pytest.fixture(scope="module")
 def paths(tiny_model):
-    return {name: tiny_model(f"embedding/{name}") for name in NAMES}
+    return {name: tiny_model(f"embedding/{name}") for name in (*NAMES, "eurobert")}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,16 @@ def golden(golden_npz):
     return read
 
 
-@pytest.mark.parametrize(("name", "pooling"), [("bert", "cls"), ("modern_bert", "cls"), ("nomic_bert", "mean")])
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        ("bert", "cls"),
+        ("eurobert", "mean"),
+        ("gemma_embedding", "mean"),
+        ("modern_bert", "cls"),
+        ("nomic_bert", "mean"),
+    ],
+)
 def test_vectors_are_those_of_transformers(name, pooling, paths, golden, assert_nothing_left):
     """M1, L12: the file's pooling, its tokenizer with the tokens around a text, and nothing that stays in the cache."""
     ids, vectors, texts = golden(name)
@@ -68,6 +79,22 @@ def test_one_token_is_its_own_text(paths):
     with LLM(paths["modern_bert"], **EXACT) as llm:
         first, *others = (llm.embed([7], pooling=pooling, progress=False) for pooling in ("cls", "mean", "last"))
         assert all(np.array_equal(first, other) for other in others)
+
+
+def test_a_file_without_its_dense_layers(paths, golden, tmp_path):
+    """Converters leave them out unless asked: the vector is then what comes before them."""
+    keys = [f"gemma-embedding.dense_{layer}_feat_{end}" for layer in (2, 3) for end in ("in", "out")]
+    weights = ["dense_2.weight", "dense_3.weight"]
+    path = rewritten(paths["gemma_embedding"], tmp_path / "plain.gguf", drop=[*keys, *weights])
+    ids, vectors, _ = golden("gemma_embedding")
+    with LLM(path, kv_cache_dtype="f32", num_threads=1) as llm:
+        plain = llm.embed(ids, progress=False, normalize=False)
+    tensors = {tensor.name: np.float64(tensor.data) for tensor in GGUFReader(paths["gemma_embedding"]).tensors}
+    expected = np.float64(plain) @ tensors[weights[0]].T @ tensors[weights[1]].T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert np.abs(expected - vectors).max() < BOUND
+    with pytest.raises(ModelFileError, match=r"dense_2\.weight: is not a tensor of a gemma-embedding model"):
+        LLM(rewritten(paths["gemma_embedding"], tmp_path / "keys.gguf", drop=keys))
 
 
 def test_it_generates_nothing(paths, assert_nothing_left):

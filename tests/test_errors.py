@@ -11,6 +11,7 @@ import rocmforge
 from rocmforge import LLM, InvalidRequestError, ModelFileError, RocmForgeError, SamplingParams, Tokenizer
 
 BASES = {
+    "GrammarError": ValueError,
     "InvalidRequestError": ValueError,
     "ModelFileError": ValueError,
     "OutOfMemoryError": MemoryError,

@@ -82,6 +82,7 @@ def test_mean_negative_log_likelihood_of_a_text(llm, golden):
     assert abs(nll - float(text["mean_nll_float"])) < 0.01
 
 
+@pytest.mark.deep
 def test_an_int8_cache_changes_the_likelihood_by_less_than_a_thousandth(smollm2_path, golden, assert_nothing_left):
     """The mean over 4,140 tokens, over 8 bits and over 16, on the CPU: GPUs have no such cache."""
     texts = [golden["perplexity"]["ids"], *(prompt["ids"] + prompt["greedy_ids"] for prompt in golden["prompts"])]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from hub_server import hub_server
-from rocmforge import OutOfMemoryError
-from rocmforge.hub.choice import RemoteFile, fitting, named, preferred, variants
+from rocmforge import ModelFileError, OutOfMemoryError
+from rocmforge.hub.choice import RemoteFile, encoder, fitting, named, preferred, variants
+from rocmforge.hub.ollama import find
 from server_process import serving
 
 import gguf
@@ -115,7 +116,10 @@ def test_a_model_is_pulled_then_served_from_the_cache_without_the_network(python
     inspected = rocmforge("inspect", "hf:owner/tiny:Q6_K", "--json")
     assert inspected.returncode == 0, inspected.stderr
     assert json.loads(inspected.stdout)["metadata"]["general.architecture"]
-    assert hub.ranges() == [None, None]
+    # The model, its image encoder, and the other type.
+    assert hub.ranges() == [None, None, None]
+    assert Path(done.stdout.strip()).with_name("mmproj-tiny-F16.gguf").read_bytes() == b"GGUF"
+    assert "image encoder: " in done.stderr
 
 
 def test_a_download_whose_connection_is_cut_goes_on_there(rocmforge, hub, smollm2_path):
@@ -152,7 +156,7 @@ def test_every_part_of_a_split_model_is_pulled(rocmforge, hub, tiny_model, tmp_p
 def test_what_is_not_there_is_said(rocmforge, hub, tmp_path):
     hub.gated.add("owner/gated")
     refused(rocmforge("pull", "hf:owner/nothing"), "no such repository", "HF_TOKEN")
-    refused(rocmforge("pull", "hf:owner/gated"), "accepted its terms")
+    refused(rocmforge("pull", "hf:owner/gated"), "accept its terms")
     refused(rocmforge("pull", "hf:owner/prose"), "without a GGUF file")
     refused(rocmforge("pull", "hf:owner/tiny:Q8_0"), "got Q8_0", "Q4_0, Q4_K_M, Q6_K")
     refused(rocmforge("pull", "tiny"), "hf:OWNER/REPO")
@@ -218,12 +222,37 @@ def test_the_quant_is_the_first_choice_that_fits():
 
 
 def test_names_of_files_tell_their_types():
-    files = ("Qwen3-8B-UD-Q4_K_XL", "gpt-oss-20b-mxfp4", "a.IQ4_XS", "b-bf16", "plain", "c_q5_k_m", "mmproj-F16")
+    files = (
+        "Qwen3-8B-UD-Q4_K_XL",
+        "gpt-oss-20b-mxfp4",
+        "a.IQ4_XS",
+        "b-bf16",
+        "plain",
+        "c_q5_k_m",
+        "mmproj-F16",
+        "d-NVFP4",
+    )
     found = variants(RemoteFile(f"x/{name}.gguf", 1, None) for name in files)
-    assert {one.quant for one in found} == {"UD-Q4_K_XL", "MXFP4", "IQ4_XS", "BF16", "Q5_K_M", None}
+    assert {one.quant for one in found} == {"UD-Q4_K_XL", "MXFP4", "IQ4_XS", "BF16", "Q5_K_M", "NVFP4", None}
     assert [one.name for one in named(found, "plain.gguf")] == ["plain"]
     assert [one.name for one in named(found, "plain-00001-of-00002.gguf")] == ["plain"]
     assert [one.name for one in named(found, "ud-q4_k_xl")] == ["Qwen3-8B-UD-Q4_K_XL"]
+
+
+def test_an_image_encoder_of_each_repository():
+    """F16 comes first, then BF16 and F32; an encoder is no model."""
+
+    def chosen(*names):
+        found = encoder([RemoteFile(name, 1, None) for name in names])
+        return found and found.path
+
+    every = ["a/mmproj-F32.gguf", "mmproj-model-q8_0.gguf", "x.mmproj-bf16.gguf", "MMPROJ-a-f16.gguf", "a-Q4_0.gguf"]
+    assert chosen(*every) == "MMPROJ-a-f16.gguf"
+    assert chosen(*every[:3]) == "x.mmproj-bf16.gguf"
+    assert chosen(*every[:2]) == "a/mmproj-F32.gguf"
+    assert chosen(every[1]) == every[1]
+    assert chosen("a-Q4_0.gguf", "mmproj.txt") is None
+    assert [one.name for one in variants(RemoteFile(name, 1, None) for name in every)] == ["a-Q4_0"]
 
 
 def split(file, folder):
@@ -251,3 +280,13 @@ def split(file, folder):
         writer.close()
         parts.append(path.read_bytes())
     return parts
+
+
+def test_a_manifest_that_nests_too_deeply_is_a_model_file_error(tmp_path, monkeypatch):
+    """H13: not a RecursionError."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    manifest = tmp_path / "manifests" / "registry.ollama.ai" / "library" / "m" / "latest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("[" * 100_000)
+    with pytest.raises(ModelFileError, match="expected a manifest"):
+        find("ollama:m", print)

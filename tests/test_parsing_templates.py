@@ -1,6 +1,6 @@
 """A message that a model's own template has written is read back as that message.
 
-A model was trained on what its template makes of messages with calls and thoughts, so the template, rendered by Jinja,
+A model was trained on what its template makes of messages with calls and reasoning, so the template, rendered by Jinja,
 says what such a message looks like when the model writes it.
 """
 
@@ -134,7 +134,7 @@ def test_formats_are_found():
     assert {name: find_format(template(name)) for name in expected} == expected
     assert set(MODELS) < set(expected)
     assert find_format(None) == find_format("") == plain
-    # Magistral's and Ministral's templates write thoughts so.
+    # Magistral's and Ministral's templates write reasoning so.
     assert (
         find_format("{{ '[THINK]' }}{{ '[TOOL_CALLS]' }}") == FORMATS["mistral"] == ChatFormat(MISTRAL_THINK, "mistral")
     )

@@ -1,9 +1,10 @@
 """Markers that are control tokens, which texts lack unless they are asked for, and the token that ends a text."""
 
 import pytest
+from marked_models import model_of
 from parsing_formats import FORMATS, TOOLS
 from rocmforge import LLM, SamplingParams, Tokenizer
-from rocmforge.parsing import ChatFormat, OutputParser, gather
+from rocmforge.parsing import ChatFormat, Markers, OutputParser, ReplyFormat, gather
 from tiny_models import metadata, rewritten
 
 TOKENS = "tokenizer.ggml.tokens"
@@ -25,6 +26,39 @@ def test_control_tokens_are_needed_where_markers_are_some(marked, tiny_model):
     assert needed == {"hermes", "qwen-xml", "glm", "llama"}
     assert not any(form.needs_special_tokens(plain) for form in FORMATS.values())
     assert not ChatFormat().needs_special_tokens(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("form", "control", "closing", "switches"),
+    [
+        ("hermes", False, "</think>", True),
+        ("llama", True, "", False),
+        ("gemma4", True, "<channel|>", True),
+        ("harmony", True, "<|end|>", False),
+    ],
+)
+def test_the_reply_format_of_a_model_names_its_tokens(form, control, closing, switches, tiny_model, tmp_path):
+    tokenizer = Tokenizer(model_of(form, tmp_path, tiny_model))
+    found = ReplyFormat.of(tokenizer)
+    assert (found.chat.calls, found.template) == (form, tokenizer.chat_template)
+    assert (found.control_tokens, found.closing, found.switches_reasoning) == (control, closing, switches)
+    ids = tokenizer.encode(closing, add_special=False, parse_special=True)
+    assert found.end_of_reasoning == (ids[0] if closing else None)
+    assert len(ids) == bool(closing)
+    assert found.begin_token_id == (None if switches else found.end_of_reasoning)
+    markers = Markers(tokenizer)
+    assert markers.token("two tokens") is None
+    expected = f"<[{found.end_of_reasoning}]>" if control and closing else f'"{closing}"'
+    assert markers.grammar(closing) == expected
+
+
+def test_another_template_has_another_reply_format(tiny_model, tmp_path):
+    tokenizer = Tokenizer(model_of("hermes", tmp_path, tiny_model))
+    plain, thinking = ReplyFormat.of(tokenizer, "{{ messages }}"), ReplyFormat.of(tokenizer, "<think></think>")
+    assert (plain.chat, plain.thinks, plain.begin_token_id) == (ChatFormat(), False, None)
+    assert (thinking.thinks, thinking.opening) == (True, "<think>\n")
+    # This one always reasons.
+    assert thinking.begin_token_id == thinking.end_of_reasoning == Markers(tokenizer).token("</think>")
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -1,9 +1,11 @@
 """Tests of how a release is made: parts are checked before they are published, and the workflow runs what is there."""
 
 import re
+import shutil
 import struct
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from rust_source import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_wheels
+import package_page
 
 MACHINES = {"x86_64": 62, "aarch64": 183}
 
@@ -30,6 +33,7 @@ def write_wheel(folder: Path, machine: str, **changed: bytes | None) -> None:
         "rocmforge/py.typed": b"",
         "rocmforge/_rocmforge.abi3.so": library(MACHINES[machine], "GLIBC_2.17", "GLIBC_2.28"),
         "rocmforge-1.0.dist-info/licenses/LICENSE": b"Apache",
+        "rocmforge-1.0.dist-info/licenses/THIRD_PARTY_LICENSES.txt": b"MIT",
         "rocmforge-1.0.dist-info/METADATA": b"Name: rocmforge\nRequires-Python: >=3.11\n\n",
     }
     files |= {name: data for key, data in changed.items() for name in files if key in name}
@@ -41,6 +45,7 @@ def write_wheel(folder: Path, machine: str, **changed: bytes | None) -> None:
 
 def write_source(folder: Path, *, without: str = "", beside: str = "") -> None:
     names = ["Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "build.rs", "LICENSE", "README.md"]
+    names += ["THIRD_PARTY_LICENSES.txt"]
     names += ["src/lib.rs", "kernels/a.hip", "build/clang.rs", "benches/a.rs", "python/rocmforge/__init__.py"]
     with tarfile.open(folder / "rocmforge-1.0.tar.gz", "w:gz") as archive:
         for name in [*names, beside]:
@@ -62,7 +67,8 @@ def test_a_complete_release_passes(tmp_path: Path, capsys: pytest.CaptureFixture
     ("changed", "fault"),
     [
         ({"pyi": None}, "without rocmforge/_rocmforge.pyi"),
-        ({"LICENSE": None}, "without the licence"),
+        ({"/LICENSE": None}, "without LICENSE"),
+        ({"THIRD_PARTY": None}, "without THIRD_PARTY_LICENSES.txt"),
         ({"METADATA": b"Requires-Python: >=3.8\n"}, "Requires-Python is not >=3.11"),
         ({"abi3": library(62, "GLIBC_2.17")}, "the module is of machine 62, expected 183"),
         ({"abi3": library(183, "GLIBC_2.17", "GLIBC_2.34")}, "the module needs glibc 2.34"),
@@ -138,3 +144,29 @@ def test_the_workflow_runs_what_is_there_and_keeps_no_secret() -> None:
     assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
     assert "secrets." not in workflow
     assert re.search(r"^      id-token: write\b", workflow, re.MULTILINE)
+
+
+def test_the_page_on_the_package_index_has_no_relative_link(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    url = "https://github.com/owner/name"
+    package_page.main(url, "v1", tmp_path)
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", readme) if not target.startswith("https://")] == []
+    assert f"]({url}/raw/v1/docs/throughput.svg)" in readme
+    assert f"]({url}/blob/v1/docs/performance.md)" in readme
+    assert package_page.absolute("[a](https://x.org) [b](#c)", url, "v1") == "[a](https://x.org) [b](#c)"
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["urls"]["Homepage"] == url
+    with pytest.raises(SystemExit, match="already"):
+        package_page.main(url, "v1", tmp_path)
+
+
+def test_the_project_says_for_whom_it_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["authors"]
+    assert "Development Status :: 3 - Alpha" in project["classifiers"]
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    (tried,) = re.findall(r"python: \[(.*)\]", workflow)
+    versions = {name.removeprefix("Programming Language :: Python :: ") for name in project["classifiers"]}
+    assert set(re.findall(r'"([\d.]+)"', tried)) <= versions

@@ -37,6 +37,7 @@ def run_script(name: str, *arguments: Path | str, ci: bool = False) -> subproces
         ([90402, 90500], "gfx942,gfx950"),
         # Their code is that of their families.
         ([100301, 120001], "gfx10-3-generic,gfx12-generic"),
+        ([100102], "gfx10-1-generic"),
         ([110000, 110003], "gfx11-generic,gfx1100"),
         # Newer than the lists.
         ([110000, 130000], ""),
@@ -159,6 +160,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     assert "make bench" in done.stderr
 
 
+@pytest.mark.deep
 def test_served_rows_are_those_of_bench_serve(tmp_path: Path, model: Path) -> None:
     """A row for each number of sequences, with a figure for each way to sample."""
     shutil.copy(model, tmp_path / "tiny.q4_0.gguf")
@@ -233,6 +235,7 @@ def test_the_cpu_is_compared_as_one_table(
         assert float(row[4].split()[0]) == pytest.approx(ours / theirs, abs=0.01)
 
 
+@pytest.mark.deep
 def test_servers_are_compared(tmp_path: Path, model: Path) -> None:
     """A server of ours stands for another one; a load that it refuses ends the program."""
     other = f"{sys.executable} -m rocmforge serve {model} --num-threads 1 --port {{port}}"

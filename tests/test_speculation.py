@@ -27,10 +27,10 @@ PROMPT = f"Here is a file.\n```python\n{CODE}```\nHere is the same file once mor
 
 @pytest.fixture(scope="module")
 def pair(smollm2_path):
-    """An engine without guesses, and one with."""
+    """An engine without draft tokens, and one with."""
     settings = {"max_model_len": 1024, "max_num_seqs": 8, "num_threads": 2}
-    with LLM(smollm2_path, **settings) as plain, LLM(smollm2_path, **settings, speculative_config=NGRAM) as guessing:
-        yield plain, guessing
+    with LLM(smollm2_path, **settings) as plain, LLM(smollm2_path, **settings, speculative_config=NGRAM) as drafting:
+        yield plain, drafting
 
 
 def texts(llm, prompts, params):
@@ -38,14 +38,14 @@ def texts(llm, prompts, params):
     return [[(one.token_ids, one.text, one.finish_reason, one.stop_reason) for one in out.outputs] for out in outputs]
 
 
-def assert_same(plain, guessing, settings):
-    """Each guess is computed for a step that verifies it, and texts are the same with and without."""
+def assert_same(plain, drafting, settings):
+    """Each draft token is computed for a step that verifies it, and texts are the same with and without."""
     params = SamplingParams(**{"max_tokens": 60, "ignore_eos": True, **settings})
     prompts = [list(range(3, 3 + length)) for length in (2, 40, 75)]
     # The second time the prompts are in the prefix cache.
     for _ in range(2):
-        assert texts(guessing, prompts, params) == texts(plain, prompts, params)
-    stats = guessing.stats()
+        assert texts(drafting, prompts, params) == texts(plain, prompts, params)
+    stats = drafting.stats()
     assert_counts(stats)
     assert stats.spec_decode_num_draft_tokens == stats.spec_decode_num_proposed_tokens > 0
 
@@ -68,13 +68,13 @@ def assert_counts(stats):
 
 
 def test_a_repeated_file_takes_fewer_steps(pair, assert_nothing_left):
-    plain, guessing = pair
+    plain, drafting = pair
     params = SamplingParams(max_tokens=160, temperature=0.0, ignore_eos=True)
-    before = guessing.stats()
+    before = drafting.stats()
     # The times of steps are learnt first.
     for _ in range(2):
-        assert texts(guessing, [PROMPT], params) == texts(plain, [PROMPT], params)
-    stats = guessing.stats()
+        assert texts(drafting, [PROMPT], params) == texts(plain, [PROMPT], params)
+    stats = drafting.stats()
     assert_counts(stats)
     right = stats.spec_decode_num_accepted_tokens - before.spec_decode_num_accepted_tokens
     assert right > 100
@@ -83,21 +83,21 @@ def test_a_repeated_file_takes_fewer_steps(pair, assert_nothing_left):
     assert steps + right == pytest.approx(2 * 160, abs=6)
     assert plain.stats().spec_decode_num_proposed_tokens == 0
     assert plain.stats().spec_decode_num_accepted_tokens_per_pos == ()
-    assert_nothing_left(guessing)
+    assert_nothing_left(drafting)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"temperature": 0.7, "seed": 3},
-        {"temperature": 0.3, "seed": 3, "n": 3},
+        pytest.param({"temperature": 0.3, "seed": 3, "n": 3}, marks=pytest.mark.deep),
         {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.02, "seed": 1},
         {"temperature": 0.0, "repetition_penalty": 1.05, "frequency_penalty": 0.1},
         {"temperature": 0.0, "logit_bias": {198: 2.0}, "min_tokens": 40},
         {"temperature": 0.0, "stop": ["result +="]},
         {"temperature": 0.0, "stop": ["def longest"], "include_stop_str_in_output": True},
         {"temperature": 0.0, "stop": ["len(", "word"], "min_tokens": 30},
-        {"temperature": 0.0, "ignore_eos": False, "max_tokens": 300},
+        pytest.param({"temperature": 0.0, "ignore_eos": False, "max_tokens": 300}, marks=pytest.mark.deep),
         {"temperature": 0.0, "max_tokens": 7},
         {"temperature": 0.0, "structured_outputs": StructuredOutputsParams(regex="(prices|words|, ){8}")},
     ],
@@ -106,38 +106,38 @@ def test_a_repeated_file_takes_fewer_steps(pair, assert_nothing_left):
 def test_texts_are_the_same(pair, settings, assert_nothing_left):
     """S14: settings count each token that was accepted, and no other."""
     params = SamplingParams(**{"max_tokens": 80, "ignore_eos": True, **settings})
-    plain, guessing = pair
+    plain, drafting = pair
     prompts = [PROMPT, PROMPT[:200], "One, two, three. One, two, three. One,"]
-    assert texts(guessing, prompts, params) == texts(plain, prompts, params)
-    assert_counts(guessing.stats())
-    assert_nothing_left(guessing)
+    assert texts(drafting, prompts, params) == texts(plain, prompts, params)
+    assert_counts(drafting.stats())
+    assert_nothing_left(drafting)
 
 
 def test_log_probabilities_are_the_same(pair, assert_nothing_left):
-    plain, guessing = pair
+    plain, drafting = pair
     params = SamplingParams(max_tokens=60, temperature=0.0, logprobs=3, prompt_logprobs=1, ignore_eos=True)
-    (with_guesses,), (without,) = (llm.generate([PROMPT], params, progress=False) for llm in (guessing, plain))
-    assert with_guesses.prompt_logprobs == without.prompt_logprobs
-    assert with_guesses.outputs[0].logprobs == without.outputs[0].logprobs
-    assert with_guesses.outputs[0].cumulative_logprob == without.outputs[0].cumulative_logprob
-    assert_nothing_left(guessing)
+    (with_drafts,), (without,) = (llm.generate([PROMPT], params, progress=False) for llm in (drafting, plain))
+    assert with_drafts.prompt_logprobs == without.prompt_logprobs
+    assert with_drafts.outputs[0].logprobs == without.outputs[0].logprobs
+    assert with_drafts.outputs[0].cumulative_logprob == without.outputs[0].cumulative_logprob
+    assert_nothing_left(drafting)
 
 
 def test_a_stream_has_every_token(pair, assert_nothing_left):
-    plain, guessing = pair
+    plain, drafting = pair
     params = SamplingParams(max_tokens=100, temperature=0.0, output_kind="delta", ignore_eos=True)
 
     def pieces(llm):
         return [output.outputs[0] for output in llm.stream(PROMPT, params)]
 
-    ours, theirs = pieces(guessing), pieces(plain)
+    ours, theirs = pieces(drafting), pieces(plain)
     assert [token for one in ours for token in one.token_ids] == [token for one in theirs for token in one.token_ids]
     assert "".join(one.text for one in ours) == "".join(one.text for one in theirs)
     # The consumer leaves in the middle.
-    for output in guessing.stream(PROMPT, params):
+    for output in drafting.stream(PROMPT, params):
         if len(output.outputs[0].token_ids) > 0:
             break
-    assert_nothing_left(guessing)
+    assert_nothing_left(drafting)
 
 
 def test_the_settings_are_resolved(tiny_model):
@@ -189,11 +189,11 @@ MTP = {"method": "mtp", "num_speculative_tokens": 3}
 
 @pytest.fixture(scope="module")
 def mtp_pair(tiny_model):
-    """An engine without guesses, and one whose model guesses by itself."""
+    """An engine without draft tokens, and one whose model drafts by itself."""
     settings = {"max_model_len": 192, "max_num_seqs": 4, "max_num_batched_tokens": 32, "num_threads": 1}
     file = tiny_model("arch/qwen35_mtp")
-    with LLM(file, **settings) as plain, LLM(file, **settings, speculative_config=MTP) as guessing:
-        yield plain, guessing
+    with LLM(file, **settings) as plain, LLM(file, **settings, speculative_config=MTP) as drafting:
+        yield plain, drafting
 
 
 @pytest.mark.parametrize(
@@ -206,19 +206,19 @@ def mtp_pair(tiny_model):
     ],
     ids=str,
 )
-def test_a_model_that_guesses_says_the_same(mtp_pair, settings, assert_nothing_left):
-    """A block of random weights is hardly ever right: what it guesses is verified and given up."""
-    plain, guessing = mtp_pair
-    assert_same(plain, guessing, settings)
-    assert guessing.config()["speculative_config"] == MTP
+def test_a_model_that_drafts_says_the_same(mtp_pair, settings, assert_nothing_left):
+    """A block of random weights is hardly ever right: what it drafts is verified and given up."""
+    plain, drafting = mtp_pair
+    assert_same(plain, drafting, settings)
+    assert drafting.config()["speculative_config"] == MTP
     assert plain.stats().spec_decode_num_proposed_tokens == 0
-    assert_nothing_left(guessing)
+    assert_nothing_left(drafting)
 
 
-def test_a_model_that_guesses_is_left_in_the_middle(mtp_pair, assert_nothing_left):
-    _, guessing = mtp_pair
-    leave_in_the_middle(guessing)
-    assert_nothing_left(guessing)
+def test_a_model_that_drafts_is_left_in_the_middle(mtp_pair, assert_nothing_left):
+    _, drafting = mtp_pair
+    leave_in_the_middle(drafting)
+    assert_nothing_left(drafting)
 
 
 DRAFT = {"method": "draft_model", "num_speculative_tokens": 4}
@@ -226,14 +226,14 @@ DRAFT = {"method": "draft_model", "num_speculative_tokens": 4}
 
 @pytest.fixture(scope="module", params=[("quant_models/Q4_K_M", "quant_models/Q4_0"), ("arch/qwen3", "arch/qwen2")])
 def draft_pair(tiny_model, request):
-    """An engine without guesses, and one with a draft model: of the same weights in another type, or of other ones."""
+    """An engine without draft tokens, and one with a draft model: of the same weights in another type, or of others."""
     settings = {"max_model_len": 192, "max_num_seqs": 4, "max_num_batched_tokens": 32, "num_threads": 1}
     file, draft = map(tiny_model, request.param)
     # Whoever names a model and no method means a draft model.
     config = {"model": draft, "num_speculative_tokens": 4}
-    with LLM(file, **settings) as plain, LLM(file, **settings, speculative_config=config) as guessing:
-        assert guessing.config()["speculative_config"] == DRAFT | {"model": str(draft)}
-        yield plain, guessing
+    with LLM(file, **settings) as plain, LLM(file, **settings, speculative_config=config) as drafting:
+        assert drafting.config()["speculative_config"] == DRAFT | {"model": str(draft)}
+        yield plain, drafting
 
 
 @pytest.mark.parametrize(
@@ -246,19 +246,19 @@ def draft_pair(tiny_model, request):
     ids=str,
 )
 def test_a_draft_model_changes_no_text(draft_pair, settings, assert_nothing_left):
-    plain, guessing = draft_pair
-    assert_same(plain, guessing, settings)
-    assert_nothing_left(guessing)
+    plain, drafting = draft_pair
+    assert_same(plain, drafting, settings)
+    assert_nothing_left(drafting)
 
 
 def test_a_draft_model_is_in_the_plan_and_in_no_vector(draft_pair, assert_nothing_left):
-    plain, guessing = draft_pair
-    before, after = plain.memory(), guessing.memory()
+    plain, drafting = draft_pair
+    before, after = plain.memory(), drafting.memory()
     assert after.weights > before.weights
-    ours, theirs = (llm.embed([[5, 6, 7, 8], list(range(3, 60))], progress=False) for llm in (guessing, plain))
+    ours, theirs = (llm.embed([[5, 6, 7, 8], list(range(3, 60))], progress=False) for llm in (drafting, plain))
     assert (ours == theirs).all()
-    leave_in_the_middle(guessing)
-    assert_nothing_left(guessing)
+    leave_in_the_middle(drafting)
+    assert_nothing_left(drafting)
 
 
 def test_draft_models_of_no_use_are_refused(tiny_model, tmp_path):

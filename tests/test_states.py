@@ -73,16 +73,16 @@ def test_slots_are_counted(hybrid):
     assert [states.count(state) for state in range(3)] == [stats.state_slots_free, stats.state_slots_cached, 0]
 
 
-def test_guesses_change_nothing(tiny_model, hybrid):
+def test_draft_tokens_change_nothing(tiny_model, hybrid):
     config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
     # A text of few tokens repeats itself.
     bias = {7: 40.0, 8: 40.0, 9: 39.0}
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=60, ignore_eos=True, logit_bias=bias)
     prompts = [tokens(20, seed=8), tokens(33, seed=9)]
     with LLM(tiny_model("arch/qwen35"), max_model_len=256, num_threads=1, speculative_config=config) as llm:
-        guessed = llm.generate(prompts, params, progress=False)
+        drafting = llm.generate(prompts, params, progress=False)
         stats = llm.stats()
     plain = hybrid.generate(prompts, params, progress=False)
-    assert [out.outputs[0].token_ids for out in guessed] == [out.outputs[0].token_ids for out in plain]
+    assert [out.outputs[0].token_ids for out in drafting] == [out.outputs[0].token_ids for out in plain]
     assert stats.spec_decode_num_draft_tokens > 0
     assert stats.state_slots_owned == 0

@@ -16,7 +16,7 @@ ENGINE = {"max_num_seqs": 12, "max_num_batched_tokens": 48, "max_model_len": 176
 POOLS = {"quant_models/Q4_K_M": (13 * 16 * 2 * 2 * 2 * 64 * 2, 50), "arch/qwen35": (280_000, 10)}
 
 
-@pytest.fixture(scope="module", params=POOLS)
+@pytest.fixture(scope="module", params=[pytest.param("quant_models/Q4_K_M", marks=pytest.mark.deep), "arch/qwen35"])
 def name(request):
     return request.param
 

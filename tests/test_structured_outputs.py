@@ -12,6 +12,7 @@ import jsonschema
 import lark
 import pytest
 from conftest import collect
+from pydantic import BaseModel
 from random_schemas import Schemas
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, SamplingParams, StructuredOutputsParams
 
@@ -350,3 +351,12 @@ async def test_aborts_leave_nothing(long_model, assert_nothing_left):
         outputs = await collect(engine, "x", short)
         assert "".join(output.outputs[0].text for output in outputs) == "done"
         await asyncio.to_thread(assert_nothing_left, engine)
+
+
+def test_a_pydantic_class_is_its_schema():
+    class City(BaseModel):
+        name: str
+
+    assert json.loads(StructuredOutputsParams(json=City).json) == City.model_json_schema()
+    with pytest.raises(TypeError, match="as JSON text or as a Pydantic class"):
+        StructuredOutputsParams(json=City(name="Rome"))

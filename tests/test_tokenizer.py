@@ -1,12 +1,17 @@
 """`Tokenizer`: the file's tokenizer and chat template, without its weights."""
 
+import json
 import pickle
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocmforge import LLM, ChatPrompt, InvalidRequestError, Tokenizer
+from rocmforge._rocmforge import CancelScope
+from tiny_models import rewritten
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[go]{% endif %}"
@@ -162,3 +167,79 @@ def test_a_tokenizer_can_be_pickled(tiny_model, tmp_path, monkeypatch, llama):
         again = pickle.loads(data)
         assert again.vocab_size == llama.vocab_size
         assert again.encode("ab") == llama.encode("ab")
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+def test_tools_take_the_template_for_tools(tiny_model, tmp_path):
+    """F6: a file's `tool_use` template is the one for conversations with tools, as in transformers."""
+    texts = {"": "D{{ messages[0].content }}", ".tool_use": "T{{ tools|tojson }}{{ messages[0].content }}"}
+    keys = {f"tokenizer.chat_template{name}": text for name, text in texts.items()}
+    tokenizer = Tokenizer(rewritten(tiny_model("arch/llama_tied"), tmp_path / "two.gguf", extra=keys))
+    messages = [{"role": "user", "content": "x"}]
+    assert tokenizer.apply_chat_template(messages) == "Dx"
+    assert tokenizer.encode_chat(messages, tools=TOOLS).text == f"T{json.dumps(TOOLS)}x"
+    assert (tokenizer.chat_template, tokenizer.tool_use_template) == tuple(texts.values())
+    # A template of the client's own is used for both.
+    assert tokenizer.apply_chat_template(messages, tools=TOOLS, chat_template="C") == "C"
+
+
+def test_the_only_template_is_the_one_for_tools(smollm2):
+    assert smollm2.tool_use_template == smollm2.chat_template
+
+
+def deep(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+CYCLE: dict = {}
+CYCLE["a"] = CYCLE
+
+
+@pytest.mark.parametrize("value", [deep(100_000), CYCLE, [float("nan")]], ids=["deep", "cycle", "nan"])
+@pytest.mark.parametrize("place", ["chat_template_kwargs", "tools", "messages"])
+def test_values_that_json_cannot_hold_are_typed_errors(llama, value, place):
+    """H13: in template variables, tools and messages."""
+    given = {"messages": [{"role": "user", "content": "a"}], "chat_template": "x"}
+    given[place] = {
+        "chat_template_kwargs": {"a": value},
+        "tools": [{"p": value}],
+        "messages": [{"role": "user", "content": "a", "b": value}],
+    }[place]
+    with pytest.raises(InvalidRequestError, match=place):
+        llama.encode_chat(given.pop("messages"), **given)
+
+
+def test_a_text_that_cannot_be_few_tokens(smollm2, tiny_model):
+    """H4: a server refuses by its length what cannot fit, before it is tokenised."""
+    texts = ["a" * 5000, " " * 5000, "é日😀" * 500, "the " * 1000, "\n" * 3000]
+    for text in texts:
+        assert len(text.encode()) <= smollm2.max_text_bytes(len(smollm2.encode(text, add_special=False)))
+    assert smollm2.max_text_bytes(0) == 0
+    # White space takes no tokens of WordPiece.
+    assert Tokenizer(tiny_model("embedding/bert")).max_text_bytes(10) is None
+
+
+def test_a_cancelled_scope_stops_a_long_word(smollm2):
+    """H4: tokenising ends with its client, also within one word of megabytes."""
+    scope = CancelScope()
+    begun = threading.Event()
+
+    def work():
+        begun.set()
+        # Repeated until it is stopped: how long one call takes depends on the machine.
+        while True:
+            smollm2.encode("ab" * (1 << 20))
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(scope.run, work)
+        begun.wait()
+        scope.cancel()
+        with pytest.raises(CancelledError):
+            done.result(timeout=60)
+    # Other work of the same kind goes on.
+    assert CancelScope().run(lambda: smollm2.encode("ab")) == smollm2.encode("ab")

@@ -53,7 +53,7 @@ def rewritten(
     """A copy of a model with keys dropped, replaced or added, and tensors dropped, added or cut to another shape (rows,
     columns). `renamed`: of this architecture, which is the prefix of its keys too."""
     reader = GGUFReader(source)
-    architecture = str(metadata(source)["general.architecture"])
+    architecture = str(reader.fields["general.architecture"].contents())
     name = renamed or architecture
     replace, reshape = dict(replace or {}), reshape or {}
     writer = GGUFWriter(target, str(replace.pop("general.architecture", name)))

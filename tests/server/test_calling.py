@@ -1,4 +1,4 @@
-"""Thoughts and calls through each API, with its own client: what the real small model writes, split.
+"""Reasoning and calls through each API, with its own client: what the real small model writes, split.
 
 The expected parts come from the model's text itself, taken apart by an expression of this form alone.
 """
@@ -21,7 +21,7 @@ def llm(smollm2_path):
 
 @pytest.fixture(scope="module")
 def said(llm):
-    """The thoughts and the JSON of the call."""
+    """The reasoning and the JSON of the call."""
     return parts(raw_text(llm, tools=TOOLS))
 
 
@@ -54,7 +54,7 @@ ASK = {"model": "small", "messages": openai_form(), "max_tokens": MAX_TOKENS, "t
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat(chat, said, stream):
-    thoughts, call = said
+    reasoning_text, call = said
     if stream:
         content, reasoning, arguments, name, reason = "", "", "", None, None
         pieces = 0
@@ -77,19 +77,19 @@ def test_chat(chat, said, stream):
         content, reasoning, reason = choice.message.content, choice.message.reasoning_content, choice.finish_reason
         name, arguments = found.function.name, found.function.arguments
         assert found.id
-    assert (reasoning, reason) == (thoughts, "tool_calls")
+    assert (reasoning, reason) == (reasoning_text, "tool_calls")
     assert not content
     assert {"name": name, "arguments": json.loads(arguments)} == json.loads(call)
 
 
 def test_chat_without_tools(chat, llm):
     """A call that nobody asked for stays part of the answer."""
-    thoughts, call = parts(raw_text(llm))
+    reasoning_text, call = parts(raw_text(llm))
     for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         (choice,) = chat.create(**ASK, **options).choices
         assert choice.message.content == f"<tool_call>\n{call}\n</tool_call>"
         assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
-        assert choice.message.reasoning_content == thoughts
+        assert choice.message.reasoning_content == reasoning_text
 
 
 def test_chat_helper(chat, said):
@@ -125,13 +125,13 @@ def test_chat_calls_that_must_be(chat):
 def test_chat_needs_markers_that_are_tokens(chat):
     """Where a call that is not forced could begin anywhere in a text, its arguments cannot be held to a schema."""
     strict = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}]
-    with pytest.raises(openai.BadRequestError, match=r"tools: .* no token for <tool_call>.* leave out `strict`"):
+    with pytest.raises(openai.BadRequestError, match=r"tools: .* no single token for <tool_call>.* leave out `strict`"):
         chat.create(tools=strict, **ASK)
     some = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
     allowed = {"type": "allowed_tools", "allowed_tools": some}
-    with pytest.raises(openai.BadRequestError, match=r"tool_choice: .* no token for <tool_call>.* mode `required`, or"):
+    with pytest.raises(openai.BadRequestError, match=r"tool_choice: .* token for <tool_call>.* mode `required`, or"):
         chat.create(tools=TOOLS, tool_choice=allowed, **ASK)
-    with pytest.raises(openai.BadRequestError, match=r"thinking_token_budget: .* no token for </think>"):
+    with pytest.raises(openai.BadRequestError, match=r"thinking_token_budget: .* no single token for </think>"):
         chat.create(**ASK, extra_body={"thinking_token_budget": 10})
 
 
@@ -144,8 +144,8 @@ def anthropic_form():
             made.append({"role": "user", "content": [block]})
             continue
         blocks = []
-        if thoughts := message.get("reasoning_content"):
-            blocks.append({"type": "thinking", "thinking": thoughts, "signature": ""})
+        if reasoning_text := message.get("reasoning_content"):
+            blocks.append({"type": "thinking", "thinking": reasoning_text, "signature": ""})
         if message["content"]:
             blocks.append({"type": "text", "text": message["content"]})
         for call in message.get("tool_calls", []):
@@ -169,14 +169,14 @@ MESSAGE = {
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_message(messages, said, stream):
-    thoughts, call = said
+    reasoning_text, call = said
     if stream:
         with messages.stream(tools=[TOOL], **MESSAGE) as events:
             message = events.get_final_message()
     else:
         message = messages.create(tools=[TOOL], **MESSAGE)
     thinking, use = message.content
-    assert (thinking.type, thinking.thinking) == ("thinking", thoughts)
+    assert (thinking.type, thinking.thinking) == ("thinking", reasoning_text)
     assert (use.type, {"name": use.name, "arguments": use.input}) == ("tool_use", json.loads(call))
     assert message.stop_reason == "tool_use"
 
@@ -218,7 +218,7 @@ def test_message_goes_on_after_a_call(messages, server):
     server.settled()
 
 
-def test_message_without_thoughts(messages):
+def test_message_without_reasoning(messages):
     message = messages.create(tools=[TOOL], thinking={"type": "disabled"}, **MESSAGE)
     assert [block.type for block in message.content] == ["tool_use"]
 

@@ -55,7 +55,7 @@ def first_token(server, client, number, length):
 def test_times_tell_nothing_of_another_clients_prompts(server):
     """Timed: a prompt that another key has just sent takes as long as one that nobody has, one's own far less."""
     fresh, others, own = [], [], []
-    for number in range(0, 30, 2):
+    for number in range(0, 16, 2):
         first_token(server, "many", number, 2048)
         seconds, cached = first_token(server, "one", number, 2048)
         assert cached == 0
@@ -74,20 +74,20 @@ def test_times_tell_nothing_of_another_clients_prompts(server):
 
 
 def test_one_clients_many_prompts_do_not_hold_up_another(server):
-    """Timed: with a hundred long prompts of one client before it, another's first token takes at most twice as long."""
+    """Timed: with fifty long prompts of one client before it, another's first token takes at most twice as long."""
     length = 2048
-    alone = statistics.median(first_token(server, "one", 1000 + i, length)[0] for i in range(7))
+    alone = statistics.median(first_token(server, "one", 1000 + i, length)[0] for i in range(5))
     body = {"max_tokens": 1, "ignore_eos": True}
-    with ThreadPoolExecutor(100) as pool, httpx.Client(base_url=server.url, timeout=120) as client:
+    with ThreadPoolExecutor(50) as pool, httpx.Client(base_url=server.url, timeout=240) as client:
 
         def send(number):
             json = body | {"prompt": prompt(number, length)}
             return client.post("/v1/completions", json=json, headers=as_client("many")).status_code
 
-        crowd = [pool.submit(send, 2000 + number) for number in range(100)]
-        while server.stats()["num_waiting"] < 50:
+        crowd = [pool.submit(send, 2000 + number) for number in range(50)]
+        while server.stats()["num_waiting"] < 25:
             assert not any(each.done() and each.result() != 200 for each in crowd)
-        beside = [first_token(server, "one", 3000 + i, length)[0] for i in range(7)]
+        beside = [first_token(server, "one", 3000 + i, length)[0] for i in range(5)]
         assert server.stats()["num_waiting"] > 0, "the crowd was gone before the end"
         assert {each.result() for each in crowd} == {200}
     assert statistics.median(beside) <= 2 * alone + 0.05, (beside, alone)

@@ -139,7 +139,14 @@ def test_who_reads_too_late_is_told_everything_anew(small):
     assert small.take_kv_events() == []
 
 
+def children() -> set[int]:
+    """The processes that this one has started."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(child) for thread in tasks for child in (thread / "children").read_text().split()}
+
+
 def test_a_process_that_dies_is_forgotten_and_the_next_one_followed(model, endpoints, assert_nothing_left):
+    others = children()
     with (
         LLM(model, isolate=True, **SMALL) as engine,
         KvEventPublisher(*endpoints) as publisher,
@@ -149,11 +156,7 @@ def test_a_process_that_dies_is_forgotten_and_the_next_one_followed(model, endpo
         cache, token_ids = router.caches[""], list(range(3, 70))
         generate(engine, token_ids)
         router.until(lambda: cache.hits(token_ids, BLOCK) == 64)
-        [child] = [
-            int(child)
-            for thread in Path("/proc/self/task").iterdir()
-            for child in (thread / "children").read_text().split()
-        ]
+        [child] = children() - others
         os.kill(child, signal.SIGKILL)
         router.until(lambda: not cache.blocks)
         deadline = time.monotonic() + 30

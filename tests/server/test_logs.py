@@ -18,7 +18,10 @@ async def test_requests_and_throughput_are_told(long_model, monkeypatch, caplog)
     caplog.set_level("INFO", "rocmforge")
     app = create_app(AsyncLLM(long_model, num_threads=1, device="cpu"))
     transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
         body = {"prompt": [1, 2, 3], "max_tokens": TOKENS, "ignore_eos": True}
         answer = (await client.post("/v1/completions", json=body)).json()
         # Several readings in which nothing happens, of which nothing is said.

@@ -93,7 +93,7 @@ def test_models_are_loaded_when_they_are_asked_for(start, expected):
         for path, body in (
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}),
             ("/v1/responses", {"input": "Hi"}),
-            ("/v1/completions", {"prompt": "Hi", "max_tokens": 1}),
+            ("/v1/completions", {"prompt": "Hi", "max_tokens": 1, "ignore_eos": True}),
             ("/generate", {"prompt": "Hi", "max_tokens": 1}),
             ("/tokenize", {"prompt": "Hi"}),
         ):
@@ -101,12 +101,24 @@ def test_models_are_loaded_when_they_are_asked_for(start, expected):
             missing = server.client.post(path, json=body)
             assert missing.status_code == 400, path
             assert "model: it is missing" in missing.text
+            others = server.client.post(path, json=body | {"models": ["none", "no"]})
+            found = server.client.post(path, json=body | {"model": "none", "models": ["no", "a"]})
+            if path.startswith("/v1/"):
+                assert (others.status_code, others.json()["error"]["param"]) == (404, "models"), path
+                assert found.status_code != 404, path
+            else:
+                assert (others.status_code, found.status_code) == (400, 400), path
+        for name, names in (("none", ["no", "more/b", "a"]), ("a", ["more/b"])):
+            served = "more/b" if name == "none" else name
+            body = {"model": name, "models": names, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+            made = server.client.post("/v1/completions", json=body | {"ignore_eos": True}).json()
+            assert (made["model"], made["choices"][0]["text"]) == (served, expected[served])
         assert server.client.get("/v1/engine/stats", params={"model": "a"}).json()["num_finished"]["length"] > 0
         for name in ("long", "a"):
             status = server.client.get("/v1/engine/memory", params={"model": name}).status_code
             assert status == (200 if name == "a" else 409)
         for name in ("a", "more/b"):
-            assert metric(server, "vllm:generation_tokens_total", model_name=name) == 8
+            assert metric(server, "vllm:generation_tokens_total", model_name=name) == 16 + (name == "a")
             assert metric(server, "rocmforge:model_state", model_name=name, state="loaded") == 1
         assert metric(server, "rocmforge:model_state", model_name="long", state="unloaded") == 1
 
@@ -134,11 +146,11 @@ def test_least_recently_used_makes_room(start, expected):
         ]
         wait_until(lambda: list(server.states().values()).count("loaded") == 2)
         before = None
-        for _ in range(10):
+        for _ in range(5):
             for name in ("a", "more/b", "long"):
                 ask(server, name)
             before = before or (resident(server), open_files(server))
-        # 28 more loads of 12 MB each would be 340 MB.
+        # 12 more loads of 12 MB each would be 144 MB.
         assert resident(server) < before[0] + (24 << 20)
         assert open_files(server) <= before[1] + 4
         for name in list(server.states()):
@@ -209,7 +221,7 @@ def test_client_that_leaves_stops_no_load(start):
     with start() as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
         address = (server.client.base_url.host, server.client.base_url.port)
         body = json.dumps({"model": "slow", "prompt": PROMPT}).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         for stays in (True, False):
             with socket.create_connection(address) as leaving:
@@ -361,16 +373,16 @@ def test_idle_models_sleep_and_wake(folder, tmp_path, expected, many):
         assert metric(server, "rocmforge:model_state", model_name="a", state="sleeping") == 1
 
         def client(number):
-            for turn in range(12):
+            for turn in range(6):
                 assert ask(server, "a") == expected["a"]
                 # Pauses around the time after which it sleeps.
-                awake.wait(0.03 + 0.004 * ((turn + number) % 10))
+                awake.wait(0.03 + 0.008 * ((turn + number) % 5))
 
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             for done in [pool.submit(client, number) for number in range(3)]:
                 done.result()
         assert metric(server, "rocmforge:model_load_seconds_count", model_name="a") > 1
-        assert metric(server, "vllm:request_success_total", finished_reason="length") == 36 + many
+        assert metric(server, "vllm:request_success_total", finished_reason="length") == 18 + many
         wait_until(lambda: server.states()["a"] == "sleeping")
         assert "Traceback" not in server.log()
 
@@ -385,6 +397,16 @@ def test_engine_of_ones_own_stays_loaded(model, assert_nothing_left):
         with pytest.raises(InvalidRequestError, match="models: got none"):
             create_app([])
         assert_nothing_left(engine)
+
+
+def test_image_encoders_are_no_models(tmp_path):
+    """A folder's encoders go with its models; a table names one by a path beside its file, or none."""
+    for name in ("a.gguf", "mmproj-a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "b.mmproj-f16.gguf"):
+        (tmp_path / name).touch()
+    assert [spec.names for spec in from_folder(tmp_path, {})] == [("a",), ("b",)]
+    tables = {name: {"path": "a.gguf", "mmproj": name} for name in ("none", "sub/mmproj-a.gguf", "/x.gguf")}
+    given = [spec.settings["mmproj"] for spec in from_tables(tables, tmp_path, {})]
+    assert given == ["none", str(tmp_path / "sub" / "mmproj-a.gguf"), "/x.gguf"]
 
 
 def test_what_cannot_be_served_is_said(folder, tmp_path):

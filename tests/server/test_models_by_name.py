@@ -138,10 +138,11 @@ def test_a_model_that_cannot_be_had_is_an_error_of_its_requests(start, expected)
             assert message in refused.json()["error"]["message"]
             assert status(server, model)["failed"]
         hub.gated.add("owner/large")
-        assert "accepted its terms" in ask(server, "large").json()["error"]["message"]
+        assert "accept its terms" in ask(server, "large").json()["error"]["message"]
         assert text(ask(server, "tiny")) == expected
 
 
+@pytest.mark.deep
 def test_a_hub_that_cannot_be_reached_may_be_later(start, expected, tmp_path):
     hub, _ = start
     file = tmp_path / "models.toml"
@@ -160,3 +161,21 @@ def test_a_name_that_is_none_is_refused_at_the_start(tmp_path):
     assert done.returncode == 1
     assert "got hf:tiny, expected hf:OWNER/REPO" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.deep
+def test_a_pull_tells_its_progress(start, expected):
+    """C23: Ollama's clients pull a model by the name of the hub, and see how far the download is."""
+    hub, serve = start
+    with serve() as server, ollama.Client(server.url) as client:
+        told = list(client.pull("hf.co/owner/large", stream=True))
+        assert (told[0].status, told[-1].status) == ("pulling manifest", "success")
+        assert all(one.completed <= one.total for one in told if one.total)
+        assert server.states()["large"] == "loaded"
+        assert client.pull("hf.co/owner/tiny:Q4_0").status == "success"
+        assert text(ask(server, "tiny")) == expected
+        downloads = len(hub.ranges())
+        assert client.pull("tiny").status == "success"
+        assert len(hub.ranges()) == downloads
+        with pytest.raises(ollama.ResponseError, match="cannot be loaded"):
+            list(client.pull("none", stream=True))

@@ -300,10 +300,13 @@ def test_version(server):
     [
         ({"options": {"top_p": 2.0}}, "options.top_p: got 2"),
         ({"options": {"repeat_penalty": -1}}, "options.repeat_penalty: got -1"),
-        ({"options": {"repeat_last_n": 64}}, "options.repeat_last_n: got 64, expected -1"),
-        ({"options": {"mirostat": 1}}, "options.mirostat: this parameter is not supported"),
-        ({"options": {"mirostat": 1, "num_gpu": 3}}, "options.mirostat: this parameter is not supported"),
-        ({"options": {"num_ctx": 2049}}, "options.num_ctx: got 2049, expected at most 2048"),
+        (
+            {"options": {"repeat_last_n": 64, "repeat_penalty": 1.1}},
+            "options.repeat_last_n: got 64, expected -1 or 0: penalties (repeat_penalty)",
+        ),
+        ({"options": {"mirostat": 1}}, "options.mirostat: got 1, expected 0"),
+        ({"options": {"mirostat": 2, "num_gpu": 3}}, "options.mirostat: got 2, expected 0"),
+        ({"options": {"typical_p": 0.5}}, "options.typical_p: got 0.5"),
         ({"options": {"num_predict": 0}}, "options.num_predict: got 0, expected at least 1"),
         ({"options": {"num_predict": 2**64}}, "options.num_predict: got 18446744073709551616"),
         ({"options": {"stop": ["a"] * 17}}, "options.stop: got 17, expected at most 16"),
@@ -332,7 +335,10 @@ def test_errors_of_the_client(client):
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     for call, named in (
         (lambda: client.chat("small", HELLO, tools=[tool]), "tools: "),
-        (lambda: client.chat("small", [HELLO[0] | {"images": [b"x"]}]), "messages.0.images: "),
+        (
+            lambda: client.chat("small", [HELLO[0] | {"images": [b"x"]}]),
+            "messages.0.images.0: this model reads text alone",
+        ),
         (lambda: client.chat("small", [{"role": "king", "content": "a"}]), "messages.0.role: "),
         (lambda: client.chat("small", [{"role": "user", "content": "a " * 3000}]), "messages: got "),
         (lambda: client.generate("small", "a " * 3000), "prompt: got "),
@@ -358,7 +364,7 @@ def test_a_form_is_json_but_not_from_a_page(server):
     headers = {"content-type": "application/x-www-form-urlencoded"}
     assert server.client.post("/api/generate", content=body, headers=headers).json()["done"]
     refused = server.client.post("/api/generate", content=body, headers=headers | {"origin": "https://a.example"})
-    assert refused.status_code == 400
+    assert refused.status_code == 403
     assert server.client.post("/api/show", content=b'{"model": "small"}').status_code == 200
 
 

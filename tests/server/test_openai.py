@@ -241,7 +241,7 @@ BAD = [
     ({"messages": [{"role": "user"}]}, "messages.0.content: it is missing", "messages.0.content"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "messages.0.content: got 'image_url', expected 'text'",
+        "messages.0.content: got {'type': 'image_url'}, expected 'image_url' in it",
         "messages.0.content",
     ),
     ({"messages": [{"role": "user", "content": [{"a": 1}]}]}, "got {'a': 1}, expected 'type' in it", None),

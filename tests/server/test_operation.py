@@ -244,7 +244,7 @@ def stream_until(server, leave):
 
 def head(body):
     """A request for a completion, byte by byte."""
-    text = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    text = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{text}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -299,7 +299,7 @@ async def test_client_that_stops_reading_holds_up_nobody(server):
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_end(start, signals):
-    """S4: the first signal lets what runs finish and refuses what is new, the second ends it."""
+    """S4: after the first signal, running requests finish and new ones are refused; the second ends the server."""
     with start("--shutdown-timeout", 60) as server:
         tokens = 3000 if signals == 1 else 60_000
         reasons = []
@@ -354,7 +354,8 @@ def test_settings_from_everywhere(start, tmp_path):
         assert "at most 3" in refused.json()["error"]["message"]
 
 
-def test_guesses_are_set_by_a_table_or_a_flag(start, long_model, tmp_path):
+@pytest.mark.deep
+def test_draft_tokens_are_set_by_a_table_or_a_flag(start, long_model, tmp_path):
     (tmp_path / "serve.toml").write_text('[speculative_config]\nmethod = "ngram"\nprompt_lookup_min = 1\n')
     body = SHORT | {"prompt": [5, 6, 7, 8] * 4, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
     with start("--config", tmp_path / "serve.toml") as server:
@@ -366,7 +367,7 @@ def test_guesses_are_set_by_a_table_or_a_flag(start, long_model, tmp_path):
         assert f"vllm:spec_decode_{name}_total{{" in metrics
     with start("--speculative-config", '{"num_speculative_tokens": 2}') as server:
         assert server.client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
-    # The draft model is the model itself: its guesses are right.
+    # The draft model is the model itself: its draft tokens are right.
     (tmp_path / "draft.toml").write_text(f"[speculative_config]\nmodel = {json.dumps(str(long_model))}\n")
     with start("--config", tmp_path / "draft.toml") as server:
         assert server.client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
@@ -422,19 +423,25 @@ def test_prompts_are_logged_only_where_asked_for(start):
             assert ("xyzzy" in server.log()) == logged
 
 
-def test_no_input_is_an_error_of_the_server(start, tmp_path):
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize(
+    ("phases", "examples"),
+    [("examples,fuzzing", 1), pytest.param("examples,coverage,fuzzing,stateful", 10, marks=pytest.mark.deep)],
+)
+def test_no_input_is_an_error_of_the_server(start, tmp_path, phases, examples):
     """Schemathesis makes requests of the description, right ones and wrong ones; none is answered with a 5xx."""
     template = tmp_path / "template.txt"
     template.write_text("{% for message in messages %}{{ message.role }}: {{ message.content }} {% endfor %}")
     program = [sys.executable, "-m", "schemathesis.cli", "run"]
     with start("--max-model-len", 64, "--chat-template", template) as server:
-        command = [*program, f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "10"]
+        command = [*program, f"{server.url}/openapi.json", "--checks", "not_a_server_error", "--phases", phases]
+        command += ["--max-examples", str(examples)]
         done = subprocess.run(
             [*command, "--seed", "1", "--no-color"],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr

@@ -147,9 +147,9 @@ async def test_function_tool(provider, llm):
         return "sunny"
 
     result = await agent.run(MESSAGES[-1]["content"], message_history=history())
-    thoughts, call = parts(raw_text(llm, tools=TOOLS))
+    reasoning, call = parts(raw_text(llm, tools=TOOLS))
     _, called, returned, last = result.new_messages()
-    assert [part.content for part in called.parts if isinstance(part, ThinkingPart)] == [thoughts]
+    assert [part.content for part in called.parts if isinstance(part, ThinkingPart)] == [reasoning]
     assert [part.args_as_dict() for part in called.tool_calls] == [json.loads(call)["arguments"]]
     assert asked == ["Paris"]
     assert [part.content for part in returned.parts] == ["sunny"]

@@ -64,10 +64,10 @@ def test_documents_in_the_order_of_their_scores(server, path):
     [
         ({"documents": []}, "documents: got []", "documents"),
         ({"documents": ["x"] * 17}, "documents: got 17, expected at most 16", "documents"),
-        ({"documents": [{"text": "x"}]}, "documents", "documents.0"),
+        ({"documents": [{"image": "x"}]}, "documents.0: got", "documents.0"),
         ({"top_n": 0}, "top_n: got 0", "top_n"),
         ({"max_chunks_per_doc": 3}, "max_chunks_per_doc: this parameter is not supported", "max_chunks_per_doc"),
-        ({"documents": ["x", "x " * 400]}, "prompt 1: ", None),
+        ({"documents": ["x", "x " * 400]}, "documents 1: ", "documents"),
     ],
 )
 def test_what_is_refused(server, body, problem, param):
@@ -77,6 +77,47 @@ def test_what_is_refused(server, body, problem, param):
     error = answer.json()["error"]
     assert problem in error["message"]
     assert error["param"] == param
+
+
+def test_cohere(server, path):
+    """C23: the paths and the forms of Cohere's two clients: objects as documents, and documents that are cut."""
+    objects = [{"text": text, "title": str(index)} for index, text in enumerate(DOCUMENTS)]
+    first = post(server, documents=objects, rank_fields=["text"]).json()
+    plain = post(server).json()
+    scores = [one["relevance_score"] for one in plain["results"]]
+    assert [one["relevance_score"] for one in first["results"]] == scores
+    assert [one["document"] for one in first["results"]] == [objects[one["index"]] for one in first["results"]]
+    body = {"model": "rank", "query": QUERY, "documents": DOCUMENTS, "top_n": 3}
+    second = httpx.post(f"{server.url}/v2/rerank", json=body, timeout=30).json()
+    assert second["results"] == [{k: one[k] for k in ("index", "relevance_score")} for one in plain["results"][:3]]
+    assert second["meta"]["api_version"] == {"version": "2"}
+    same = httpx.post(f"{server.url}/rerank", json=body, timeout=30).json()
+    assert same["results"] == plain["results"][:3]
+    with LLM(path, num_threads=1) as llm:
+        text = llm.detokenize(llm.tokenizer.encode(DOCUMENTS[0] * 9, add_special=False)[:5])
+        expected = llm.score(QUERY, [text], progress=False).tolist()
+    cut = post(server, documents=[DOCUMENTS[0] * 9], max_tokens_per_doc=5).json()["results"]
+    assert [one["relevance_score"] for one in cut] == expected
+
+
+def test_scores_of_pairs(server):
+    """C23: vLLM's form of scores: one text with many, or pair by pair, in their order."""
+    by_index = {one["index"]: one["relevance_score"] for one in post(server).json()["results"]}
+    expected = [by_index[index] for index in range(4)]
+
+    def ask(path="/score", **body):
+        return httpx.post(f"{server.url}{path}", json=body, timeout=30)
+
+    for answer in (
+        ask(text_1=QUERY, text_2=DOCUMENTS),
+        ask("/v1/score", queries=QUERY, documents=DOCUMENTS),
+        ask(text_1=[QUERY] * 4, text_2=DOCUMENTS),
+    ):
+        assert [one["score"] for one in answer.json()["data"]] == expected
+    twice = ask(text_1=[QUERY, DOCUMENTS[0]], text_2=[DOCUMENTS[1], QUERY]).json()["data"]
+    assert twice[0]["score"] == expected[1]
+    refused = ask(text_1=[QUERY] * 3, text_2=DOCUMENTS)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text_1")
 
 
 def test_models_serve_what_they_are_for(server, embedding_model, tmp_path):

@@ -6,7 +6,11 @@ import json
 import openai
 import pytest
 from calling_model import MAX_TOKENS, MESSAGES, SCHEMA, TEMPLATE, TOOLS, parts, raw_text
-from rocmforge import LLM, SamplingParams
+from rocmforge import LLM, CompletionOutput, SamplingParams
+from rocmforge.outputs import Logprob
+from rocmforge.parsing import ChatFormat, Content, OutputParser
+from rocmforge.parsing.formats import THINK
+from rocmforge.server.openai.logprobs import AnswerLogprobs
 from server_process import serving
 
 QUESTION = "Say hello to the world."
@@ -131,6 +135,82 @@ def test_stream_helper(responses, llm):
     assert "".join(pieces) == text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(responses, llm, stream):
+    """They are those of the engine itself, for each token of the text."""
+    params = SamplingParams(max_tokens=8, temperature=0.0, logprobs=2)
+    (output,) = llm.chat([user(QUESTION)], params, chat_template=TEMPLATE)
+    (one,) = output.outputs
+    asked = {"input": QUESTION, "max_output_tokens": 8, "top_logprobs": 2, **ASK}
+    if stream:
+        events = list(responses.create(stream=True, include=["message.output_text.logprobs"], **asked))
+        response = events[-1].response
+        streamed = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
+        (done,) = [event for event in events if event.type == "response.output_text.done"]
+        assert [entry.logprob for entry in streamed] == [entry.logprob for entry in done.logprobs]
+    else:
+        response = responses.create(**asked)
+    (part,) = response.output[0].content
+    assert "".join(entry.token for entry in part.logprobs) == one.text == part.text
+    expected = [position[token] for token, position in zip(one.token_ids, one.logprobs, strict=True)]
+    assert [entry.logprob for entry in part.logprobs] == pytest.approx([entry.logprob for entry in expected])
+    if stream:
+        assert [entry.logprob for entry in streamed] == [entry.logprob for entry in part.logprobs]
+    for entry, position in zip(part.logprobs, one.logprobs, strict=True):
+        likely = sorted(position.values(), key=lambda each: each.rank)[:2]
+        assert [top.logprob for top in entry.top_logprobs] == pytest.approx([each.logprob for each in likely])
+        assert bytes(entry.bytes).decode() == entry.token
+    asked = {"input": QUESTION, "max_output_tokens": 2, "include": ["message.output_text.logprobs"], **ASK}
+    alone = responses.create(**asked)
+    assert [entry.top_logprobs for entry in alone.output[0].content[0].logprobs] == [[], []]
+    again = list(responses.retrieve(alone.id, stream=True))
+    (delta,) = [event for event in again if event.type == "response.output_text.delta"]
+    assert [entry.logprob for entry in delta.logprobs] == [one.logprobs[at][one.token_ids[at]].logprob for at in (0, 1)]
+
+
+REPLY = "<think>\nIs it? Yes.\n</think>\nYes, né.\n<tool_call>\n"
+REPLY += '{"name": "look", "arguments": {"at": "Yes"}}\n</tool_call> Yes'
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_log_probabilities_of_the_answer_alone(llm, size):
+    """Reasoning and calls have none, wherever the outputs are cut."""
+    tokenizer, answer, found = llm.tokenizer, "", []
+    logprobs = AnswerLogprobs(tokenizer, 0, skip_special=True)
+    parser = OutputParser(ChatFormat(THINK, "hermes"), [{"name": "look"}])
+    ids = tokenizer.encode(REPLY, add_special=False)
+    for start in range(0, len(ids), size):
+        before, now = (tokenizer.decode(ids[:at]).rstrip("\ufffd") for at in (start, start + size))
+        part = ids[start : start + size]
+        positions = [{token: Logprob(-1.0 - start - at, 1, "")} for at, token in enumerate(part)]
+        logprobs.add(CompletionOutput(0, now[len(before) :], part, None, None, positions, None))
+        events = parser.feed(now[len(before) :])
+        if start + size >= len(ids):
+            events += parser.finish()
+        for event in events:
+            answer += event.text if isinstance(event, Content) else ""
+            found += logprobs.take(event)
+    assert answer.split() == ["Yes,", "né.", "Yes"]
+    assert b"".join(bytes(entry["bytes"]) for entry in found).decode().split() == answer.split()
+    places = [-1 - entry["logprob"] for entry in found]
+    assert places == sorted(places)
+    assert [ids[int(place)] for place in places[-1:]] == ids[-1:]
+
+
+def test_other_names_of_models(server, responses):
+    """The first name of the list that is served answers, unless the model itself is."""
+    for given, status in (({"models": ["gpt-x", "small"]}, 200), ({"model": "gpt-x", "models": ["small"]}, 200),
+                          ({"model": "small", "models": ["gpt-x"]}, 200), ({"models": ["gpt-x"]}, 404),
+                          ({"model": "gpt-y", "models": ["gpt-x"]}, 404)):  # fmt: skip
+        body = {"max_output_tokens": 1, "input": QUESTION, **given}
+        made = server.client.post("/v1/responses", json=body)
+        assert made.status_code == status, given
+        error = "model: got 'gpt-y'" if "model" in given else "models: got 'gpt-x'"
+        assert made.json()["model"] == "small" if status == 200 else error in made.json()["error"]["message"]
+        count = server.client.post("/v1/responses/input_tokens", json={"input": QUESTION, **given})
+        assert count.status_code == status, given
+
+
 async def test_async_clients_at_once(server, llm):
     questions = [f"What is {number} plus one?" for number in range(6)]
     texts = [expected(llm, [user(question)], 6).outputs[0].text for question in questions]
@@ -223,8 +303,8 @@ def function_items():
                 {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
             )
             continue
-        if thoughts := message.get("reasoning_content"):
-            content = [{"type": "reasoning_text", "text": thoughts}]
+        if reasoning_text := message.get("reasoning_content"):
+            content = [{"type": "reasoning_text", "text": reasoning_text}]
             made.append({"type": "reasoning", "id": f"rs_{len(made)}", "summary": [], "content": content})
         if message["content"]:
             made.append({"role": message["role"], "content": message["content"]})
@@ -241,10 +321,10 @@ CALLING = {"input": function_items(), "tools": [TOOL], "max_output_tokens": MAX_
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_thoughts_and_calls(responses, llm, stream):
+def test_reasoning_and_calls(responses, llm, stream):
     """The model's own text, taken apart by an expression for this form, is the oracle."""
     text = raw_text(llm, tools=TOOLS)
-    thoughts, call = parts(text)
+    reasoning_text, call = parts(text)
     if stream:
         events = list(responses.create(stream=True, **CALLING))
         response = events[-1].response
@@ -265,15 +345,15 @@ def test_thoughts_and_calls(responses, llm, stream):
         written = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
         assert len(written) > 1
         assert json.loads("".join(written)) == json.loads(call)["arguments"]
-        thought = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
-        assert "".join(thought) == thoughts
+        deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+        assert "".join(deltas) == reasoning_text
     else:
         response = responses.create(**CALLING)
     reasoning, found = response.output
-    assert (reasoning.type, reasoning.content[0].text) == ("reasoning", thoughts)
+    assert (reasoning.type, reasoning.content[0].text) == ("reasoning", reasoning_text)
     assert {"name": found.name, "arguments": json.loads(found.arguments)} == json.loads(call)
     assert (found.type, found.status, response.status) == ("function_call", "completed", "completed")
-    assert response.usage.output_tokens_details.reasoning_tokens == len(llm.tokenize(thoughts, add_special=False))
+    assert response.usage.output_tokens_details.reasoning_tokens == len(llm.tokenize(reasoning_text, add_special=False))
 
 
 def test_a_call_is_answered(responses):
@@ -284,7 +364,7 @@ def test_a_call_is_answered(responses):
     assert second.status == "completed"
 
 
-def test_no_thoughts(responses):
+def test_no_reasoning(responses):
     (call,) = responses.create(reasoning={"effort": "none"}, **CALLING).output
     assert call.type == "function_call"
 
@@ -293,16 +373,19 @@ BAD = [
     ({"foo": 1}, "foo: this parameter is not supported"),
     ({"input": None}, "input: it is missing"),
     ({"input": []}, "input: "),
-    ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0.type: got 'item_reference', expected one of"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.message.content.0"),
+    (
+        {"input": [{"type": "item_reference", "id": "a"}]},
+        "input: got a reference to 'a', expected the id of an item of an answer",
+    ),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
     ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "an output of the call 'a'"),
     ({"input": "a " * 2000}, "expected at most 1023"),
+    ({"top_logprobs": 21}, "top_logprobs: got 21, expected at most 20"),
     ({"background": True}, "background: got True"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema: expected with the type json_schema"),
-    ({"text": {"format": {"type": "json_object"}}, "tools": [{"type": "function", "name": "f"}]}, "calls no tools"),
-    ({"tools": [{"type": "web_search"}]}, "tools.0: got 'web_search'"),
+    ({"tools": [{"type": "web_seach"}]}, "tools.0: got {'type': 'web_seach'}, expected a tool of the type function"),
     ({"tool_choice": "required"}, "tool_choice: got 'required'"),
-    ({"reasoning": {"summary": "detailed"}}, "reasoning.summary: got 'detailed', expected 'auto'"),
+    ({"reasoning": {"summary": "long"}}, "reasoning.summary: got 'long', expected 'auto', 'concise' or 'detailed'"),
     ({"reasoning": {"effort": "none"}, "temperature": -1}, "temperature: got -1"),
     ({"previous_response_id": "resp_x"}, "previous_response_id: got 'resp_x'"),
 ]
@@ -322,7 +405,9 @@ def test_what_json_cannot_hold_is_refused(server, value):
     body = f'{{"input": "Hi.", "max_output_tokens": 1, "tool_choice": "none", "tools": [{tool}]}}'
     response = server.client.post("/v1/responses", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400, response.text
-    assert "tools.0.parameters: got" in response.json()["error"]["message"]
+    # Some of it is not read at all; then the place is told.
+    message = response.json()["error"]["message"]
+    assert "tools.0.parameters: got" in message or "line 1 column" in message
     body = '{"input": "Hi.", "metadata": {"a": "\\ud800"}}'
     response = server.client.post("/v1/responses", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400, response.text

@@ -38,7 +38,7 @@ def ask_anthropic(url):
         return raw.parse().usage.output_tokens, raw.retries_taken
 
 
-@pytest.mark.parametrize("ask", [ask_openai, ask_anthropic])
+@pytest.mark.parametrize("ask", [ask_openai, pytest.param(ask_anthropic, marks=pytest.mark.deep)])
 def test_a_refused_client_comes_back(server, ask):
     """A full queue answers 429 with Retry-After; the client waits so long and is served, and its user sees nothing."""
     # Requests that ended lately say how soon there may be room.

@@ -1,4 +1,4 @@
-"""Rules for replies: calls that have to come, forms behind thoughts, and thoughts of a bounded length.
+"""Rules for replies: forced calls, structured output after reasoning, and reasoning of a bounded length.
 
 The model's weights are random, so that it keeps to no form by itself. Its vocabulary has the markers of the form that
 the chat template of a real model shows. Arguments are checked by jsonschema.
@@ -9,7 +9,7 @@ import json
 import jsonschema
 import openai
 import pytest
-from marked_models import FIRST, FORMS, model_of
+from marked_models import FIRST, FORM_PARAMS, FORMS, model_of
 from random_schemas import GemmaSchemas, Schemas
 from server_process import serving
 
@@ -18,7 +18,7 @@ BEGIN = ("<tool_call>", "[TOOL_CALLS]", "<|tool_call>")
 MESSAGES = [{"role": "user", "content": "Go on."}]
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=FORM_PARAMS)
 def form(request):
     """The form of calls."""
     return request.param
@@ -77,7 +77,7 @@ def check_call(call, schemas):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_required_calls(client, form, stream):
-    """There is a call, whatever the model wants, and nothing else but thoughts."""
+    """There is a call, whatever the model wants, and nothing else but reasoning."""
     for seed in range(4):
         schemas = {f"tool_{index}": schema_of(10 * seed + index, form) for index in range(2)}
         asked = {
@@ -235,7 +235,8 @@ def test_allowed_tools_that_are_no_tools(client):
     for choice, match in (
         (allowed("none", "look"), "tool_choice.*: got 'none', expected 'auto' or 'required'"),
         (allowed("auto"), "tool_choice.*: .* at least 1 item"),
-        ({"type": "custom"}, "tool_choice: got .*, expected 'auto', 'none', 'required', or an object of the type"),
+        ({"type": "custom"}, r"tool_choice\.custom: it is missing"),
+        ({"type": "other"}, "tool_choice: got .*, expected 'auto', 'none', 'required', or an object of the type"),
         ("always", "tool_choice: got 'always', expected 'auto', 'none', 'required'"),
     ):
         with pytest.raises(openai.BadRequestError, match=match):

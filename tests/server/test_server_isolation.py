@@ -8,7 +8,7 @@ import time
 
 import pytest
 from server_process import serving
-from stand_in import STAND_IN, needs_stand_in
+from stand_in import STAND_IN, needs_stand_in, share_kernels
 
 ENDLESS = {"prompt": "ab", "max_tokens": 60_000, "ignore_eos": True}
 SHORT = {"prompt": "ab", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -42,6 +42,7 @@ def test_a_lost_device_comes_back(long_model, tmp_path):
     options = ["--device", "gpu", "--kv-cache-memory", 8 << 20, "--max-num-seqs", 4, "--max-num-batched-tokens", 64]
     settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(STAND_IN)}
     settings |= {"ROCMFORGE_CACHE_DIR": str(tmp_path), "HIPSIM_TARGET": "cpu-wave32", "HIPSIM_LOST": str(lost)}
+    share_kernels(tmp_path)
     with serving(tmp_path, long_model, *options, **settings) as server:
         outlives(server, lost.touch, "device", "was lost: hip")
         assert not lost.exists()

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server_process import serving
+from hostile_clients import BEGINNINGS, bodies
+from server_process import OPERATOR, serving
 
 SECONDS = float(os.environ.get("ROCMFORGE_TEST_SOAK_SECONDS", "4"))
 NUM_CLIENTS = 24
@@ -25,6 +26,8 @@ WARM_SECONDS = min(60.0, SECONDS / 4)
 WARM_REQUESTS = 150
 MAX_GROWTH_BYTES = 16 << 20
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"]}
+HOSTILE = [bodies(name) for name in ("80,000 items", "4,000 items", "100,000 tools", "2 MB of text")]
+HEADER_SECONDS = 5
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 
@@ -54,7 +57,18 @@ class Traffic:
 
     async def client(self, seed):
         source = random.Random(seed)
-        kinds = (self.stream, self.whole, self.chat, self.structured, self.vanish, self.slow, self.refused, self.native)
+        kinds = (
+            self.stream,
+            self.whole,
+            self.chat,
+            self.structured,
+            self.vanish,
+            self.slow,
+            self.refused,
+            self.native,
+            self.hostile_body,
+            self.half_request,
+        )
         # Each kind is there from the beginning.
         kind = kinds[seed % len(kinds)]
         while not self.is_over:
@@ -111,16 +125,41 @@ class Traffic:
         assert answer.status_code in (400, 404), answer.text
 
     async def native(self, client, _):
-        for path in ("/v1/engine/stats", "/v1/engine/blocks", "/metrics", "/health", "/v1/models"):
+        for path in ("/v1/engine/stats", "/v1/engine/blocks", "/metrics"):
+            assert (await client.get(path)).status_code == 403
+            assert (await client.get(path, headers={"Authorization": f"Bearer {OPERATOR}"})).status_code == 200
+        for path in ("/v1/engine/requests", "/health", "/v1/models"):
             assert (await client.get(path)).status_code == 200
 
+    async def hostile_body(self, client, source):
+        """Sends what would take long to read, and leaves before some of the answers."""
+        path, content = source.choice(HOSTILE)
+        # A body that comes too slowly on a busy machine is cut off.
+        with contextlib.suppress(httpx.TransportError):
+            answer = await client.post(
+                path,
+                content=content,
+                headers={"content-type": "application/json"},
+                timeout=source.choice([0.05, 60]),
+            )
+            assert answer.status_code in (400, 408, 429), answer.text
 
-@pytest.mark.timeout(SECONDS + 120)
+    async def half_request(self, client, source):
+        """Sends half a head, half a body or nothing, and leaves after a while."""
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        writer.write(source.choice(list(BEGINNINGS.values())))
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            await asyncio.wait_for(reader.read(), source.choice([0.1, 2]))
+        writer.close()
+
+
+@pytest.mark.timeout(SECONDS + 300)
 def test_mixed_traffic_leaves_nothing(long_model, tmp_path):
     keys = [argument for key in KEYS for argument in ("--api-key", key)]
     template = tmp_path / "template.jinja"
     template.write_text(TEMPLATE)
     arguments = (*keys, "--chat-template", template, "--max-model-len", 1024, "--max-num-seqs", 16, "--num-threads", 1)
+    arguments += ("--header-timeout", HEADER_SECONDS, "--body-timeout", HEADER_SECONDS)
     with serving(tmp_path, long_model, *arguments, headers={"Authorization": f"Bearer {KEYS[0]}"}) as server:
         pid = server.process.pid
         held = []
@@ -143,7 +182,7 @@ def test_mixed_traffic_leaves_nothing(long_model, tmp_path):
         report = f"{SECONDS:.0f} s, {sum(traffic.counts.values())} requests {traffic.counts}; resident: at most "
         report += f"{first / 2**20:.1f} MiB in the first third, {last / 2**20:.1f} MiB in the last one"
         sys.stderr.write(f"{report}\n")
-        assert len(traffic.counts) == 8
+        assert len(traffic.counts) == 10
         assert last - first < MAX_GROWTH_BYTES, held
         # The listening socket, the loop's own, the log, the model; no connection of a client that is gone.
         assert files < 40

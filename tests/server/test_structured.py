@@ -117,7 +117,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ({"structured_outputs": {"regex": "("}}, "structured_outputs: got regex"),
         ({"structured_outputs": {"cfg": "a"}}, "structured_outputs.cfg: this parameter is not supported"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "text"}}, "give one of them"),
-        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "calls no tools"),
+        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "has no call format"),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""Thoughts of a bounded length, and answers of a form behind thoughts, through each API with its own client.
+"""Reasoning of a bounded length, and structured answers after reasoning, through each API with its own client.
 
 The model's weights are random: it would think for ever, and its answer would have no form.
 """
@@ -26,7 +26,7 @@ MESSAGES = [{"role": "user", "content": "How many?"}]
 BUDGET = 12
 
 
-@pytest.fixture(scope="module", params=["hermes", "glm", "harmony"])
+@pytest.fixture(scope="module", params=["hermes", pytest.param("glm", marks=pytest.mark.deep), "harmony"])
 def server(request, tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     with serving(folder, model_of(request.param, folder, tiny_model), "--served-model-name", "tiny") as server:
@@ -63,14 +63,14 @@ def check(text):
 
 @pytest.mark.parametrize("budget", [0, 1, BUDGET])
 def test_chat_budget(openai_client, server, budget):
-    """No thought is longer than its budget, and the answer comes behind it."""
+    """No reasoning is longer than its budget, and the answer follows it."""
     asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "seed": 4, "n": 3}
     free = openai_client.chat.completions.create(**asked, extra_body={"thinking_token_budget": 60}).choices
     assert "length" in {choice.finish_reason for choice in free}
     for choice in openai_client.chat.completions.create(**asked, extra_body={"thinking_token_budget": budget}).choices:
-        thoughts = getattr(choice.message, "reasoning_content", None) or ""
+        reasoning = getattr(choice.message, "reasoning_content", None) or ""
         # A text may be more tokens anew than it was, where it is cut within a character.
-        assert bool(thoughts) == (budget > 0) or not thoughts.strip()
+        assert bool(reasoning) == (budget > 0) or not reasoning.strip()
         assert choice.message.content
     stream = openai_client.chat.completions.create(
         **asked | {"n": 1}, stream=True, logprobs=True, extra_body={"thinking_token_budget": budget}
@@ -83,7 +83,7 @@ def test_chat_budget(openai_client, server, budget):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_chat_form_behind_thoughts(openai_client, stream):
+def test_chat_form_behind_reasoning(openai_client, stream):
     asked = {
         "model": "tiny",
         "messages": MESSAGES,
@@ -113,7 +113,7 @@ def test_chat_form_behind_thoughts(openai_client, stream):
         ({"json_object": True, "disable_any_whitespace": True}, lambda text: text.startswith("{")),
     ],
 )
-def test_chat_kinds_of_form_behind_thoughts(openai_client, form, check_text):
+def test_chat_kinds_of_form_behind_reasoning(openai_client, form, check_text):
     (choice,) = openai_client.chat.completions.create(
         model="tiny",
         messages=MESSAGES,
@@ -141,7 +141,7 @@ def test_message_budget_and_tool(messages, stream):
                 message = events.get_final_message()
         else:
             message = messages.create(**asked, tool_choice=choice)
-        # Before the end of its thoughts the model is free, and may open another channel among them.
+        # Before the end of its reasoning the model is free, and may open another channel within it.
         thinking, *_, use = message.content
         assert (thinking.type, use.type, use.name) == ("thinking", "tool_use", "note")
         jsonschema.validate(use.input, SCHEMA)
@@ -157,7 +157,7 @@ def test_responses(openai_client, request):
     if response.status == "completed":
         answer = response.output_text
         if request.node.callspec.params["server"] == "harmony":
-            # Before the end of its thoughts the model is free, and may open another channel among them, which reads as
+            # Before the end of its reasoning the model is free, and may open another channel within it, which reads as
             # a message ahead of the answer.
             answer = answer[answer.rfind("{") :]
         check(answer)
@@ -167,7 +167,7 @@ def test_responses(openai_client, request):
 
 
 def test_ollama(ollama_client):
-    """The format, the thoughts and the calls of Ollama's API."""
+    """The format, the reasoning and the calls of Ollama's API."""
     options = {"num_predict": 300, "seed": 1}
     answer = ollama_client.chat("tiny", MESSAGES, format=SCHEMA, options=options)
     if answer.done_reason == "stop":
@@ -175,9 +175,9 @@ def test_ollama(ollama_client):
     text = ollama_client.generate("tiny", "How many?", format=SCHEMA, raw=True, options=options)
     assert text.done_reason == "stop"
     check(text.response)
-    thought = ollama_client.chat("tiny", MESSAGES, think=True, options={"num_predict": 20, "seed": 1})
-    assert thought.message.thinking
-    assert not thought.message.content
+    reasoning = ollama_client.chat("tiny", MESSAGES, think=True, options={"num_predict": 20, "seed": 1})
+    assert reasoning.message.thinking
+    assert not reasoning.message.content
     capabilities = ollama_client.show("tiny").capabilities
     assert {"completion", "tools", "thinking"} <= set(capabilities)
     streamed = list(ollama_client.chat("tiny", MESSAGES, tools=[{"type": "function", "function": FUNCTION}],

@@ -11,8 +11,9 @@ from playwright.sync_api import expect
 
 # The model answers this with hundreds of tokens.
 LONG = "Tell a very long story about a blacksmith who repairs clocks."
-# Two cores may be busy with other tests.
-expect.set_options(timeout=30_000)
+# Milliseconds to wait for what must come: two cores may be busy with other tests.
+PATIENCE = 120_000
+expect.set_options(timeout=PATIENCE)
 # Chromium writes a line for each answer that is an error, also for those that a test asks for.
 REFUSED = re.compile(r"Failed to load resource: (the server responded with a status of|net::ERR_)")
 
@@ -22,7 +23,7 @@ def serving(model, *options, headers=None):
     """A running server with a client of it. It has ended properly at the end, unless the test has ended it."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        server_process.serving(Path(folder), model, "--num-threads", 2, *options, headers=headers) as server,
+        server_process.serving(Path(folder), model, "--num-threads", 1, *options, headers=headers) as server,
     ):
         server.client.process = server.process
         yield server.client
@@ -42,6 +43,7 @@ def settled(client):
 def opened(chromium, address, *, wait=True, **options):
     """The page in a window with nothing kept; it asks no other site and writes no error to the console."""
     context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     faults = []
     origin = str(address).rstrip("/")
@@ -75,7 +77,7 @@ def ask(page, text):
 
 def answered(page):
     """Waits for the end of the answer."""
-    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
 
 
 def put_answer(page, text):

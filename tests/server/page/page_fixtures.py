@@ -9,9 +9,9 @@ from playwright.sync_api import sync_playwright
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(smollm2_path):
-    """A server of the real model."""
+    """A server of the real model, for the tests of all files."""
     with serving(smollm2_path, "--kv-cache-memory", str(256 << 20)) as client:
         yield client
         settled(client)

@@ -288,7 +288,7 @@ def test_packed_blocks_are_the_blocks(server):
 
 def test_key(chromium, smollm2_path):
     """The page loads without a key, asks for it, and keeps it; a client sees its own requests alone."""
-    options = ["--kv-cache-memory", str(64 << 20), "--api-key", "good", "--api-key", "other"]
+    options = ["--kv-cache-memory", str(64 << 20), "--admin-key", "good", "--api-key", "other"]
     with serving(smollm2_path, *options, headers={"x-api-key": "good"}) as client:
         for path, status in (("/v1/models", 401), ("/page/js/main.js", 200), ("/v1/engine/requests", 401)):
             assert httpx.get(f"{client.base_url}{path}").status_code == status

@@ -16,6 +16,13 @@ pytest_plugins = ("page_fixtures",)
 
 FOLDER = os.environ.get("ROCMFORGE_PAGE_SCREENSHOTS")
 WIDTHS = {"desktop": (1280, 800), "phone": (390, 844)}
+# Each width and each theme at every commit.
+VIEWS = [
+    ("desktop", "light"),
+    ("phone", "dark"),
+    pytest.param("desktop", "dark", marks=pytest.mark.deep),
+    pytest.param("phone", "light", marks=pytest.mark.deep),
+]
 ANSWER = """<think>
 The user asks about attention. I should give the formula, a table and code.
 </think>
@@ -76,8 +83,7 @@ def load(server, done):
     return threads
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "theme"), VIEWS)
 def test_looks(chromium, server, theme, width):
     """Every view and dialog."""
     options = {"color_scheme": theme, "viewport": dict(zip(("width", "height"), WIDTHS[width], strict=True))}
@@ -130,8 +136,9 @@ def test_looks(chromium, server, theme, width):
         done.set()
         for thread in threads:
             thread.join()
-        # Nothing is wider than the window.
+        # Nothing is wider or higher than the window, hidden captions included: only the view itself scrolls.
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
 
 
 def test_keyboard(page):
@@ -143,8 +150,19 @@ def test_keyboard(page):
     for _ in range(12):
         page.keyboard.press("Tab")
         names.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
-    assert names[:9] == [
-        *("chat-link", "engine-link", "model", "theme", "new", "export-all", "settings-button", "messages"),
+    assert names[:11] == [
+        *(
+            "chat-link",
+            "engine-link",
+            "model",
+            "theme",
+            "new",
+            "search",
+            "export-all",
+            "import",
+            "settings-button",
+            "messages",
+        ),
         "Explain how a paged KV cache works, in five sentences.",
     ]
     ground = page.locator("html").evaluate("(html) => getComputedStyle(html).backgroundColor")

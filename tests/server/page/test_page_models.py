@@ -13,6 +13,13 @@ pytest_plugins = ("page_fixtures",)
 
 FOLDER = os.environ.get("ROCMFORGE_PAGE_SCREENSHOTS")
 WIDTHS = {"desktop": (1280, 800), "phone": (390, 844)}
+# Each width and each theme at every commit.
+VIEWS = [
+    ("desktop", "light"),
+    ("phone", "dark"),
+    pytest.param("desktop", "dark", marks=pytest.mark.deep),
+    pytest.param("phone", "light", marks=pytest.mark.deep),
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +47,19 @@ def without_fault(page):
 def unload(models):
     for name in ("chat", "tiny"):
         models.post("/models/unload", json={"model": name}).raise_for_status()
+
+
+def test_first_choice_is_a_loaded_model_that_chats(chromium, models):
+    """By the alphabet it would be the file that is no model."""
+    unload(models)
+    models.post("/models/load", json={"model": "chat"}).raise_for_status()
+    with opened(chromium, models.base_url) as page:
+        assert page.get_by_role("combobox", name="Model").input_value() == "chat"
+    unload(models)
+    # This one is loaded and has no chat template.
+    models.post("/models/load", json={"model": "tiny"}).raise_for_status()
+    with opened(chromium, models.base_url) as page:
+        assert page.get_by_role("combobox", name="Model").input_value() in {"broken", "chat"}
 
 
 def test_chosen_model_is_loaded_and_answers(chromium, models):
@@ -83,8 +103,7 @@ def test_load_that_fails_is_told(chromium, models):
         expect(page.get_by_role("alert")).to_be_hidden()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "theme"), VIEWS)
 def test_progress_is_seen(chromium, models, theme, width):
     """The server holds the load back: a request to the other model runs."""
     unload(models)

@@ -1,0 +1,65 @@
+"""Filters of values that count as false, and small differences to Jinja that models' templates have shown.
+
+Like jinja_cases.py: templates on which rocmforge and Jinja agree, be it on an error.
+"""
+
+_FALSE = ("none", "false", "0", "''", "nothing")
+_OF_SEQUENCES = (
+    "map('upper')",
+    "map(attribute='a')",
+    "map",
+    "select",
+    "select('no such test')",
+    "reject('odd')",
+    "selectattr('a')",
+    "rejectattr('a', 'odd')",
+)
+_OF_ANYTHING = (
+    *("abs", "batch(2)|list", "default('d')", "default('d', true)", "dictsort", "first", "float", "groupby('a')|list"),
+    *("indent", "int", "items|list", "join", "last", "length", "list", "min", "replace('a', 'b')", "reverse|list"),
+    *("round", "sort", "string", "sum", "tojson", "trim", "unique|list", "upper", "wordcount"),
+)
+
+FALSY_CASES = [
+    *(f"{{{{ {value}|{name}|list }}}}" for value in _FALSE for name in _OF_SEQUENCES),
+    *(f"{{{{ {value}|{name} }}}}" for value in ("none", "nothing") for name in _OF_ANYTHING),
+]
+
+SMALL_CASES = [
+    "{{ 'a'|safe + '<b>' }}|{{ '<b>' + 'a'|safe }}|{{ '<' + '>' }}",
+    "{{ '<a>'|e|e }}|{{ '<a>'|e|forceescape }}|{{ '<a>'|safe|e }}",
+    "{{ '<a>'|e is escaped }}|{{ 'a' is escaped }}|{{ 'a'|safe is escaped }}",
+    "{{ 'a'|safe ~ '<b>' }}|{{ ['<', 'a'|safe]|join }}",
+    "{{ 'ΑΣ'.lower() }}|{{ 'ΑΣ Σ ΣΑ'|lower }}|{{ 'ΟΔΥΣΣΕΥΣ'|title }}|{{ 'αΣ'|capitalize }}|{{ 'ας'.swapcase() }}",
+    "{{ 'ß'.capitalize() }}|{{ 'ßa'|title }}|{{ 'ﬁn'.title() }}|{{ 'ŉ'.title() }}|{{ 'ᾳ ᾲ ᾀ'.title() }}",
+    "{{ 'ǆ'.title() }}|{{ 'ǆ'|capitalize }}|{{ 'ǅ'.upper() }}|{{ 'ა'.title() }}|{{ 'ა'.upper() }}",
+    "{{ 'ß \u017f \u0131 İ \u13a0 \uab70 ﬃ \u2126'.casefold() }}",
+    "{{ 'Ab'.istitle() }}|{{ 'AB'.istitle() }}|{{ 'A b'.istitle() }}|{{ '1 Ab Cd'.istitle() }}|"
+    "{{ ''.istitle() }}|{{ 'ǅa'.istitle() }}",
+    "{{ 'a' is sameas 'a' }}|{{ 1 is sameas 1 }}|{{ 1000 is sameas 10 }}|{{ none is sameas none }}|"
+    "{{ 'a' is sameas 1 }}",
+    "{{ '{:.2f}|{:8.3f}|{:<6}|{:>6}|{:^6}|{:*^7}|{:06d}|{:+d}|"
+    "{: d}'.format(1.234, 2.5, 'a', 'b', 'c', 'd', 42, 3, 4) }}",
+    "{{ '{:,}|{:_}|{:,.2f}|{:x}|{:#x}|{:#b}|{:o}|{:X}|{:c}|{:%}|"
+    "{:.1%}'.format(1234567, 1234567, 1234.5, 255, 255, 5, 8, 255, 65, 0.25, 0.125) }}",
+    "{{ '{:e}|{:.2e}|{:g}|{:g}|{:g}|{:.3g}|{:G}|{:E}'.format(1.5, 12345.678, 0.1, 1e10, 1e-5, 1234.5, 1e-10, 0.5) }}",
+    "{{ '{:.3}|{:.3}|{:.3}|{:.10}'.format(1.0, 1234.0, 0.5, 100.0) }}",
+    "{{ '{a.b}|{a[b]}|{0}|{0[1]}|{c!r}|{c!s:>4}'.format([1, 2], a={'b': 1}, c='x') }}",
+    "{{ '{:d}'.format('a') }}",
+    "{{ '{:.2f}'.format('a') }}",
+    "{{ '{:s}'.format(1) }}",
+    "{{ '{:.3s}|{:5.2s}|'.format('abcd', 'xyz') }}",
+    "{{ '{:d}'.format(1.5) }}",
+    "{{ '{:=+8.2f}|{:=8}'.format(-1.5, 12) }}",
+    "{{ '{x}'.format(y=1) }}",
+    "{{ '{:5}|{:<5}|{}'.format(true, true, true) }}",
+    "{{ '{:5}'.format(none) }}",
+    "{{ '%e|%g|%G|%E|%.2e|%g|%g|%08.3g|%-8g|' % (1.5, 0.1, 1e-10, 2.5, 12345.6, 100000, 1000000, 3.14159, 2.5) }}",
+    "{{ dict([['a', 1], ('b', 2)]) }}|{{ dict([['a', 1]], c=3) }}",
+    "{{ dict([1]) }}",
+    "{{ dict([[1]]) }}",
+    "{{ 'a\tb'.expandtabs(4) }}|{{ 'ab\tc\n\td'.expandtabs() }}|{{ 'a\tb'.expandtabs(0) }}",
+    "{% autoescape false %}{{ '<' }}{% set x = 1 %}{{ x }}{% endautoescape %}",
+    "{{ 10|filesizeformat }}|{{ 1|filesizeformat }}|{{ 1000|filesizeformat }}|{{ 1500000|filesizeformat }}|"
+    "{{ 1024|filesizeformat(true) }}|{{ '2048'|filesizeformat(binary=true) }}",
+]
