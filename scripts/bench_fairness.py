@@ -30,6 +30,8 @@ from rocmforge.cli.load import Ask
 from rocmforge.cli.load_client import of_server
 
 KEYS = {"one": "key-of-one", "many": "key-of-many"}
+# Statistics of the engine concern all clients.
+ADMIN_KEY = "admin"
 SETTINGS = {"temperature": 0.0, "ignore_eos": True}
 WAIT_SECONDS = 120.0
 RANDOM = np.random.default_rng(0)
@@ -55,7 +57,7 @@ def main() -> None:
 def serving(model: str, crowd: int) -> Iterator[str]:
     """Runs the server; gives its address."""
     keys = [word for key in KEYS.values() for word in ("--api-key", key)]
-    command = [sys.executable, "-m", "rocmforge", "serve", model, "--port", "0", *keys]
+    command = [sys.executable, "-m", "rocmforge", "serve", model, "--port", "0", "--admin-key", ADMIN_KEY, *keys]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "log"
         with file.open("wb") as log:
@@ -137,7 +139,7 @@ async def until(url: str, holds: Callable[[int], bool]) -> None:
 
 async def stats(url: str) -> dict[str, Any]:
     """The engine's gauges and counters."""
-    request = urllib.request.Request(f"{url}/v1/engine/stats", headers={"x-api-key": KEYS["one"]})
+    request = urllib.request.Request(f"{url}/v1/engine/stats", headers={"x-api-key": ADMIN_KEY})
 
     def read() -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times generation with and without guessed tokens, turn about, in one process.
+"""Times generation with and without draft tokens, turn about, in one process.
 
 Two workloads: a code edit (the prompt holds a file of some 1,500 tokens and asks for it once more, with one name
 changed), and a text that repeats itself in a circle. Each runs at one stream and at 32, on two engines that differ in
-`speculative_config` alone. Prints, for each, the medians of tokens per second, the ratio of pairs and what was guessed,
+`speculative_config` alone. Prints, for each, the medians of tokens per second, the ratio of pairs and what was drafted,
 as a Markdown table; texts that differ end it. A small model does not copy a file to the letter, so the circle shows
-what one that copies well would reach. A file whose block for multi-token prediction guesses right and whose texts go in
-circles (`make_model.py --mtp --tokenizer MODEL.gguf`) shows what both methods reach on text that repeats, and so do a
-model and a draft model of one vocabulary that go in the same circles (`make_model.py --circles`):
+what one that copies well would reach. A file whose block for multi-token prediction is always right and whose texts
+go in circles (`make_model.py --mtp --tokenizer MODEL.gguf`) shows what both methods reach on text that repeats, and so
+do a model and a draft model of one vocabulary that go in the same circles (`make_model.py --circles`):
 
     .venv/bin/python scripts/bench_speculation.py MODEL.gguf
     .venv/bin/python scripts/bench_speculation.py MTP.gguf --config '{"method": "mtp"}'
@@ -63,7 +63,7 @@ def run(llm: LLM, prompt: list[int], streams: int, params: SamplingParams) -> tu
     return sum(map(len, tokens)) / (last - first), tokens
 
 
-def guessed(stats: Stats) -> list[int]:
+def drafted(stats: Stats) -> list[int]:
     return [getattr(stats, f"spec_decode_num_{field}") for field in FIELDS]
 
 
@@ -86,7 +86,7 @@ def main() -> None:
         "max_model_len": args.file + args.tokens + 512,
     }
     params = SamplingParams(max_tokens=args.tokens, temperature=0.0, ignore_eos=True)
-    with LLM(args.model, **settings) as plain, LLM(args.model, **settings, speculative_config=args.config) as guessing:
+    with LLM(args.model, **settings) as plain, LLM(args.model, **settings, speculative_config=args.config) as drafting:
         print(plain.describe().partition(";")[0], file=sys.stderr)
         print(
             "| workload | streams | tok/s without | tok/s with | ratio, median (lowest to highest) | right / verified |"
@@ -94,17 +94,17 @@ def main() -> None:
         print("|---|---:|---:|---:|---|---:|")
         for name, prompt in workloads(plain, args.file):
             for count in streams:
-                before = guessed(guessing.stats())
-                row = compare(plain, guessing, prompt, count, params, args.pairs)
-                verified, right = (b - a for a, b in zip(before, guessed(guessing.stats()), strict=True))
+                before = drafted(drafting.stats())
+                row = compare(plain, drafting, prompt, count, params, args.pairs)
+                verified, right = (b - a for a, b in zip(before, drafted(drafting.stats()), strict=True))
                 print(f"| {name} | {count} | {row} | {right} / {verified} |", flush=True)
 
 
-def compare(plain: LLM, guessing: LLM, prompt: list[int], count: int, params: SamplingParams, pairs: int) -> str:
+def compare(plain: LLM, drafting: LLM, prompt: list[int], count: int, params: SamplingParams, pairs: int) -> str:
     speeds: tuple[list[float], list[float]] = ([], [])
     # The first pair fills the prefix caches, and is not counted.
     for pair in range(pairs + 1):
-        order = [(plain, 0), (guessing, 1)]
+        order = [(plain, 0), (drafting, 1)]
         texts = {}
         for llm, place in order if pair % 2 == 0 else order[::-1]:
             speed, texts[place] = run(llm, prompt, count, params)
@@ -114,9 +114,9 @@ def compare(plain: LLM, guessing: LLM, prompt: list[int], count: int, params: Sa
         if texts[0] != texts[1]:
             sys.exit("the texts differ")
     ratios = sorted(after / before for before, after in zip(*speeds, strict=True))
-    without, with_guesses = (statistics.median(each) for each in speeds)
+    without, with_drafts = (statistics.median(each) for each in speeds)
     spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-    return f"{without:.1f} | {with_guesses:.1f} | {spread}"
+    return f"{without:.1f} | {with_drafts:.1f} | {spread}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 GLIBC = (2, 28)
 MODULE = "rocmforge/_rocmforge.abi3.so"
 IN_WHEEL = {MODULE, "rocmforge/__init__.py", "rocmforge/_rocmforge.pyi", "rocmforge/py.typed"}
-IN_SOURCE = {"Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "build.rs", "LICENSE", "README.md"}
+IN_SOURCE = {"Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "build.rs", "README.md"}
+IN_SOURCE |= {"LICENSE", "THIRD_PARTY_LICENSES.txt"}
 SOURCE_FOLDERS = {"src", "kernels", "build", "benches", "python"}
 
 
@@ -31,8 +32,9 @@ def wheel_faults(path: Path) -> list[str]:
         names = set(archive.namelist())
         faults = [f"without {name}" for name in sorted(IN_WHEEL - names)]
         faults += [f"with {name}" for name in sorted(names) if name.endswith((".pyc", ".so")) and name != MODULE]
-        if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
-            faults.append("without the licence")
+        for licence in ("LICENSE", "THIRD_PARTY_LICENSES.txt"):
+            if not any(name.endswith(f".dist-info/licenses/{licence}") for name in names):
+                faults.append(f"without {licence}")
         metadata = [archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
         if not any("\nRequires-Python: >=3.11\n" in text for text in metadata):
             faults.append("Requires-Python is not >=3.11")

@@ -56,6 +56,9 @@ BLOCKS: dict[Type, tuple[int | float | bytes, ...]] = {
     Type.TQ2_0: (64, STD / 1.2),
     # An exponent of two, biased by 127: 2^-7, with elements of about 3.
     Type.MXFP4: (b"\x78", 16),
+    # Scales of 2^-7 as E4M3, with elements of about 3.
+    Type.NVFP4: (b"\x04\x04\x04\x04", 32),
+    Type.Q1_0: (STD, 16),
 }
 # Types that llama.cpp falls back to for rows that do not divide into super-blocks.
 FALLBACK = {
@@ -148,7 +151,7 @@ def previous_tokens(vocab: int) -> np.ndarray:
 
 
 def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circles: bool, mtp: bool) -> None:
-    """Writes the model; with `circles` of layers that add nothing, with `mtp` also with a block that guesses right.
+    """Writes the model; with `circles` of layers that add nothing, with `mtp` also with a block that drafts correctly.
 
     Texts then go in circles, and by far: the logit of the next token is that of an embedding by itself. They are the
     same circles in models of the same vocabulary.
@@ -205,6 +208,9 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         writer.add_expert_weights_norm(True)
     else:
         writer.add_rope_dimension_count(ROTATED if shape.delta_heads else head_dim)
+    if shape.sections:
+        writer.add_rope_dimension_sections([*shape.sections, 0])
+        writer.add_uint32(f"{shape.arch}.n_deepstack_layers", len(shape.deepstack))
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
     if shape.experts:
@@ -401,6 +407,11 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         writer.add_tensor("output.weight", table[previous_tokens(shape.vocab)], raw_dtype=kind)
     elif not tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)
+    save(writer)
+
+
+def save(writer: gguf.GGUFWriter) -> None:
+    """Writes the keys and tensors to the file and closes it."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -420,12 +431,12 @@ def main() -> None:
         "--circles",
         action="store_true",
         help="layers take their time and add nothing, and texts go in circles, the same ones for models of one "
-        "vocabulary: any of them guesses right for any other",
+        "vocabulary: any of them drafts right for any other",
     )
     parser.add_argument(
         "--mtp",
         action="store_true",
-        help="as --circles, with a block for multi-token prediction whose guesses are right",
+        help="as --circles, with a block for multi-token prediction whose draft tokens are right",
     )
     args = parser.parse_args()
     if args.mtp and not SHAPES[args.shape].delta_heads:

@@ -45,6 +45,10 @@ class Shape:
     latent: tuple[int, int, int, int, int] | None = None
     # Layers at the start that have one feed-forward in place of experts.
     dense_layers: int = 0
+    # Qwen 3-VL: RoPE pairs that rotate with time, row and column, and the layers of its image encoder whose rows are
+    # added to the first layers of the text.
+    sections: tuple[int, int, int] | None = None
+    deepstack: tuple[int, ...] = ()
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether the layer carries a state and not keys and values."""
@@ -72,6 +76,12 @@ SHAPES = {
     "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 1e5, 8192),
     "qwen2.5-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 64, 151936, True, 1e6, 32768, qkv_bias=True),
     "qwen3-4b": Shape("qwen3", 36, 2560, 9728, 32, 8, 128, 151936, True, 1e6, 40960, qk_norm=True),
+    "qwen3-vl-8b": Shape(
+        *("qwen3vl", 36, 4096, 12288, 32, 8, 128, 151936, False, 5e6, 262144),
+        qk_norm=True,
+        sections=(24, 20, 20),
+        deepstack=(8, 16, 24),
+    ),
     "qwen3-30b-a3b": Shape(
         *("qwen3moe", 48, 2048, 6144, 32, 4, 128, 151936, False, 1e6, 40960),
         qk_norm=True,
@@ -160,3 +170,20 @@ SHAPES = {
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, True, 5e5, 131072),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
 }
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """The dimensions of an image encoder of Qwen 3-VL."""
+
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    patch: int
+    # Side of the table of positions, and of the squares of patches that become one row, in patches.
+    table: int
+    merge: int
+
+
+ENCODERS = {"qwen3-vl-8b": EncoderShape(27, 1152, 4304, 16, 16, 48, 2)}

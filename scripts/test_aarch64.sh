@@ -21,11 +21,17 @@ rustup --quiet target add aarch64-unknown-linux-gnu
 
 echo '==> aarch64: compiling the tests'
 # Optimised as a release is: below level 3 the loops over 16 lanes do not become NEON.
-program=$(env PATH="$bin:$PATH" ROCMFORGE_HIP_TARGETS=none CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=3 \
-    CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=target/aarch64 \
-    scripts/test_program.sh cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.28)
+compiled() {
+    env PATH="$bin:$PATH" ROCMFORGE_HIP_TARGETS=none CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=3 \
+        CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=target/aarch64 \
+        scripts/test_program.sh cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.28 --package "$1" \
+        --config profile.dev.package.rocmforge-simd.opt-level=3
+}
+program=$(compiled rocmforge)
+simd=$(compiled rocmforge-simd)
 
 echo '==> aarch64: kernels, block formats and golden models under qemu'
+qemu-aarch64 -L "$libc" "$simd" --quiet
 qemu-aarch64 -L "$libc" "$program" --quiet backend::cpu:: quant:: tensor:: model::tests:: --skip model::tests::gpu::
 
 echo '==> aarch64: the bits of golden logits against this machine'"'"'s'
