@@ -284,8 +284,7 @@ def test_an_error_names_what_was_tried(tmp_path: Path, model) -> None:
     if not error:
         pytest.skip("hardware: there is an AMD GPU")
     assert f"{broken} (file too short)" in error
-    for name in ("libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6"):
-        assert f" {name} (" in error
+    assert ", libamdhip64.so.8, .7, .6, .5 not found, looked into" in error
     assert f"looked into {broken.parent}" in error
     assert "install rocm-hip-runtime, or set ROCMFORGE_GPU_LIBRARY" in error
 

@@ -99,7 +99,7 @@ def test_a_file_without_its_dense_layers(paths, golden, tmp_path):
 
 def test_it_generates_nothing(paths, assert_nothing_left):
     """Whoever asks for text or for logits is told what the model is for."""
-    problem = "model: got one that only embeds.*expected one that generates"
+    problem = "model: got an embedding model.*expected one that generates"
 
     async def ask(engine):
         async for _ in engine.generate("hello"):
@@ -191,7 +191,7 @@ def test_many_callers_at_once(paths, golden, assert_nothing_left):
         assert_nothing_left(engine)
     with LLM(paths["modern_bert"], **settings, isolate=True) as llm:
         assert np.array_equal(np.tile(llm.embed(ids, progress=False), (8, 1)), vectors)
-        with pytest.raises(InvalidRequestError, match="only embeds"):
+        with pytest.raises(InvalidRequestError, match="an embedding model"):
             llm.generate("hello", progress=False)
         assert_nothing_left(llm)
 

@@ -46,7 +46,7 @@ def test_scores_are_those_of_transformers(name, make, assert_nothing_left):
         assert llm.embed(ids[:2], pooling="cls", progress=False).shape == (2, HIDDEN)
         with pytest.raises(InvalidRequestError, match="pooling: got auto, expected 'last', 'mean' or 'cls'"):
             llm.embed(ids[0], progress=False)
-        with pytest.raises(InvalidRequestError, match="model: got one that only embeds"):
+        with pytest.raises(InvalidRequestError, match="model: got an embedding model"):
             llm.generate("hello", progress=False)
         assert_nothing_left(llm)
 

@@ -63,7 +63,7 @@ impl Limits<'_> {
         match self.config.is_bidirectional() {
             false => Ok(()),
             true => {
-                let got = "one that only embeds, since it attends in both directions";
+                let got = "an embedding model (its attention is bidirectional)";
                 Err(Error::invalid("model", got, "one that generates; request embeddings of this one (embed)"))
             }
         }

@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use super::engine::with_progress;
 use super::host::engine_args;
 use super::logging::{flush, prepare};
+use crate::Error;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
@@ -149,7 +150,12 @@ fn look_for_gpus(args: &EngineArgs, report: &mut dyn FnMut(LoadProgress) -> bool
     Ok(match args.device {
         DeviceKind::Cpu => (Vec::new(), Err("not looked for: the CPU is asked for".to_owned())),
         DeviceKind::Auto | DeviceKind::Gpu => {
-            (gpus(args)?, gpu(args, report).map_err(|error| format!("not usable: {error}")))
+            let unusable = |error| match error {
+                // The report's line begins with the device.
+                Error::Device { problem, .. } => format!("not usable: {problem}"),
+                error => format!("not usable: {error}"),
+            };
+            (gpus(args)?, gpu(args, report).map_err(unusable))
         }
     })
 }

@@ -1,6 +1,7 @@
 //! Finds the libraries of a GPU's vendor: HIP, hipRTC and hipBLASLt, and CUDA's libraries. It searches by name, through
 //! the system's loader, and in the folders of installers and Python packages.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
@@ -16,6 +17,8 @@ const OPT: &str = "/opt";
 const LOADER_LIST: &str = "/etc/ld.so.cache";
 /// The folder of CUDA's installer.
 const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
+/// What the loader says of a name that it finds in none of its folders.
+const MISSING: &str = "cannot open shared object file: No such file or directory";
 
 /// A search for one library.
 pub(super) struct Search {
@@ -82,7 +85,7 @@ impl Search {
     /// # Errors
     /// Every file that was tried with its problem, and the folders that were searched.
     pub(super) fn find<T>(&self, mut accept: impl FnMut(Library, &Path) -> Result<T, String>) -> Result<T, String> {
-        let mut problems: Vec<String> = Vec::new();
+        let mut problems = Problems::default();
         for which in [Opened::Already, Opened::Anew] {
             if let Some(found) = self.find_opened(which, &mut accept, &mut problems) {
                 return Ok(found);
@@ -90,19 +93,19 @@ impl Search {
         }
         let folders: Vec<_> = self.before.iter().chain(&self.after).map(|at| at.display().to_string()).collect();
         let folders = if folders.is_empty() { String::new() } else { format!(", looked into {}", folders.join(", ")) };
-        Err(format!("tried {}{folders}", problems.join(", ")))
+        Err(format!("{problems}{folders}"))
     }
 
     /// Returns the first library that this process has already opened and that `accept` takes.
     pub(super) fn find_loaded<T>(&self, mut accept: impl FnMut(Library, &Path) -> Result<T, String>) -> Option<T> {
-        self.find_opened(Opened::Already, &mut accept, &mut Vec::new())
+        self.find_opened(Opened::Already, &mut accept, &mut Problems::default())
     }
 
     fn find_opened<T>(
         &self,
         which: Opened,
         accept: &mut impl FnMut(Library, &Path) -> Result<T, String>,
-        problems: &mut Vec<String>,
+        problems: &mut Problems,
     ) -> Option<T> {
         for file in self.candidates() {
             // SAFETY: opening runs the library's initialisers. They belong to a GPU's driver or to a library for it.
@@ -115,10 +118,7 @@ impl Search {
                 Err(_) if which == Opened::Already => continue,
                 Err(error) => cause(&error, &file),
             };
-            let problem = format!("{} ({problem})", file.display());
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
+            problems.add(&file, &problem);
         }
         None
     }
@@ -142,6 +142,48 @@ impl Search {
         let mut known: Vec<String> = files.iter().filter_map(about).collect();
         known.dedup();
         known.join("\n")
+    }
+}
+
+/// Why no library was taken. A list of equal reasons for the releases of one library would hide what to do.
+#[derive(Default)]
+struct Problems {
+    /// Files with their problems.
+    files: Vec<String>,
+    /// Names that the loader found nowhere.
+    missing: Vec<String>,
+}
+
+impl Problems {
+    fn add(&mut self, file: &Path, problem: &str) {
+        let name = file.display().to_string();
+        tracing::debug!("{name}: {problem}");
+        let (list, entry) = match problem {
+            MISSING => (&mut self.missing, name),
+            problem => (&mut self.files, format!("{name} ({problem})")),
+        };
+        if !list.contains(&entry) {
+            list.push(entry);
+        }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.files.join(", "))?;
+        let Some((first, others)) = self.missing.split_first() else { return Ok(()) };
+        f.write_str(if self.files.is_empty() { "" } else { ", " })?;
+        let library = first.find(".so").map_or(first.as_str(), |end| &first[..end]);
+        f.write_str(first)?;
+        for other in others {
+            // `libx.so.7 or .6` for two releases of one library.
+            match other.strip_prefix(library).map(|rest| rest.trim_start_matches(".so")) {
+                Some(release) if !release.is_empty() => write!(f, ", {release}")?,
+                Some(_) => {}
+                None => write!(f, ", {other}")?,
+            }
+        }
+        f.write_str(" not found")
     }
 }
 
@@ -271,7 +313,7 @@ mod tests {
         assert_eq!(relative(&Search::driver(&options, Platform::Amd, &["libnoamd64.so"]), tree.path()), expected[..1]);
     }
 
-    /// Each library that does not open is listed with the loader's reason, and does not hide later candidates.
+    /// A file that does not open is listed with the loader's reason. Names that are nowhere are listed together.
     #[test]
     fn an_error_names_everything_that_was_tried() {
         let tree = tree(&["lib/libnoamd64.so.8"]);
@@ -281,9 +323,7 @@ mod tests {
         let folder = tree.path().join("lib");
         for part in [
             &format!("{} (file too short", folder.join("libnoamd64.so.8").display()),
-            "libnoamd64.so.8 (cannot open shared object file: No such file or directory)",
-            "libnoamd64.so.7 (cannot open shared object file: No such file or directory)",
-            "libnoamd64.so (cannot open",
+            ", libnoamd64.so.8, .7 not found, ",
             &format!("looked into {}", folder.display()),
         ] {
             assert!(error.contains(part), "{part:?} is not in {error:?}");
@@ -318,8 +358,7 @@ mod tests {
     #[test]
     fn the_library_that_is_loaded_already_is_taken() {
         let Some(stand_in) = devices::stand_in() else {
-            println!("skipped: no stand-in library; run `cargo build -p hipsim`");
-            return;
+            return devices::skip("no stand-in library; run `cargo build -p hipsim`");
         };
         let tree = tree(&["named/lib/libnoamd64.so.8", "site/torch/lib/libnoamd64.so.8"]);
         let at = |path: &str| tree.path().join(path);

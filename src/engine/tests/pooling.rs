@@ -160,7 +160,10 @@ fn an_encoder_generates_nothing() {
     let rig = Rig::with(encoder(), hashed(VOCAB), None);
     let refused = |error: Error| {
         let text = error.to_string();
-        assert!(matches!(error, Error::InvalidRequest { what: "model", .. }) && text.contains("only embeds"), "{text}");
+        assert!(
+            matches!(error, Error::InvalidRequest { what: "model", .. }) && text.contains("an embedding model"),
+            "{text}"
+        );
     };
     refused(submit(&rig.engine, request(&[1, 2], greedy(1))).err().unwrap());
     refused(rig.engine.prepare(Prompt::TokenIds(vec![1]), Vec::new(), &greedy(1).into()).err().unwrap());
