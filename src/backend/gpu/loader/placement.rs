@@ -41,7 +41,8 @@ impl GpuLoader {
     pub(super) fn place_weights(&mut self, uploads: &[Upload<'_>], roles: &[Role], reserve: Reserve) -> Result<()> {
         let Reserve { least, wanted } = reserve;
         let by_hand = ByHand { gpu_layers: self.options.layers, cpu_experts: self.options.cpu_experts };
-        let room = self.available()?.saturating_sub(self.workspace_bytes(most_cols(uploads)));
+        let (free, workspace) = (self.available()?, self.workspace_bytes(most_cols(uploads)));
+        let room = free.saturating_sub(workspace);
         let total: u64 = uploads.iter().map(upload_bytes).sum();
         if by_hand.is_empty() && total.saturating_add(least) <= room {
             return Ok(());
@@ -59,7 +60,7 @@ impl GpuLoader {
             // If moving weights does not help, the load is refused as on a device without a host. But if the weights
             // alone are too large, the error is about those that must stay.
             return match total > room && (on_host > 0 || !by_hand.is_empty()) {
-                true => Err(self.no_room_beside(needed, room, by_hand)),
+                true => Err(self.no_room_beside(needed.saturating_add(workspace), free, by_hand)),
                 false => Ok(()),
             };
         }
