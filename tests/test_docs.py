@@ -18,6 +18,8 @@ from rust_source import ROOT, code_only, rust_files, tracked_files
 from server_process import serving
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "notes").rglob("*.md")])
+# Those of examples, integrations and simulators, too.
+ALL_DOCUMENTS = sorted(path for path in tracked_files() if path.suffix == ".md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INDEX = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 SERVER = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
@@ -60,7 +62,7 @@ def dead_links(text: str, folder: Path) -> list[str]:
     return [target for target in targets if "://" not in target and not (folder / target).exists()]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", ALL_DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(document: Path) -> None:
     assert dead_links(document.read_text(encoding="utf-8"), document.parent) == []
 

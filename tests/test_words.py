@@ -87,6 +87,7 @@ def relative(path: Path) -> str:
 ROOT_PAGES = (
     *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("kernels/README.md", "examples/README.md", "fuzz/README.md"),
+    *("sim/amdsim/README.md", "sim/hipsim/README.md"),
 )
 PAGE = ROOT / "python" / "rocmforge" / "server" / "page"
 FILES = [
