@@ -18,7 +18,7 @@ from rust_source import ROOT, code_only, rust_files, tracked_files
 from server_process import serving
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "notes").rglob("*.md")])
-# Those of examples, integrations and simulators, too.
+# Examples, integrations and simulators have documents as well.
 ALL_DOCUMENTS = sorted(path for path in tracked_files() if path.suffix == ".md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INDEX = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
