@@ -30,7 +30,7 @@ def urls(url: str, ref: str) -> str:
     return f"""
 [project.urls]
 Homepage = "{url}"
-Documentation = "{url}/blob/{ref}/docs/usage.md"
+Documentation = "{url}/blob/{ref}/docs/index.md"
 Changelog = "{url}/blob/{ref}/CHANGELOG.md"
 Issues = "{url}/issues"
 """

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer.main
 from rocmforge._rocmforge import check_gguf
+from rocmforge.cli.app import app
 from rocmforge.cli.device_test import graphs, machine, made_up, outcome, replays, tune
 from rocmforge.cli.device_test import report as reports
 from rocmforge.cli.device_test.parts import PARTS
@@ -364,6 +366,11 @@ def test_signals_are_named():
         {}, 60.0, command=[sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGBUS.value})"]
     )
     assert found.summary == "its process was killed by SIGBUS"
+
+
+def test_help_names_the_parts():
+    part = next(option for option in typer.main.get_command(app).commands["doctor"].params if option.name == "part")
+    assert part.help.endswith(f"Parts: {', '.join(PARTS)}.")
 
 
 def test_guide_shows_the_report():

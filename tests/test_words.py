@@ -1,4 +1,4 @@
-"""Documents, `--help`, docstrings and error messages are plain technical English: short sentences, no idioms."""
+"""Documents, `--help`, docstrings, error messages and the page are plain technical English: short, without idioms."""
 
 import ast
 import inspect
@@ -61,6 +61,18 @@ def python_blocks(path: Path) -> Iterator[str]:
                 yield "".join(part.value for part in strings if isinstance(part.value, str))
 
 
+def page_blocks(path: Path) -> Iterator[str]:
+    """Yields the strings of a script of the page, or the texts and labels of its HTML; comments are left out."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        text = re.sub(r"(?<![:\w\"'`])//.*", "", text)
+        strings = re.findall(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\\n]|\\.)*)`', text)
+        yield from (re.sub(r"\$\{[^}]*\}", "CODE", "".join(both)) for both in strings)
+    else:
+        yield from re.findall(r">([^<>]+)<", text)
+        yield from re.findall(r'(?:aria-label|placeholder|title|content)="([^"]*)"', text)
+
+
 def help_blocks(command: typer.main.TyperCommand | typer.main.TyperGroup) -> Iterator[str]:
     yield from docstring_blocks(command.help or "")
     yield from (parameter.help or "" for parameter in command.params if hasattr(parameter, "help"))
@@ -74,11 +86,15 @@ def relative(path: Path) -> str:
 
 ROOT_PAGES = (
     *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *("kernels/README.md", "examples/README.md"),
+    *("kernels/README.md", "examples/README.md", "fuzz/README.md"),
+    *("sim/amdsim/README.md", "sim/hipsim/README.md"),
 )
+PAGE = ROOT / "python" / "rocmforge" / "server" / "page"
 FILES = [
     *(ROOT / name for name in ROOT_PAGES),
+    *sorted((ROOT / "integrations").glob("*/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "notes" / "decisions").glob("*.md")),
     *sorted((ROOT / "python").rglob("*.py*")),
 ]
 FILES = [path for path in FILES if path.suffix in {".md", ".py", ".pyi"}]
@@ -88,6 +104,11 @@ FILES = [path for path in FILES if path.suffix in {".md", ".py", ".pyi"}]
 def test_texts_are_plain(path: Path) -> None:
     blocks = markdown_blocks(path.read_text(encoding="utf-8")) if path.suffix == ".md" else python_blocks(path)
     assert [fault for block in blocks for fault in faults(block)] == []
+
+
+@pytest.mark.parametrize("path", [*sorted(PAGE.rglob("*.js")), *sorted(PAGE.glob("*.html"))], ids=relative)
+def test_the_page_is_plain(path: Path) -> None:
+    assert [fault for block in page_blocks(path) for fault in faults(block)] == []
 
 
 def test_help_is_plain() -> None:
@@ -110,3 +131,9 @@ def test_blocks_are_found(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text('"""Module."""\nvalue = 1\n"""Of a value."""\n\n\ndef _f() -> None:\n    """Private."""\n')
     assert sorted(python_blocks(file)) == ["Module.\n", "Of a value.\n", "Private.\n"]
+    script = tmp_path / "page.js"
+    script.write_text('// "A comment."\nel("https://x.org/a", "Two words."); say(`${count + 1} found`); // "no"\n')
+    assert list(page_blocks(script)) == ["https://x.org/a", "Two words.", "CODE found"]
+    page = tmp_path / "page.html"
+    page.write_text('<p aria-label="A label">A text.</p>')
+    assert list(page_blocks(page)) == ["A text.", "A label"]

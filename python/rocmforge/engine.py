@@ -37,7 +37,8 @@ class LoadedModel:
         device: `auto` (a working GPU, otherwise the CPU), `cpu`, `gpu`, or `gpu:1` (the driver's second GPU). `hip` and
             `rocm` choose an AMD GPU, `cuda` an NVIDIA GPU. By default, discrete cards come before integrated GPUs.
         num_threads: CPU threads; by default one per available logical CPU.
-        max_model_len: Maximum prompt plus generation, in tokens; by default the model's context, as far as it fits.
+        max_model_len: Maximum tokens of a prompt and its answer together; by default the model's context, or less if
+            memory is short.
         max_num_seqs: Maximum sequences in one step, at most `max_num_batched_tokens`; by default 256 on a GPU and 64 on
             a CPU.
         max_num_batched_tokens: Maximum tokens in one step; longer prompts are computed in chunks.
@@ -45,7 +46,7 @@ class LoadedModel:
         kv_cache_memory: Size of the KV cache in bytes; by default enough for `max_num_seqs`, within the free memory.
         kv_cache_memory_bytes: The same by vLLM's name.
         gpu_memory_limit: Maximum memory of a GPU in bytes; by default all that is free. Weights that do not fit stay in
-            host memory, and the GPU reads them over PCIe.
+            host memory (CPU offload), and the GPU reads them over PCIe.
         gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
         kv_cache_dtype: `f16`, `f32`, or `int8` with a scale for each token and head: about half the memory of `f16`,
@@ -58,16 +59,17 @@ class LoadedModel:
         long_prefill_token_threshold: A prompt is long if more tokens than this remain to be computed; by default 4 % of
             `max_model_len`. Long prompts leave up to half of each step to short ones.
         state_snapshot_interval: Tokens between two snapshots of recurrent states in a long prompt, in whole blocks. A
-            prompt that shares a part of another starts at the last snapshot in that part. By default, the
+            prompt that shares a prefix with another resumes at the last snapshot in that prefix. By default, the
             number of KV cache tokens that equals one snapshot in size, from 256 to 4,096.
         speculative_config: Speculative decoding; by default off. `method` is `ngram` (text that repeats), `mtp` (the
             file's MTP block) or `draft_model` (a small model, given as `model`). Default `num_speculative_tokens`:
             `ngram` 8, `mtp` 3, `draft_model` 4. `ngram` also has `prompt_lookup_max` (8) and `prompt_lookup_min` (3).
         mmproj: Path of the model's image encoder (`mmproj-*.gguf`), or `none`. Default: a matching file beside the
             model. Without one, the model accepts text only.
-        retention: Seconds for which the record of a finished request is kept, up to 10,000 records.
+        retention: Seconds for which the status of a finished request can be queried, for up to 10,000 requests.
         seed: Seed of the engine, for requests without one; by default random.
-        batch_invariant: Make results independent of the batch, to the last bit. A CPU's always are; a GPU gets slower.
+        batch_invariant: Make results independent of the batch, to the last bit. CPU results always are; on a GPU, this
+            is slower.
         self_test: Test the kernel of each weight type before serving, and captured graphs on a GPU; on by default.
         graphs: Use graph capture for decode steps on a GPU; by default on unless the driver is known to replay graphs
             wrongly.
@@ -83,7 +85,7 @@ class LoadedModel:
         cuda_home: Path of a CUDA toolkit, which is searched for NVRTC and the matrix library.
         isolate: Run the engine in a child process. If it crashes or hangs, running requests end with `EngineDeadError`
             and a new process starts. By default, a server does so if it uses a GPU.
-        watchdog: Seconds without a step after which an isolated engine with requests is killed.
+        watchdog: Kill an isolated engine that has requests but finishes no step for this many seconds.
         progress: Show a progress bar of a long load, on a terminal or in a notebook.
         on_load: Called during download and load with the bytes done and the total; an exception that it raises ends
             them.

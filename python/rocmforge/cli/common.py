@@ -178,7 +178,10 @@ MaxTokensOption = Annotated[
 ]
 MaxModelLenOption = Annotated[int | None, typer.Option(help="Maximum tokens of a prompt and its answer together.")]
 ChatTemplateOption = Annotated[
-    Path | None, typer.Option(help="A file with a chat template that replaces the model's.", show_default=False)
+    Path | None,
+    typer.Option(
+        help="A file with a chat template that replaces the model's; in `generate`, implies --chat.", show_default=False
+    ),
 ]
 
 

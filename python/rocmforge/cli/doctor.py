@@ -47,7 +47,12 @@ def doctor(
         bool, typer.Option("--quick", help="With --test or --tune, use few cases and small models; takes seconds.")
     ] = False,
     part: Annotated[
-        list[str] | None, typer.Option("--part", help="With --test, run only this part; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--part",
+            help="With --test, run only this part; may be repeated. Parts: devices, kernels, repeats, graphs, library, "
+            "sequences, bandwidth, launches, speed.",
+        ),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:

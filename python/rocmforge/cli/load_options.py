@@ -110,7 +110,7 @@ LoadSeedOption = Annotated[
         "in its prefix cache.",
     ),
 ]
-ServedModelNameOption = Annotated[str | None, _unset(help="The model that requests name.")]
+ServedModelNameOption = Annotated[str | None, _unset(help="Model name to send in each request.")]
 ApiKeyOption = Annotated[str | None, _unset(help="The server's key.")]
 
 

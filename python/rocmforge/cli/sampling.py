@@ -17,7 +17,7 @@ def _unset(name: str) -> str:
     """Describes the value that `Sampling.resolve` takes where the user gives none."""
     neutral = getattr(SamplingParams(), name)
     if name in DEFAULTS:
-        return f"Default: {DEFAULTS[name]} if the file recommends nothing, otherwise the file's value or {neutral:g}."
+        return f"Default: the file's value; otherwise {neutral:g} if it sets others, {DEFAULTS[name]} if it sets none."
     return f"Default: the file's value or {neutral:g}."
 
 

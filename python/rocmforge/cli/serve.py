@@ -31,13 +31,15 @@ SIZES = ("kv_cache_memory", "gpu_memory_limit")
 
 
 def serve(**options: Any) -> None:
-    """Serve one or more models over HTTP (OpenAI, Anthropic and Ollama APIs). Full reference: docs/server.md.
+    """Serve one or more models over HTTP (OpenAI, Anthropic and Ollama APIs).
 
-    MODEL is a file, which is loaded at startup, or a folder, whose files are loaded on demand. The file of --config can
-    name models as well, with a table models.NAME for each.
+    The full reference is docs/server.md in the source repository.
 
-    Each setting is also a variable (ROCMFORGE_PORT) and a key in the file of --config (port = 8000). Flags override
-    variables, and variables override the file.
+    MODEL is a file, which is loaded at startup, or a folder, whose files are loaded on demand. The --config file can
+    also define models, with a table models.NAME for each.
+
+    Each setting is also an environment variable (ROCMFORGE_PORT) and a key in the --config file (port = 8000). Flags
+    override variables, and variables override the file.
     """
     if importlib.util.find_spec("fastapi") is None:
         fail(f"the server needs packages that are not installed: {INSTALL}")

@@ -57,7 +57,7 @@ class ServerConfig:
     admin_key_file: Annotated[Path | None, "A file with further admin keys, one per line."] = None
     allowed_host: Annotated[
         tuple[str, ...],
-        "Further host names that a server without keys answers to, beside its address and localhost; * is every name.",
+        "Further host names that a server without API keys accepts, besides its address and localhost; * accepts all.",
     ] = ()
     ssl_certfile: Annotated[Path | None, "Certificate chain (PEM), to serve HTTPS."] = None
     ssl_keyfile: Annotated[Path | None, "Private key of the certificate (PEM)."] = None
@@ -86,14 +86,16 @@ class ServerConfig:
     max_n: Annotated[int, "Maximum sequences for each prompt."] = 64
     max_logprobs: Annotated[int, "Maximum log-probabilities for each token."] = 20
     max_stop: Annotated[int, "Maximum stop strings in one request."] = 16
-    max_responses: Annotated[int, "Maximum stored responses per API key."] = 1000
-    max_response_bytes: Annotated[int, "Maximum bytes of stored responses per API key."] = 64 << 20
+    max_responses: Annotated[int, "Maximum stored objects of the Responses API per API key."] = 1000
+    max_response_bytes: Annotated[int, "Maximum bytes of stored objects of the Responses API per API key."] = 64 << 20
     max_turn_bytes: Annotated[
         int,
-        "Maximum bytes of kept answers per API key. Their tokens are reused if a client sends the turn back, so the "
-        "prefix cache hits; 0 keeps none.",
+        "Maximum bytes of stored token ids of answers per API key. An answer that a client sends back reuses them, so "
+        "the prefix cache hits; 0 stores none.",
     ] = 16 << 20
-    max_all_turn_bytes: Annotated[int, "Maximum bytes of kept answers of all keys, per model."] = 128 << 20
+    max_all_turn_bytes: Annotated[int, "Maximum bytes of stored token ids of answers of all API keys, per model."] = (
+        128 << 20
+    )
     max_models: Annotated[int | None, "Maximum models loaded at once; by default as many as fit."] = None
     max_model_memory: Annotated[int | None, "Maximum bytes of models on one device; by default all of its memory."] = (
         None
