@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -114,6 +115,26 @@ print("Memory access fault by GPU node-1", file=sys.stderr, flush=True)
     assert found.details == ["Memory access fault by GPU node-1"]
 
 
+def test_verdicts_before_a_death_are_kept(monkeypatch, tmp_path):
+    """A driver that ends the process in one case takes no verdict of the groups before it along."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def kill_after_a_group(_):
+        if any(b"\n" in file.read_bytes() for file in tmp_path.glob("*/groups")):
+            for child in children_of(os.getpid()):
+                if str(tmp_path) in Path(f"/proc/{child}/cmdline").read_text():
+                    os.kill(child, signal.SIGABRT)
+
+    job = {"part": "kernels", "device": "cpu", "on_gpu": False, "quick": True, "earlier": {}}
+    found = run_part(job, 240.0, kill_after_a_group)
+    assert found.verdict == "FAILED"
+    assert "killed by SIGABRT, during: " in found.summary
+    groups = found.figures["groups"]
+    assert all(group["cases"] and not group["wrong"] for group in groups)
+    cases = sum(group["cases"] for group in groups)
+    assert found.details[-1] == f"{len(groups)} groups before it: {cases:,} cases, 0 wrong"
+
+
 def test_parts_go_on_after_one_that_fails():
     asked = []
 
@@ -153,7 +174,7 @@ def test_gpu_that_is_not_there():
 def test_a_graph_is_repeated_in_many_processes(monkeypatch, tmp_path):
     """A driver was wrong in one process of five: each is counted, with what it said."""
     seen = []
-    job = outcome.Job("gpu", True, False, tmp_path, seen.append, {})
+    job = outcome.Job("gpu", True, False, tmp_path, seen.append, lambda _: None, {})
     wrong = iter([None] * 17 + ["kernel 1 of 300"] * 2 + ["it ended with exit code -6 (fault)"])
     monkeypatch.setattr(replays, "_process", lambda device: next(wrong))
     assert replays.replays(job) == (
@@ -217,7 +238,7 @@ def test_steps_that_cannot_be_captured_say_why(monkeypatch, tmp_path):
     told = "a GPU; decode steps: op by op, slower (graphs of this driver read old numbers); batch-invariant"
     monkeypatch.setattr(graphs, "_run", lambda *_, **__: (told, []))
     monkeypatch.setattr(graphs, "replays", lambda _: (1, ["wrong in 1"]))
-    found = graphs.graphs(outcome.Job("gpu", True, True, tmp_path, lambda _: None, {}))
+    found = graphs.graphs(outcome.Job("gpu", True, True, tmp_path, lambda _: None, lambda _: None, {}))
     assert found.verdict == "left out"
     assert found.summary.endswith("decode steps: op by op, slower (graphs of this driver read old numbers)")
     assert (found.details, found.figures) == (["wrong in 1"], {"wrong_processes": 1})
@@ -430,7 +451,7 @@ def test_speed_is_that_under_the_numbers(name, monkeypatch, tmp_path):
     given = []
     llm = tune.LLM
     monkeypatch.setattr(tune, "LLM", lambda *a, **k: given.append(os.environ[tune.VARIABLE]) or llm(*a, **k))
-    job = outcome.Job("cpu", False, True, tmp_path, lambda _: None, {})
+    job = outcome.Job("cpu", False, True, tmp_path, lambda _: None, lambda _: None, {})
     model = made_up.write(tune.QUICK_MODEL, tmp_path / "model.gguf")
     assert tune._speed(job, model, tune.LOADS[name], f"{name}=2") > 0
     assert given == [f"{name}=2"]

@@ -187,6 +187,16 @@ def test_a_driver_that_crashes_kills_nobody(way: str, tmp_path: Path, model) -> 
     assert error_of("gpu:7", model, **mended).startswith("device gpu: there is no device 7")
 
 
+@pytest.mark.deep
+def test_a_driver_that_hangs_is_tried_again(tmp_path: Path, model) -> None:
+    """A cold disk may be why it took too long, so the next process tries it again."""
+    settings = crashing("hipInit:hang", tmp_path)
+    assert "it did not end within 20 s while opening a device" in error_of("gpu", model, **settings)
+    assert not list((tmp_path / "verdicts").glob("*.bin"))
+    mended = settings | {"HIPSIM_FAULT": ""}
+    assert error_of("gpu:7", model, **mended).startswith("device gpu: there is no device 7")
+
+
 def test_a_verdict_is_of_one_library_and_one_choice_of_devices(tmp_path: Path, model) -> None:
     settings = crashing("hipMalloc:abort", tmp_path)
     assert "killed by signal 6" in error_of("gpu", model, **settings)
@@ -239,7 +249,7 @@ def test_the_part_of_devices_tests_the_one_that_is_named(monkeypatch: pytest.Mon
     monkeypatch.setenv("ROCMFORGE_GPU_LIBRARY", str(STAND_IN))
     monkeypatch.setenv("ROCMFORGE_GPU_PLATFORM", "amd")
     before = dict(os.environ)
-    found = machine.devices(Job("gpu:0", True, True, tmp_path, lambda _: None, {}))
+    found = machine.devices(Job("gpu:0", True, True, tmp_path, lambda _: None, lambda _: None, {}))
     assert found.summary.startswith("hipsim gfx1102 (gfx1102, ")
     system = found.figures["system"]
     assert system[0].startswith("kernel ")

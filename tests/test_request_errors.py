@@ -65,7 +65,7 @@ def test_parts_of_a_device_whose_steps_fail_do_not_pass(part, monkeypatch, tmp_p
     monkeypatch.setenv("ROCMFORGE_BATCH_INVARIANT", "")
     monkeypatch.setattr(made_up, "write", lambda shape, path: damaged(write_sound(shape, path)))
     with pytest.raises(RocmForgeError) as caught:
-        part(Job("cpu", False, True, tmp_path, lambda _: None, {}))
+        part(Job("cpu", False, True, tmp_path, lambda _: None, lambda _: None, {}))
     # The engine says the same of a single request.
     monkeypatch.undo()
     with LLM(next(tmp_path.glob("*.gguf")), device="cpu", max_model_len=64, max_num_seqs=1) as llm:

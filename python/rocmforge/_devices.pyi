@@ -17,20 +17,32 @@ def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = N
         InvalidRequestError: The device name is unknown, or an environment variable is invalid.
     """
 
-def device_cases(device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None) -> list[CaseGroup]:
+def device_cases(
+    device: str,
+    *,
+    quick: bool = False,
+    watch: Callable[[str], object] | None = None,
+    done: Callable[[CaseGroup], object] | None = None,
+) -> list[CaseGroup]:
     """Runs every operation on every tensor type on a device, and compares with references in double precision.
 
     Args:
         device: As for `LLM`.
         quick: True to run every third case, without the slow ones.
         watch: Called with the name of each case before it runs. An exception that it raises ends the test.
+        done: Called with each group after its last case. An exception that it raises is raised at the end.
 
     Raises:
         DeviceError: There is no such device, or it fails.
     """
 
 def device_repeats(
-    device: str, *, repetitions: int, quick: bool = False, watch: Callable[[str], object] | None = None
+    device: str,
+    *,
+    repetitions: int,
+    quick: bool = False,
+    watch: Callable[[str], object] | None = None,
+    done: Callable[[CaseGroup], object] | None = None,
 ) -> list[CaseGroup]:
     """Repeats computations that several blocks of a GPU share; the results must be the same to the last bit.
 

@@ -11,6 +11,8 @@ use crate::{Error, Result};
 
 /// Called with the name of each part before it runs; returns false to stop.
 pub type Watch<'a> = &'a mut dyn FnMut(&str) -> bool;
+/// Called with each group of cases after its last one.
+pub type Done<'a> = &'a mut dyn FnMut(&Group);
 
 /// Checks every op on every tensor type, on the device of the arguments, against references in double precision. Then
 /// checks in batch-invariant mode that results have the same bits alone and together.
@@ -18,9 +20,9 @@ pub type Watch<'a> = &'a mut dyn FnMut(&str) -> bool;
 /// # Errors
 /// `Interrupted` if `watch` returns false, and errors of the device. A wrong result is not an error; the groups count
 /// it.
-pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<Group>> {
+pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>, done: Done<'_>) -> Result<Vec<Group>> {
     let args = args.clone().with_env()?;
-    let mut tally = Tally::new(extent, watch);
+    let mut tally = Tally::new(extent, watch).reporting(done);
     match backend::open(&args)? {
         OpenDevice::Gpu(device) => {
             let loader = |rows| trial::case_loader(&device, &args.gpu, rows);
@@ -42,10 +44,16 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
 ///
 /// # Errors
 /// See `cases`; `Device` if there is no GPU.
-pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Watch<'_>) -> Result<Vec<Group>> {
+pub fn repeats(
+    args: &EngineArgs,
+    extent: Extent,
+    repetitions: usize,
+    watch: Watch<'_>,
+    done: Done<'_>,
+) -> Result<Vec<Group>> {
     let (device, options) = gpu(args)?;
     let loader = |rows| -> Result<GpuLoader> { trial::case_loader(&device, &options, rows) };
-    let mut tally = Tally::new(extent, watch);
+    let mut tally = Tally::new(extent, watch).reporting(done);
     splits::check(loader, Accuracy::GPU, repetitions, &mut tally)?;
     Ok(tally.into_groups())
 }

@@ -1,5 +1,5 @@
 //! Functions behind `rocmforge doctor --test`. Each runs one test or measurement on one device, given by a name that
-//! `LLM` accepts. `watch(what)` is called with the part that is about to run.
+//! `LLM` accepts. `watch(what)` is called with the part that is about to run, `done(group)` with each result so far.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ use crate::config::{EngineArgs, Tuned};
 use crate::diagnose::device_test;
 
 type Watcher = Option<Py<PyAny>>;
+type Receiver = Option<Py<PyAny>>;
 
 /// A `CaseGroup` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
@@ -34,27 +35,35 @@ impl From<Group> for CaseGroup {
 
 /// Runs the cases of every op and tensor type. Returns a dictionary for each group of cases.
 #[pyfunction]
-#[pyo3(signature = (device, *, quick=false, watch=None))]
-pub(super) fn device_cases(py: Python<'_>, device: &str, quick: bool, watch: Watcher) -> PyResult<Vec<CaseGroup>> {
-    let groups = watched(py, device, watch, |args, watch| device_test::cases(args, extent(quick), watch))?;
-    Ok(groups.into_iter().map(CaseGroup::from).collect())
+#[pyo3(signature = (device, *, quick=false, watch=None, done=None))]
+pub(super) fn device_cases(
+    py: Python<'_>,
+    device: &str,
+    quick: bool,
+    watch: Watcher,
+    done: Receiver,
+) -> PyResult<Vec<CaseGroup>> {
+    let cases = |args: &EngineArgs, watch: device_test::Watch<'_>, done: device_test::Done<'_>| {
+        device_test::cases(args, extent(quick), watch, done)
+    };
+    reported(py, device, watch, done, cases)
 }
 
 /// Repeats computations that several thread blocks share, `repetitions` times each.
 #[pyfunction]
-#[pyo3(signature = (device, *, repetitions, quick=false, watch=None))]
+#[pyo3(signature = (device, *, repetitions, quick=false, watch=None, done=None))]
 pub(super) fn device_repeats(
     py: Python<'_>,
     device: &str,
     repetitions: usize,
     quick: bool,
     watch: Watcher,
+    done: Receiver,
 ) -> PyResult<Vec<CaseGroup>> {
-    let repeats = |args: &EngineArgs, watch: device_test::Watch<'_>| {
-        device_test::repeats(args, extent(quick), repetitions, watch)
+    let repeats = |args: &EngineArgs, watch: device_test::Watch<'_>, done: device_test::Done<'_>| {
+        device_test::repeats(args, extent(quick), repetitions, watch, done)
     };
-    let groups = watched(py, device, watch, repeats)?;
-    Ok(groups.into_iter().map(CaseGroup::from).collect())
+    reported(py, device, watch, done, repeats)
 }
 
 /// A `LibraryReport` of `rocmforge/reports.py`.
@@ -184,6 +193,27 @@ pub(super) fn device_launches(py: Python<'_>, device: &str, count: usize) -> PyR
 
 fn extent(is_quick: bool) -> Extent {
     if is_quick { Extent::Quick } else { Extent::Full }
+}
+
+/// Runs cases as `watched` does, and calls `done` with each group after its last case.
+fn reported(
+    py: Python<'_>,
+    device: &str,
+    watch: Watcher,
+    done: Receiver,
+    work: impl FnOnce(&EngineArgs, device_test::Watch<'_>, device_test::Done<'_>) -> Result<Vec<Group>> + Send,
+) -> PyResult<Vec<CaseGroup>> {
+    let mut raised: Option<PyErr> = None;
+    let mut tell = |group: &Group| {
+        let Some(done) = &done else { return };
+        let told = Python::attach(|py| done.call1(py, (CaseGroup::from(group.clone()),)).map(drop));
+        raised = raised.take().or(told.err());
+    };
+    let groups = watched(py, device, watch, |args, watch| work(args, watch, &mut tell))?;
+    match raised {
+        Some(error) => Err(error),
+        None => Ok(groups.into_iter().map(CaseGroup::from).collect()),
+    }
 }
 
 /// Runs `work` detached from the interpreter. Ctrl-C, or an exception of `watch`, stops it and is raised.

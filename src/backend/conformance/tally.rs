@@ -41,17 +41,30 @@ pub struct Tally<'a> {
     extent: Extent,
     groups: Vec<Group>,
     watch: &'a mut dyn FnMut(&str) -> bool,
+    done: Option<&'a mut dyn FnMut(&Group)>,
 }
 
 impl<'a> Tally<'a> {
     /// `watch` gets the name of each case before it runs, so the last name identifies a case that never ends. It
     /// returns false to stop.
     pub fn new(extent: Extent, watch: &'a mut dyn FnMut(&str) -> bool) -> Self {
-        Self { extent, groups: Vec::new(), watch }
+        Self { extent, groups: Vec::new(), watch, done: None }
     }
 
-    pub fn into_groups(self) -> Vec<Group> {
+    /// `done` gets each group after its last case, so that a process that dies later leaves the earlier verdicts.
+    pub fn reporting(self, done: &'a mut dyn FnMut(&Group)) -> Self {
+        Self { done: Some(done), ..self }
+    }
+
+    pub fn into_groups(mut self) -> Vec<Group> {
+        self.end_group();
         self.groups
+    }
+
+    fn end_group(&mut self) {
+        if let (Some(done), Some(group)) = (&mut self.done, self.groups.last()) {
+            done(group);
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -66,6 +79,7 @@ impl<'a> Tally<'a> {
     /// Begins a group, to which the following results belong.
     pub(super) fn group(&mut self, name: &str) {
         if self.groups.last().is_none_or(|group| group.name != name) {
+            self.end_group();
             let name = name.to_owned();
             self.groups.push(Group { name, cases: 0, numbers: 0, worst: 0.0, wrong: 0, texts: Vec::new() });
         }
@@ -199,6 +213,21 @@ mod tests {
         assert_eq!(tally.part(&numbers).count(), 5);
         let tally = Tally::new(Extent::Quick, &mut some);
         assert_eq!(tally.part(&numbers).collect::<Vec<_>>(), [(0, &1), (3, &4)]);
+    }
+
+    /// A group is reported once, with all its cases, before the next one begins.
+    #[test]
+    fn groups_are_reported_as_they_end() {
+        let mut watch = |_: &str| true;
+        let mut seen = Vec::new();
+        let mut done = |group: &Group| seen.push((group.name.clone(), group.cases, group.wrong));
+        let mut tally = Tally::new(Extent::Full, &mut watch).reporting(&mut done);
+        for (name, share) in [("a", 0.5), ("a", 2.0), ("b", 0.0)] {
+            tally.group(name);
+            tally.judge("result", 1, Ok(share));
+        }
+        tally.into_groups();
+        assert_eq!(seen, [("a".to_owned(), 2, 1), ("b".to_owned(), 1, 0)]);
     }
 
     #[test]

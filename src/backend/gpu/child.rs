@@ -46,8 +46,10 @@ pub(super) fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, Stri
 /// The reason why a program gave no result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It crashed, or hung until the timeout: its own work is to blame.
+    /// It crashed: its own work is to blame.
     Died(String),
+    /// It did not end before the timeout: it hangs, or the machine is slow.
+    TimedOut(String),
     /// It exited without a result: because of its work, or because it is not the expected program.
     Exited(String),
     /// It could not be started, was killed from outside, or reported why it could not do its work.
@@ -72,7 +74,7 @@ pub(super) fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Du
         let text = tail(&mut printed);
         format!("{how}{}{text}", if text.is_empty() { "" } else { ": " })
     };
-    let ended = wait(pid, timeout).map_err(|how| Failure::Died(with_printed(how)))?;
+    let ended = wait(pid, timeout).map_err(|how| Failure::TimedOut(with_printed(how)))?;
     let mut bytes = Vec::new();
     output.seek(SeekFrom::Start(0)).and_then(|_| output.read_to_end(&mut bytes)).map_err(io)?;
     let at = bytes.windows(marker.len()).position(|window| window == marker);
@@ -293,7 +295,7 @@ mod tests {
     #[test]
     fn a_program_that_hangs_is_quoted() {
         let command = ["/bin/sh", "-c", "echo so far >&2; exec sleep 60"].map(OsString::from);
-        let expected = Failure::Died("did not end within 0 s: so far".to_owned());
+        let expected = Failure::TimedOut("did not end within 0 s: so far".to_owned());
         assert_eq!(spawn(&command, b"", b"marker", Duration::from_millis(300)), Err(expected));
     }
 

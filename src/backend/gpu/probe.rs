@@ -1,7 +1,7 @@
 //! Probes AMD's driver before this process opens it, in a separate process (`probing`). With some pairs of a kernel and
 //! a ROCm release the driver crashes or hangs instead of failing. The verdict is kept for the library's file, the
-//! kernel's release, the GPUs and the variables that choose among them. Nothing is probed without a helper program, or
-//! on a machine without an AMD GPU.
+//! kernel's release, the GPUs, the variables that choose among them and this version; a timeout is not kept. Nothing is
+//! probed without a helper program, or on a machine without an AMD GPU.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,9 +55,11 @@ pub(super) fn check(options: &GpuOptions, library: &str, asked: Verdict) -> Resu
     let verdict = match earlier() {
         Some(verdict) => verdict,
         None => match verdict_of(job::run(command, &job(options), TIMEOUT)) {
-            Ok(verdict) => {
-                cache.store(&key, &verdict);
-                verdict
+            Ok(found) => {
+                if found.lasts {
+                    cache.store(&key, &found.text);
+                }
+                found.text
             }
             Err(problem) => {
                 tracing::debug!("probing AMD's driver: {problem}");
@@ -87,24 +89,35 @@ fn job(options: &GpuOptions) -> Value {
     })
 }
 
+/// A verdict on the driver.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    text: Vec<u8>,
+    /// True if other processes may rely on it. A timeout may come from a cold disk or from many GPUs.
+    lasts: bool,
+}
+
 /// Returns the verdict that follows from the end of the process.
 ///
 /// # Errors
 /// The reason why there is no verdict: the process could not be started, or a call failed without harm.
-fn verdict_of(ended: Result<Vec<u8>, Failure>) -> Result<Vec<u8>, String> {
+fn verdict_of(ended: Result<Vec<u8>, Failure>) -> Result<Found, String> {
+    let lasting = |text: Vec<u8>| Ok(Found { text, lasts: true });
     match ended {
-        Ok(verdict) => Ok(verdict),
-        Err(Failure::Died(how)) => Ok(told(&format!("it {how}")).into_bytes()),
+        Ok(verdict) => lasting(verdict),
+        Err(Failure::Died(how)) => lasting(told(&format!("it {how}")).into_bytes()),
+        Err(Failure::TimedOut(how)) => Ok(Found { text: told(&format!("it {how}")).into_bytes(), lasts: false }),
         // A process that exits after it announced a step was ended by the driver.
-        Err(Failure::Exited(how)) if how.contains(STEP) => Ok(told(&how).into_bytes()),
+        Err(Failure::Exited(how)) if how.contains(STEP) => lasting(told(&how).into_bytes()),
         Err(Failure::Exited(problem) | Failure::NotRun(problem)) => Err(problem),
     }
 }
 
-/// Returns a key of everything that the driver's behaviour depends on.
+/// Returns a key of everything that the driver's behaviour depends on, and of this version, which may avoid a fault.
 fn key(options: &GpuOptions, library: &str, system: &System) -> Key {
     let (kernel, nodes, variables) = (system.kernel(), system.nodes(), system.variables());
-    let text = format!("driver {library} {kernel} {nodes:?} {variables:?} {:?}", options.device_index);
+    let version = env!("CARGO_PKG_VERSION");
+    let text = format!("driver {library} {kernel} {nodes:?} {variables:?} {:?} {version}", options.device_index);
     blake3::hash(text.as_bytes())
 }
 
@@ -137,9 +150,11 @@ mod tests {
     #[test]
     fn only_the_driver_is_judged() {
         let failure = |kind: fn(String) -> Failure, text: &str| verdict_of(Err(kind(text.to_owned())));
-        let verdict = |text: &str| Ok(text.as_bytes().to_vec());
+        let verdict = |text: &str| Ok(Found { text: text.as_bytes().to_vec(), lasts: true });
         assert_eq!(verdict_of(Ok(GOOD.to_vec())), verdict("good"));
-        assert_eq!(failure(Failure::Died, "did not end within 20 s"), verdict("it did not end within 20 s"));
+        assert_eq!(failure(Failure::Died, "was killed by signal 6"), verdict("it was killed by signal 6"));
+        let slow = Found { text: b"it did not end within 20 s".to_vec(), lasts: false };
+        assert_eq!(failure(Failure::TimedOut, "did not end within 20 s"), Ok(slow));
         let exit = "its process ended with status 1";
         assert_eq!(
             failure(Failure::Exited, &format!("{exit}: probe: opening a device\n")),

@@ -11,13 +11,13 @@ MOST_PROBLEMS = 8
 
 def kernels(job: Job) -> Outcome:
     """Every op and tensor type against references in double precision, and bit for bit alone and together."""
-    return _groups(_rocmforge.device_cases(job.device, quick=job.quick, watch=job.watch), "")
+    return _groups(_rocmforge.device_cases(job.device, quick=job.quick, watch=job.watch, done=job.done), "")
 
 
 def repeats(job: Job) -> Outcome:
     """Sums that several blocks of threads share, again and again."""
     count = QUICK_REPETITIONS if job.quick else REPETITIONS
-    groups = _rocmforge.device_repeats(job.device, repetitions=count, quick=job.quick, watch=job.watch)
+    groups = _rocmforge.device_repeats(job.device, repetitions=count, quick=job.quick, watch=job.watch, done=job.done)
     return _groups(groups, f", each {count:,} times to the last bit")
 
 

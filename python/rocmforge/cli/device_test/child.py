@@ -14,6 +14,8 @@ from rocmforge.cli.device_test.parts import JOBS
 
 JOB_FILE = "job.json"
 WATCH_FILE = "watch"
+# A line of JSON for each group of cases that has ended.
+GROUPS_FILE = "groups"
 RESULT_FILE = "result.json"
 
 
@@ -25,8 +27,16 @@ def main() -> None:
     folder = Path(sys.argv[1])
     given = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
     name = given.pop("part")
-    with (folder / WATCH_FILE).open("w", encoding="utf-8", buffering=1) as watched:
-        job = Job(folder=folder, watch=lambda what: print(what, file=watched), **given)
+    with (
+        (folder / WATCH_FILE).open("w", encoding="utf-8", buffering=1) as watched,
+        (folder / GROUPS_FILE).open("w", encoding="utf-8", buffering=1) as ended,
+    ):
+        job = Job(
+            folder=folder,
+            watch=lambda what: print(what, file=watched),
+            done=lambda group: print(json.dumps(group), file=ended),
+            **given,
+        )
         outcome = _outcome(name, job)
     # Written atomically, since the file is the result.
     unfinished = folder / f"{RESULT_FILE}.unfinished"

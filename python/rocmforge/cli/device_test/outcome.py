@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rocmforge.reports import CaseGroup
+
 OK = "ok"
 FAILED = "FAILED"
 LEFT_OUT = "left out"
@@ -24,6 +26,8 @@ class Job:
     """A folder for files; it is removed afterwards."""
     watch: Callable[[str], None]
     """Called with what is about to run, which is named if the process dies of it."""
+    done: Callable[[CaseGroup], None]
+    """Called with each group of cases as it ends; the report keeps these if the process dies."""
     earlier: dict[str, dict[str, Any]]
     """Figures of the parts before, by their names."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge.cli.device_test.child import JOB_FILE, RESULT_FILE, WATCH_FILE
+from rocmforge.cli.device_test.child import GROUPS_FILE, JOB_FILE, RESULT_FILE, WATCH_FILE
 from rocmforge.cli.device_test.outcome import FAILED, Outcome
 
 POLL_SECONDS = 0.05
@@ -70,7 +70,12 @@ def run_part(
         summary = f"its process {how}{f', during: {doing}' if doing else ''}"
         lines = printed.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
         figures = {"exit_code": process.returncode, "during": doing or None}
-        return Outcome(FAILED, summary, [line[:SHOWN_CHARACTERS] for line in lines], figures)
+        details = [line[:SHOWN_CHARACTERS] for line in lines]
+        if groups := [json.loads(line) for line in _lines(folder / GROUPS_FILE)]:
+            cases, wrong = (sum(group[name] for group in groups) for name in ("cases", "wrong"))
+            details.append(f"{len(groups)} groups before it: {cases:,} cases, {wrong:,} wrong")
+            figures["groups"] = groups
+        return Outcome(FAILED, summary, details, figures)
 
 
 def _wait(process: subprocess.Popen[bytes], end: float, tell: Callable[[], None]) -> str | None:
@@ -101,8 +106,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(file: Path) -> str:
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
+    lines = _lines(file)
     return lines[-1] if lines else ""
+
+
+def _lines(file: Path) -> list[str]:
+    """Returns the whole lines of a file, none if it is not there. The last line may be unfinished."""
+    try:
+        return [line[:-1] for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if line[-1] == "\n"]
+    except OSError:
+        return []

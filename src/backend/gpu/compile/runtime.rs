@@ -172,7 +172,7 @@ impl RuntimeCompiler {
             "options": job.options,
         });
         job::run(command, &request, TIMEOUT).map_err(|failure| match failure {
-            Failure::Died(how) => format!("{DIED} {how}"),
+            Failure::Died(how) | Failure::TimedOut(how) => format!("{DIED} {how}"),
             Failure::Exited(problem) | Failure::NotRun(problem) => problem,
         })
     }
