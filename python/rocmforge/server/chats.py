@@ -314,6 +314,8 @@ def template_prompt(
         ApiError: The model has no chat template, the template refuses the conversation, or it is too long. Or an image
             cannot be read.
     """
+    if not service.replies.template:
+        raise _no_chats(service)
     check_conversation(service.engine, "messages", conversation)
     if service.chat_template is not None:
         options = {"chat_template": service.chat_template, **options}
@@ -341,6 +343,17 @@ def template_prompt(
             code="context_length_exceeded",
         )
     return TemplatePrompt(prompt.text, ids, images, length - len(ids))
+
+
+def _no_chats(service: Service) -> ApiError:
+    """Returns the error for a conversation with a model that has no chat template."""
+    name = service.names[0]
+    if service.generates:
+        message = f"{name!r} has no chat template and cannot chat; send a text to /v1/completions, or start the server "
+        message += "with --chat-template FILE"
+    else:
+        message = f"{name!r} is an embedding model and cannot chat; use /v1/embeddings"
+    return ApiError(400, f"model: {message}", param="model", code="cannot_chat")
 
 
 def _length_with_images(

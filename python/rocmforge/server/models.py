@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from rocmforge.server.tracing import Tracer
 
 logger = logging.getLogger("rocmforge.server")
+
+# An absolute path in an error.
+_PATH = re.compile(r"(?:^|[\s(])/\w")
 
 
 class Models:
@@ -360,7 +364,8 @@ def _told(model: Model, error: BaseException) -> str:
     if isinstance(error, OutOfMemoryError | ConnectionError):
         return str(error)
     path = model.spec.path
-    if is_name(path) and not isinstance(error, ModelFileError):
+    # What a hub answers has no path; what is wrong with its files on this machine has one.
+    if is_name(path) and not isinstance(error, ModelFileError) and not _PATH.search(str(error)):
         return str(error)
     return f"{Path(path).name}: it is missing, or not what this server can run; its log says why"
 
