@@ -56,6 +56,13 @@ async def test_who_chats_is_known_before_a_load(folder, monkeypatch):
         assert await chats(client) == known | {"base": True}
 
 
+async def test_another_name_of_a_model_says_which_it_is(engine):
+    """Metrics have the first name."""
+    async with asking(engine, served_model_name=("first", "alias")) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [(model["id"], model["parent"]) for model in listed] == [("first", None), ("alias", "first")]
+
+
 async def test_a_model_without_a_template_says_that_it_cannot_chat(engine, tiny_model):
     """Each API answers in words for who asks a server, not for who calls the library."""
     bodies = {

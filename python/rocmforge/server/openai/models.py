@@ -37,6 +37,8 @@ def describe(model: Model, name: str, client: Client, *, chats: bool | None) -> 
         "created": model.created,
         "owned_by": "rocmforge",
         "root": shown_path(model.spec.path, client),
+        # Metrics have the first name of a model.
+        "parent": None if name == model.name else model.name,
         "max_model_len": length,
         "context_length": length,
         "chats": chats,
