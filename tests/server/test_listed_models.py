@@ -63,6 +63,14 @@ async def test_another_name_of_a_model_says_which_it_is(engine):
         assert [(model["id"], model["parent"]) for model in listed] == [("first", None), ("alias", "first")]
 
 
+async def test_codex_finds_its_own_list(engine):
+    """It requests the list with its version, and keeps its own description of a model that it does not find there."""
+    async with asking(engine) as client:
+        for_all = (await client.get("/v1/models")).json()
+        assert set(for_all) == {"object", "data"}
+        assert (await client.get("/v1/models?client_version=0.153.4")).json() == for_all | {"models": []}
+
+
 async def test_a_model_without_a_template_says_that_it_cannot_chat(engine, tiny_model):
     """Each API answers in words for who asks a server, not for who calls the library."""
     bodies = {

@@ -71,7 +71,7 @@ def test_a_model_that_cannot_chat_is_told(chromium, models):
         choice = page.get_by_role("combobox", name="Model")
         expect(page.locator(".welcome")).to_contain_text("chat answers on this machine.")
         choice.select_option("tiny")
-        expect(page.locator(".welcome")).to_contain_text("tiny takes no conversations. Choose another model.")
+        expect(page.locator(".welcome")).to_contain_text("tiny is not a chat model. Choose another one.")
         expect(page.locator(".example")).to_have_count(0)
         without_fault(page)
         ask(page, "Hello!")

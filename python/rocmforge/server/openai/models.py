@@ -1,8 +1,8 @@
 """`/v1/models`."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from rocmforge.executors import to_thread
 from rocmforge.server.access import shown_path
@@ -64,7 +64,11 @@ def capabilities(service: Service) -> list[str]:
 
 
 @router.get("/v1/models")
-async def list_models(models: AllModels, request: Request) -> dict[str, Any]:
+async def list_models(
+    models: AllModels,
+    request: Request,
+    client_version: Annotated[str | None, Query(description="Codex sends its version.")] = None,
+) -> dict[str, Any]:
     """Returns the served models, loaded or not; in Anthropic's format for its clients."""
     if ANTHROPIC in request.headers:
         data = [for_anthropic(models.find(name), name) for name in models.names]
@@ -72,7 +76,11 @@ async def list_models(models: AllModels, request: Request) -> dict[str, Any]:
     chats = await to_thread(lambda: {model: model.chats() for model in models.all})
     listed = ((models.find(name), name) for name in models.names)
     client = request.state.client
-    return {"object": "list", "data": [describe(model, name, client, chats=chats[model]) for model, name in listed]}
+    data = [describe(model, name, client, chats=chats[model]) for model, name in listed]
+    # Codex logs an error at each start if its own list is missing. It is empty: an entry would replace the system
+    # prompt that Codex has for models that it does not know.
+    own = {} if client_version is None else {"models": []}
+    return {"object": "list", "data": data} | own
 
 
 @router.get("/v1/models/{model:path}")

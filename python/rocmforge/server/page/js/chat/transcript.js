@@ -105,7 +105,7 @@ export class Transcript {
       onclick: () => this.actions.ask(text) }, text));
     const title = chats ? "What would you like to know?" : "This model cannot chat.";
     const text = chats ? `${chosen} answers on this machine.`
-      : `${chosen} takes no conversations. Choose another model.`;
+      : `${chosen} is not a chat model. Choose another one.`;
     return el("div", { class: "welcome" }, el("img", { src: "page/icon.svg", alt: "", width: "56", height: "56" }),
       el("p", { class: "welcome-title" }, title), el("p", { class: "muted" }, chosen ? text : ""),
       chats ? el("div", { class: "examples" }, ...examples) : null);

@@ -5,6 +5,8 @@ import { byId, el } from "../dom.js";
 
 const GAP = 1;
 const MAX_CELL = 14;
+// With the free ones left out.
+const MAX_ZOOMED_CELL = 28;
 const MIN_CELL = 4;
 const MAX_HEIGHT = 360;
 // Seconds after which a cached block that nothing used is drawn in the faintest colour.
@@ -115,7 +117,7 @@ export class BlockMap {
     const width = this.canvas.clientWidth;
     const { blocks, kinds, idle } = this.#blocks;
     const drawn = this.#drawn;
-    this.#layout = layout(drawn.length, width);
+    this.#layout = layout(drawn.length, width, this.#zoomed ? MAX_ZOOMED_CELL : MAX_CELL);
     const { columns, cell, each } = this.#layout;
     const cells = Math.ceil(drawn.length / each);
     const height = Math.ceil(cells / columns) * cell;
@@ -189,9 +191,9 @@ export class BlockMap {
 }
 
 /** How large a cell is, how many are in a row, and how many blocks each shows. */
-function layout(count, width) {
+function layout(count, width, largest) {
   for (let each = 1; ; each += 1) {
-    for (let cell = MAX_CELL; cell >= MIN_CELL; cell -= 1) {
+    for (let cell = largest; cell >= MIN_CELL; cell -= 1) {
       const columns = Math.max(1, Math.floor((width + GAP) / cell));
       if (Math.ceil(Math.ceil(count / each) / columns) * cell <= MAX_HEIGHT) return { columns, cell, each };
     }
