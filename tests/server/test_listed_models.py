@@ -1,4 +1,4 @@
-"""What clients learn of models that are not loaded, or cannot be: whether they chat, and no path of the server."""
+"""What clients learn of a model that is not loaded or cannot be loaded: if it chats, and no path of the server."""
 
 import shutil
 

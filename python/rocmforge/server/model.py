@@ -59,7 +59,7 @@ class Model:
         """Set while nobody uses it."""
         self.is_idle.set()
         self._num_users = 0
-        # What the file's metadata says, and the time and the size of the file that says it.
+        # The time and the size of the file whose metadata were read, and the result.
         self._chats: tuple[tuple[int, int], bool | None] | None = None
 
     @property

@@ -364,7 +364,7 @@ def _told(model: Model, error: BaseException) -> str:
     if isinstance(error, OutOfMemoryError | ConnectionError):
         return str(error)
     path = model.spec.path
-    # What a hub answers has no path; what is wrong with its files on this machine has one.
+    # Errors of a hub have no path, those of its files on this machine have one.
     if is_name(path) and not isinstance(error, ModelFileError) and not _PATH.search(str(error)):
         return str(error)
     return f"{Path(path).name}: it is missing, or not what this server can run; its log says why"

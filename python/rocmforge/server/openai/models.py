@@ -79,7 +79,7 @@ async def list_models(
     data = [describe(model, name, client, chats=chats[model]) for model, name in listed]
     # Codex logs an error at each start if its own list is missing. It is empty: an entry would replace the system
     # prompt that Codex has for models that it does not know.
-    own = {} if client_version is None else {"models": []}
+    own: dict[str, Any] = {} if client_version is None else {"models": []}
     return {"object": "list", "data": data} | own
 
 

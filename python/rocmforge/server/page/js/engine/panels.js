@@ -92,16 +92,15 @@ function requestItem(request) {
     bar, el("p", { class: "muted" }, facts.filter(Boolean).join(" · ")));
 }
 
-// What requests of each API are called, by how the server begins their ids.
+// What requests are called, by how the server begins their ids; other ids say what they are.
 const KINDS = {
   chatcmpl: "Chat completion",
   cmpl: "Completion",
   embd: "Embedding",
+  infill: "Infill",
   msg: "Message",
   ollama: "Ollama request",
-  rerank: "Reranking",
   resp: "Response",
-  score: "Scoring",
 };
 
 /** A request's API and the beginning of its number; an id that a client chose is shown as it is. */
