@@ -54,7 +54,7 @@ async def test_the_marks_stand_around_the_texts(filling, path, marks):
 
     texts = {"input_prefix": "ab", "input_suffix": "cd", "prompt": "x"}
     chunks = [{"text": "one", "filename": "a.py", "time": 3}, {"text": "two"}]
-    # What an editor sends.
+    # Editors send these fields.
     body = texts | GREEDY | {"n_predict": 8, "cache_prompt": True, "samplers": ["top_k", "infill"], "stream": False}
     body |= {"t_max_prompt_ms": 500, "id_slot": 0, "model": "", "stop": []}
     async with asking(filling) as client:

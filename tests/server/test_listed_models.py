@@ -1,4 +1,4 @@
-"""What clients learn of a model that is not loaded or cannot be loaded: if it chats, and no path of the server."""
+"""Models that are not loaded, or cannot be: clients learn if they chat, and no path of the server."""
 
 import shutil
 
