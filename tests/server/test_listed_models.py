@@ -5,10 +5,12 @@ import shutil
 import httpx
 import pytest
 from marked_models import model_of
-from rocmforge import AsyncLLM
+from rocmforge import AsyncLLM, ModelFileError
 from rocmforge.server import ModelSpec, ServerConfig, create_app
 from rocmforge.server import model as server_model
 from rocmforge.server.catalog import from_folder
+from rocmforge.server.errors import from_engine
+from tiny_models import rewritten
 
 ADMIN = {"authorization": "Bearer top"}
 CLIENT = {"authorization": "Bearer one"}
@@ -129,3 +131,26 @@ async def test_a_failed_load_tells_no_path(folder, monkeypatch):
             assert refused.json()["error"]["message"] == f"model: {name!r} cannot be loaded: {said}"
             status = (await client.get(f"/v1/models/{name}")).json()["status"]
             assert status == {"value": "unloaded", "failed": True, "error": said}
+            if name != "hub":
+                shown = await client.post("/api/show", json={"model": name})
+                assert (shown.status_code, shown.json()) == (500, {"error": f"model: {said}"})
+
+
+async def test_a_broken_template_is_told_without_its_file(tiny_model, tmp_path):
+    """H22: the rest of the model works, and the log has the place of the fault."""
+    template = {"tokenizer.chat_template": "{% if %}"}
+    path = rewritten(tiny_model("quant_models/Q4_0"), tmp_path / "bad.gguf", extra=template)
+    with AsyncLLM(path, num_threads=1, max_model_len=64) as engine:
+        async with asking(engine) as client:
+            refused = await client.post("/v1/chat/completions", json={"messages": MESSAGES})
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"], error["code"]) == (500, "model", "cannot_chat")
+            assert error["message"].startswith("model: 'bad' has an invalid chat template; start the server with ")
+            assert (await client.post("/v1/completions", json=ASK)).status_code == 200
+
+
+def test_an_error_of_a_file_stays_in_the_log(caplog):
+    """H22: whichever request runs into it."""
+    error = from_engine(ModelFileError("/secret/a.gguf: tensor x: it starts with secr"), 1)
+    assert (error.status_code, error.detail) == (500, "model: its file is at fault; the server's log says why")
+    assert "/secret/a.gguf" in caplog.text

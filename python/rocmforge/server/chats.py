@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from rocmforge._rocmforge import Image
-from rocmforge.errors import InvalidRequestError
+from rocmforge.errors import InvalidRequestError, ModelFileError
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Message, with_images
 from rocmforge.server.bodies import Body, JsonObject
@@ -314,9 +314,9 @@ def template_prompt(
         ApiError: The model has no chat template, the template refuses the conversation, or it is too long. Or an image
             cannot be read.
     """
+    check_conversation(service.engine, "messages", conversation)
     if not service.replies.template:
         raise _no_chats(service)
-    check_conversation(service.engine, "messages", conversation)
     if service.chat_template is not None:
         options = {"chat_template": service.chat_template, **options}
     needs = service.replies.needs
@@ -332,6 +332,12 @@ def template_prompt(
         prompt = service.engine.tokenizer.encode_chat(placeholders(messages), **options)
     except InvalidRequestError as error:
         raise ApiError(400, str(error), param="messages") from error
+    except ModelFileError as error:
+        # The log has said at the load what is wrong with it.
+        message = (
+            f"model: {service.names[0]!r} has an invalid chat template; start the server with --chat-template FILE"
+        )
+        raise ApiError(500, message, param="model", code="cannot_chat") from error
     ids = prompt.token_ids
     length = _length_with_images(service, ids, messages, images) if images else len(ids)
     longest = service.engine.max_model_len - 1
