@@ -34,8 +34,25 @@ FORM_PARAMS = [
     for form in FORMS
 ]
 CONTROL, USER_DEFINED = 3, 4
+TOKENS = "tokenizer.ggml.tokens"
 # The last token of the vocabulary that is text.
 FIRST = 506
+
+
+def marked(source, target, *, control):
+    """A copy of a model with control tokens in place of some others."""
+    return rewritten(source, target, replace=_with_marks(GGUFReader(source).fields, control, []))
+
+
+def _with_marks(fields, control, text):
+    tokens = fields[TOKENS].contents()
+    types = fields["tokenizer.ggml.token_type"].contents()
+    merges = fields["tokenizer.ggml.merges"].contents()
+    for index, (marker, kind) in enumerate([(m, CONTROL) for m in control] + [(m, USER_DEFINED) for m in text]):
+        gone = tokens[FIRST - index]
+        merges = [merge for merge in merges if gone not in (*merge.split(" "), merge.replace(" ", ""))]
+        tokens[FIRST - index], types[FIRST - index] = marker, kind
+    return {"tokenizer.ggml.merges": merges, TOKENS: tokens, "tokenizer.ggml.token_type": types}
 
 
 def model_of(form, folder, tiny_model, turns=()):
@@ -47,25 +64,18 @@ def model_of(form, folder, tiny_model, turns=()):
     control = [*control, *turns]
     source = tiny_model("quant_models/Q4_0")
     fields = GGUFReader(source).fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    types = fields["tokenizer.ggml.token_type"].contents()
-    merges = fields["tokenizer.ggml.merges"].contents()
-    for index, (marker, kind) in enumerate([(m, CONTROL) for m in control] + [(m, USER_DEFINED) for m in text]):
-        gone = tokens[FIRST - index]
-        merges = [merge for merge in merges if gone not in (*merge.split(" "), merge.replace(" ", ""))]
-        tokens[FIRST - index], types[FIRST - index] = marker, kind
+    changes = _with_marks(fields, control, text)
     template = lzma.decompress((DATA / "templates" / f"{name}.jinja.xz").read_bytes()).decode()
-    changes = {
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
+    changes |= {
         # Texts are to be the same tomorrow.
         "tokenizer.chat_template": re.sub(r"strftime_now\(.*?\)", '"2026-11-27"', template),
         "llama.context_length": 8192,
     }
     # Where nothing else ends a turn, the next role does.
     roles = {"eot": "<|user|>", "eom": "<|observation|>"}
-    changes |= {f"tokenizer.ggml.{key}_token_id": tokens.index(role) for key, role in roles.items() if role in turns}
+    changes |= {
+        f"tokenizer.ggml.{key}_token_id": changes[TOKENS].index(role) for key, role in roles.items() if role in turns
+    }
     extra = {key: value for key, value in changes.items() if key not in fields}
     replaced = {key: value for key, value in changes.items() if key in fields}
     return rewritten(source, folder / f"{form}.gguf", replace=replaced, extra=extra)

@@ -75,6 +75,23 @@ def test_outputs_are_texts_and_no_markup(llm, assert_nothing_left):
     assert_nothing_left(llm)
 
 
+def test_outputs_of_a_call_are_a_table(llm, assert_nothing_left):
+    """A row for each prompt, and for a data frame a row for each sequence."""
+    outputs = llm.generate(["a", [3, 4]], PARAMS, progress=False)
+    shown = Cells(outputs._repr_html_())
+    assert shown.caption == "2 requests"
+    assert list(shown.rows) == ["a", "2 tokens"]
+    assert shown.rows["a"] == "\n".join(f"{one.text}\n(4 tokens, length)" for one in outputs[0].outputs)
+    rows = outputs.rows()
+    texts = [one.text for output in outputs for one in output.outputs]
+    assert [row["text"] for row in rows] == texts
+    assert [(row["index"], row["sequence"], row["prompt"]) for row in rows[1:3]] == [(0, 1, "a"), (1, 0, None)]
+    assert {row["tokens"] for row in rows} == {4}
+    many = type(outputs)(list(outputs) * 20)
+    assert Cells(many._repr_html_()).caption == "40 requests, the first 20 of them"
+    assert_nothing_left(llm)
+
+
 def test_ids_have_no_text_to_show(llm, assert_nothing_left):
     (output,) = llm.generate([[3, 4]], PARAMS, progress=False)
     assert Cells(output._repr_html_()).rows["prompt"] == "2 tokens, 0 of them from the prefix cache"

@@ -31,7 +31,14 @@ from rocmforge.errors import (
 if TYPE_CHECKING:
     from rocmforge.async_llm import AsyncLLM
     from rocmforge.llm import LLM
-    from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, RequestOutputKind
+    from rocmforge.outputs import (
+        CompletionOutput,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+        RequestOutputKind,
+        RequestOutputs,
+    )
     from rocmforge.stats import Histogram, MemoryUsage, RequestRecord, Stats
 
 __all__ = [
@@ -53,6 +60,7 @@ __all__ = [
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
+    "RequestOutputs",
     "RequestRecord",
     "RocmForgeError",
     "SamplingParams",
@@ -75,6 +83,7 @@ _MODULES = {
     "RequestMetrics": "outputs",
     "RequestOutput": "outputs",
     "RequestOutputKind": "outputs",
+    "RequestOutputs": "outputs",
     "RequestRecord": "stats",
     "Stats": "stats",
 }

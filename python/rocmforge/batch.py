@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from rocmforge._rocmforge import Accepted, Image, PoolingParams, RequestUpdate, SamplingParams
 from rocmforge.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from rocmforge.isolation import AnyEngine, AnyInbox
-from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput
+from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput, RequestOutputs
 from rocmforge.progress import bar
 from rocmforge.prompts import Prompt
 from rocmforge.replies import ReplyReader
@@ -73,7 +73,7 @@ class News(Generic[Params]):
     """`None`, as `accepted` is, for a prompt whose engine was closed before it ran."""
 
 
-def generate(engine: AnyEngine, wanted: Sequence[Wanted[SamplingParams]], *, progress: bool) -> list[RequestOutput]:
+def generate(engine: AnyEngine, wanted: Sequence[Wanted[SamplingParams]], *, progress: bool) -> RequestOutputs:
     """The finished requests, in the order of the prompts."""
     results: dict[int, RequestOutput] = {}
     num_tokens, started = 0, time.monotonic()
@@ -87,7 +87,7 @@ def generate(engine: AnyEngine, wanted: Sequence[Wanted[SamplingParams]], *, pro
             for output in outputs:
                 results[output.index] = output
                 num_tokens += sum(len(sequence.token_ids) for sequence in output.outputs)
-    return [results[one.index] for one in wanted]
+    return RequestOutputs(results[one.index] for one in wanted)
 
 
 def serve(

@@ -10,7 +10,7 @@ from rocmforge._rocmforge import PoolingParams, SamplingParams
 from rocmforge.batch import Wanted, generate, serve
 from rocmforge.embedding import PoolingName, embed, embeddings_wanted
 from rocmforge.engine import LoadedModel
-from rocmforge.outputs import RequestOutput
+from rocmforge.outputs import RequestOutput, RequestOutputs
 from rocmforge.prompts import (
     AnyPrompt,
     ChatOptions,
@@ -51,7 +51,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         priority: int | Sequence[int] = 0,
         cache_salt: str | None = None,
         client: str | None = None,
-    ) -> list[RequestOutput]:
+    ) -> RequestOutputs:
         """Completes prompts as one batch, and returns their outputs in order.
 
         All prompts and parameters are checked before the first one runs. A request that fails later ends with finish
@@ -86,7 +86,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         client: str | None = None,
         **options: Unpack[ChatOptions],
-    ) -> list[RequestOutput]:
+    ) -> RequestOutputs:
         """Answers one conversation, or a list of them, through the model's chat template.
 
         Text from clients never becomes a control token. This covers messages, tools and `chat_template_kwargs`,

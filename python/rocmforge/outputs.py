@@ -145,6 +145,40 @@ class RequestOutput:
         return table(f"RequestOutput {self.request_id}", rows)
 
 
+# Most outputs of a call that a notebook shows.
+SHOWN = 20
+
+
+class RequestOutputs(list[RequestOutput]):
+    """The outputs of a call, in the order of its prompts: a list with a view for notebooks."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row for each sequence, for `pandas.DataFrame` and `polars.DataFrame`."""
+        return [
+            {
+                "index": output.index,
+                "sequence": one.index,
+                "prompt": output.prompt,
+                "text": one.text,
+                "finish_reason": one.finish_reason,
+                "prompt_tokens": len(output.prompt_token_ids),
+                "cached_tokens": output.num_cached_tokens,
+                "tokens": len(one.token_ids),
+                "seconds": output.metrics.total_time,
+            }
+            for output in self
+            for one in output.outputs
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for output in self[:SHOWN]:
+            asked = f"{len(output.prompt_token_ids)} tokens" if output.prompt is None else output.prompt
+            rows.append((asked, "\n".join(f"{one.text}\n({_state(one)})" for one in output.outputs)))
+        more = f", the first {SHOWN} of them" if len(self) > SHOWN else ""
+        return table(f"{len(self)} requests{more}", rows)
+
+
 class Request:
     """A running request: the values that all of its outputs repeat."""
 

@@ -50,6 +50,15 @@ def test_half_a_request_is_closed_in_time(server):
         assert received(body).startswith(b"HTTP/1.1 408 ")
 
 
+def test_an_offer_of_http_2_is_no_warning(server):
+    """Java's client makes it with each request."""
+    offer = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n\r\n"
+    with connect(server, LIVE[:-2] + offer) as connection:
+        assert received(connection).startswith(b"HTTP/1.1 200 ")
+    assert "pgrade" not in server.log()
+    assert "WebSocket" not in server.log()
+
+
 def test_drops_of_a_request_do_not_keep_it(server):
     """H7: the time is that of the whole head and of the whole body, not that since the last byte."""
     for begin in (HALF_HEAD, HALF_BODY):

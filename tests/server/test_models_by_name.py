@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_had_is_an_error_of_its_requests(start, expected)
     with serve() as server:
         for model, message in (
             ("none", "the hub has no such repository"),
-            ("gone", "expected a model that Ollama has"),
+            ("gone", "ollama:gone: it is missing"),
         ):
             refused = ask(server, model)
             assert refused.status_code == 500

@@ -5,14 +5,12 @@ import functools
 import ollama
 import openai
 import pytest
+from marked_models import marked
 from ollama import _types as types
 from rocmforge.parsing import ToolCallArguments, ToolCallStart
 from rocmforge.server.ollama import bodies
 from rocmforge.server.ollama.replies import OllamaReply
 from server_process import serving
-from tiny_models import rewritten
-
-from gguf import GGUFReader
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 GREEDY = {"temperature": 0, "num_predict": 8}
@@ -156,22 +154,8 @@ def test_a_text_between_two(client, tiny_model, tmp_path):
     """C19: the marks of the vocabulary stand around both texts; without such marks `suffix` is an error."""
     with pytest.raises(ollama.ResponseError, match="suffix: the model's vocabulary has no tokens to fill in"):
         client.generate("small", "def f():", suffix="return a")
-    source = tiny_model("quant_models/Q4_0")
-    fields = GGUFReader(source).fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    types_ = fields["tokenizer.ggml.token_type"].contents()
-    merges = fields["tokenizer.ggml.merges"].contents()
     marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
-    for place, mark in zip((506, 505, 504), marks, strict=True):
-        gone = tokens[place]
-        merges = [merge for merge in merges if gone not in (*merge.split(" "), merge.replace(" ", ""))]
-        tokens[place], types_[place] = mark, 3
-    changes = {
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types_,
-        "tokenizer.ggml.merges": merges,
-    }
-    path = rewritten(source, tmp_path / "fim.gguf", replace=changes)
+    path = marked(tiny_model("quant_models/Q4_0"), tmp_path / "fim.gguf", control=marks)
     with serving(tmp_path, path, "--num-threads", 1) as other, ollama.Client(other.url) as own:
         between = own.generate("fim", "ab", suffix="cd", options=GREEDY)
         spelt = own.generate("fim", f"{marks[0]}ab{marks[1]}cd{marks[2]}", raw=True, options=GREEDY)

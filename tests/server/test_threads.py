@@ -66,7 +66,7 @@ async def test_work_of_who_has_left_is_not_begun(held):
 def test_what_waits_is_bounded(held):
     """H4: more than so much of one client's work is refused with a time to come back; cancelled work makes room."""
     threads = Threads(1)
-    futures = [threads.submit("one", held) for _ in range(MAX_WAITING + 1)]
+    futures = [threads.submit("one", held) for _ in range(MAX_WAITING)]
     with pytest.raises(ApiError) as refused:
         while True:
             futures.append(threads.submit("one", held))

@@ -4,10 +4,12 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from rocmforge.hub import is_name
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import ANONYMOUS, Client
 
@@ -67,6 +69,15 @@ def check_operator(client: Client) -> None:
             "API key: got that of a client, expected one of the operator (--admin-key): this concerns all clients",
             code="operator_only",
         )
+
+
+def shown_path(path: Path, client: Client) -> str:
+    """Returns the path of a model for a client: an admin key sees all of it, others its last part.
+
+    The name of a model of a hub has no secret.
+    """
+    is_admin = client.is_operator and client != ANONYMOUS
+    return str(path) if is_admin or is_name(path) else path.name
 
 
 class Names:

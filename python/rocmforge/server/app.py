@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from rocmforge import __version__
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError, RocmForgeError
-from rocmforge.server import loading, native, page, props, rerank, state, tokens
+from rocmforge.server import infill, loading, native, page, props, rerank, state, tokens
 from rocmforge.server.anthropic import messages
 from rocmforge.server.anthropic.diagnostics import Remembered
 from rocmforge.server.catalog import ModelSpec
@@ -75,10 +75,10 @@ def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | No
     app.exception_handler(RocmForgeError)(_engine_error)
     app.exception_handler(ClientLeft)(_nobody)
     openai = (openai_models, completions, chat, responses, compaction, kept, embeddings)
-    ollama = (ollama_models.router, ollama_pull.router, ollama_generation.router, ollama_embedding.router)
-    rest = (rerank.router, loading.router, native.router, tokens.router, state.router, props.router, page.router)
-    for router in (*(module.router for module in openai), messages.router, *ollama, *rest):
-        app.include_router(router)
+    ollama = (ollama_models, ollama_pull, ollama_generation, ollama_embedding)
+    rest = (rerank, loading, native, infill, tokens, state, props, page)
+    for module in (*openai, messages, *ollama, *rest):
+        app.include_router(module.router)
     has_keys = bool(config.keys() or config.admin_keys())
     app.openapi = partial(describe, app, has_keys=has_keys)  # type: ignore[method-assign]
     # CORS is added last, so it runs first: a browser's preflight has no key.

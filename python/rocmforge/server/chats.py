@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from rocmforge._rocmforge import Image
-from rocmforge.errors import InvalidRequestError
+from rocmforge.errors import InvalidRequestError, ModelFileError
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Message, with_images
 from rocmforge.server.bodies import Body, JsonObject
@@ -315,6 +315,8 @@ def template_prompt(
             cannot be read.
     """
     check_conversation(service.engine, "messages", conversation)
+    if not service.replies.template:
+        raise _no_chats(service)
     if service.chat_template is not None:
         options = {"chat_template": service.chat_template, **options}
     needs = service.replies.needs
@@ -330,6 +332,12 @@ def template_prompt(
         prompt = service.engine.tokenizer.encode_chat(placeholders(messages), **options)
     except InvalidRequestError as error:
         raise ApiError(400, str(error), param="messages") from error
+    except ModelFileError as error:
+        # The log has said at the load what is wrong with it.
+        message = (
+            f"model: {service.names[0]!r} has an invalid chat template; start the server with --chat-template FILE"
+        )
+        raise ApiError(500, message, param="model", code="cannot_chat") from error
     ids = prompt.token_ids
     length = _length_with_images(service, ids, messages, images) if images else len(ids)
     longest = service.engine.max_model_len - 1
@@ -341,6 +349,17 @@ def template_prompt(
             code="context_length_exceeded",
         )
     return TemplatePrompt(prompt.text, ids, images, length - len(ids))
+
+
+def _no_chats(service: Service) -> ApiError:
+    """Returns the error for a conversation with a model that has no chat template."""
+    name = service.names[0]
+    if service.generates:
+        message = f"{name!r} has no chat template and cannot chat; send a text to /v1/completions, or start the server "
+        message += "with --chat-template FILE"
+    else:
+        message = f"{name!r} is an embedding model and cannot chat; use /v1/embeddings"
+    return ApiError(400, f"model: {message}", param="model", code="cannot_chat")
 
 
 def _length_with_images(

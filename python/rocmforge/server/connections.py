@@ -99,6 +99,9 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: Java's HTTP client offers HTTP/2 (`Upgrade: h2c`) with each request, and takes HTTP/1.1."""
+
     def on_response_complete(self) -> None:
         """Begins to wait for the next request."""
         super().on_response_complete()

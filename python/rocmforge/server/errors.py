@@ -1,6 +1,7 @@
 """Errors in the format of each API: a status and a body."""
 
 import itertools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -11,10 +12,13 @@ from starlette.exceptions import HTTPException
 from rocmforge.errors import (
     EngineDeadError,
     InvalidRequestError,
+    ModelFileError,
     OutOfMemoryError,
     QueueFullError,
     RocmForgeError,
 )
+
+logger = logging.getLogger("rocmforge.server")
 
 
 class ApiError(HTTPException):
@@ -112,6 +116,10 @@ def from_engine(error: RocmForgeError, retry_after: int) -> ApiError:
             return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, headers={"Retry-After": str(retry_after)})
         case EngineDeadError() | OutOfMemoryError():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, headers={"Retry-After": str(retry_after)})
+        case ModelFileError():
+            # It has the path of the file, and what is in it.
+            logger.error("%s", message)
+            return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "model: its file is at fault; the server's log says why")
         case _:
             return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message)
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocmforge._rocmforge import inspect_gguf
 from rocmforge.async_llm import until
+from rocmforge.errors import RocmForgeError
 from rocmforge.hub import is_name, local_file, model_file
 from rocmforge.server.catalog import ModelSpec
 
@@ -57,6 +59,8 @@ class Model:
         """Set while nobody uses it."""
         self.is_idle.set()
         self._num_users = 0
+        # The time and the size of the file whose metadata were read, and the result.
+        self._chats: tuple[tuple[int, int], bool | None] | None = None
 
     @property
     def name(self) -> str:
@@ -88,6 +92,35 @@ class Model:
         elif self.error is not None:
             status |= {"failed": True, "error": self.error}
         return status
+
+    def chats(self) -> bool | None:
+        """True if it generates text and has a chat template; `None` if its file is not here or cannot be read.
+
+        The metadata of a file is read once, in some milliseconds.
+        """
+        if (service := self.service) is not None:
+            return service.chats
+        if self.file is None:
+            return None
+        try:
+            status = self.file.stat()
+            version = (status.st_mtime_ns, status.st_size)
+            if self._chats is None or self._chats[0] != version:
+                self._chats = (version, self._chats_by(self.file))
+        except OSError:
+            return None
+        return self._chats[1]
+
+    def _chats_by(self, file: Path) -> bool | None:
+        try:
+            report = inspect_gguf(file)
+        except RocmForgeError:
+            return None
+        # Without tasks, the architecture is one that this version cannot run.
+        if not report["tasks"]:
+            return None
+        has_template = bool(self.chat_template or report["metadata"].get("tokenizer.chat_template"))
+        return has_template and "generate" in report["tasks"]
 
     def seconds_left(self) -> float | None:
         """Seconds until it is unloaded, if no request comes; `None` for never."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from rocmforge.server.tracing import Tracer
 
 logger = logging.getLogger("rocmforge.server")
+
+# An absolute path in an error.
+_PATH = re.compile(r"(?:^|[\s(])/\w")
 
 
 class Models:
@@ -207,7 +211,7 @@ class Models:
                 await self._load_in_turn(model, file)
             self.metrics.loaded(model.name, time.monotonic() - started)
         except Exception as error:
-            model.error = _told(model, error)
+            model.error = told(model, error)
             known = isinstance(error, RocmForgeError | OSError)
             logger.log(logging.ERROR, "model %s: it cannot be loaded: %s", model.name, error, exc_info=not known)
             self.metrics.load_failed(model.name)
@@ -349,18 +353,19 @@ def _tracer(config: ServerConfig) -> "Tracer | None":
 
 def _failed(model: Model, error: BaseException) -> ApiError:
     """Returns the error for requests that wait for a model that cannot be loaded."""
-    message = f"model: {model.name!r} cannot be loaded: {_told(model, error)}"
+    message = f"model: {model.name!r} cannot be loaded: {told(model, error)}"
     if isinstance(error, OutOfMemoryError | ConnectionError):
         return ApiError(503, message, param="model", headers={"Retry-After": str(RETRY_AFTER)})
     return ApiError(500, message, param="model")
 
 
-def _told(model: Model, error: BaseException) -> str:
+def told(model: Model, error: BaseException) -> str:
     """Returns a failed load's error for clients, without the server's paths and the contents of files."""
     if isinstance(error, OutOfMemoryError | ConnectionError):
         return str(error)
     path = model.spec.path
-    if is_name(path) and not isinstance(error, ModelFileError):
+    # Errors of a hub have no path, those of its files on this machine have one.
+    if is_name(path) and not isinstance(error, ModelFileError) and not _PATH.search(str(error)):
         return str(error)
     return f"{Path(path).name}: it is missing, or not what this server can run; its log says why"
 

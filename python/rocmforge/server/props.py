@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 
 from rocmforge import __version__
 from rocmforge.errors import InvalidRequestError
+from rocmforge.server.access import shown_path
 from rocmforge.server.query import known_query
 from rocmforge.server.service import Service
 from rocmforge.server.state import Asked
@@ -17,7 +18,7 @@ _NAMES = {"repetition_penalty": "repeat_penalty"}
 
 
 @router.get("/props")
-async def props(service: Asked) -> dict[str, Any]:
+async def props(service: Asked, request: Request) -> dict[str, Any]:
     """The properties of a loaded model, in llama.cpp's format."""
     engine, replies = service.engine, service.replies
     sampling = {_NAMES.get(name, name): value for name, value in engine.recommended_sampling().items()}
@@ -25,7 +26,7 @@ async def props(service: Asked) -> dict[str, Any]:
         "default_generation_settings": {"n_ctx": engine.max_model_len, "params": sampling},
         "total_slots": engine.config()["max_num_seqs"],
         "model_alias": service.names[0],
-        "model_path": str(engine.model),
+        "model_path": shown_path(engine.model, request.state.client),
         "modalities": {"vision": engine.mmproj is not None, "audio": False},
         "chat_template": replies.template,
         "chat_template_caps": {

@@ -78,6 +78,8 @@ class Service:
         self.draining = False
         self.generates = "generate" in inspect_gguf(engine.model)["tasks"]
         """False for a model that only makes embeddings."""
+        self.chats = self.generates and bool(self.replies.template)
+        """True if it takes conversations: it generates text and has a chat template."""
         self._tracer = tracer
         self._running: dict[str, Generation | Embedding] = {}
         # End time and client of ended requests by their names, the oldest first.

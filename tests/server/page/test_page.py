@@ -105,6 +105,7 @@ def test_stop(page, server):
     after = settled(server)
     assert after["num_finished"]["abort"] == before["num_finished"]["abort"] + 1
     expect(answer).to_contain_text("Stopped.")
+    expect(answer.locator(".figures")).to_have_text(re.compile(r"^\d+ tokens · [\d.]+ tokens/s · first token after "))
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
     assert exported(page)["messages"][1]["state"] == "stopped"
 
@@ -220,7 +221,7 @@ def test_engine_view(page, server):
         expect(page.locator("#block-legend [data-kind=owned]")).not_to_have_text("0")
         expect(page.locator("#requests li")).to_have_count(1)
         expect(page.locator("#requests li")).to_contain_text(
-            re.compile(r"answers.* \d+ cached: the rest is .* generated of 2000 · [\d.]+ tokens/s")
+            re.compile(r"^Chat completion [0-9a-f]{6}generating.* \d+ cached: the rest is .* of 2000 · [\d.]+ tokens/s")
         )
         expect(canvas).to_have_attribute("aria-label", re.compile(" [1-9][0-9]* owned by one sequence"))
         assert canvas.evaluate("(canvas) => canvas.toDataURL()") != before
@@ -233,6 +234,18 @@ def test_engine_view(page, server):
     canvas.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#block-detail")).to_have_text(re.compile(r"^Block 0: (cached, idle for|free)"))
+    # The map of the blocks in use alone begins with the first of them.
+    height = canvas.bounding_box()["height"]
+    page.get_by_role("button", name="Used only", pressed=False).click()
+    states = server.get("/v1/engine/blocks").json()["state"]
+    used = [block for block, state in enumerate(states) if state]
+    expect(page.locator("#block-total")).to_have_text(f"{len(used)} of {total:,} blocks")
+    assert canvas.bounding_box()["height"] < height
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#block-detail")).to_have_text(re.compile(rf"^Block {used[0]}: cached, idle for"))
+    page.get_by_role("button", name="Used only", pressed=True).click()
+    expect(page.locator("#block-total")).to_have_text(re.compile(rf"^{total:,} blocks"))
     expect(page.locator("#slots")).not_to_be_visible()
     memory = server.get("/v1/engine/memory").json()
     assert page.locator("#memory tbody tr").count() == len(memory) - 1

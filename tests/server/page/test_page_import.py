@@ -91,6 +91,7 @@ def test_export_comes_back(page):
     choose(page, content)
     expect(state).to_have_text("0 of 2 imported. The others were here already.")
     # A chat that has changed since stays as it is, and the file's is added.
+    page.locator("#conversations li", has_text="Second").hover()
     page.get_by_role("button", name="Rename “Second”").click()
     page.locator("#question-value").fill("Third")
     page.keyboard.press("Enter")

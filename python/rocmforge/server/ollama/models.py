@@ -14,6 +14,7 @@ from rocmforge.executors import to_thread
 from rocmforge.parsing import ReplyFormat, find_format
 from rocmforge.server.errors import ApiError
 from rocmforge.server.model import Model
+from rocmforge.server.models import told
 from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, served_name
 from rocmforge.server.ollama.model_file import ModelFile, awaited_file, model_file, plain_metadata, timestamp
 from rocmforge.server.requests import AllModels
@@ -101,7 +102,11 @@ def _show(model: Model, *, verbose: bool) -> Response:
         raise ApiError(
             409, f"model: {model.name!r} is not on this machine, expected one that is; ask it something first"
         )
-    file = model_file(model.file)
+    try:
+        file = model_file(model.file)
+    except (RocmForgeError, OSError) as error:
+        logger.warning("model %s: its file cannot be read: %s", model.name, error)
+        raise ApiError(500, f"model: {told(model, error)}", param="model") from error
     template = model.chat_template or file.info.get("tokenizer.chat_template", "")
     lists = plain_metadata(inspect_gguf(model.file)["metadata"], lists=True) if verbose else {}
     sampling = {} if model.service is None else model.service.engine.recommended_sampling()

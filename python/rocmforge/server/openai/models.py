@@ -1,10 +1,13 @@
 """`/v1/models`."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
+from rocmforge.executors import to_thread
+from rocmforge.server.access import shown_path
 from rocmforge.server.anthropic.models import describe as for_anthropic
+from rocmforge.server.generation import Client
 from rocmforge.server.model import Model
 from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import AllModels
@@ -16,10 +19,16 @@ router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 ANTHROPIC = "anthropic-version"
 
 
-def describe(model: Model, name: str) -> dict[str, Any]:
+def describe(model: Model, name: str, client: Client, *, chats: bool | None) -> dict[str, Any]:
     """Returns one model as OpenAI lists it, with its context length and its capabilities.
 
     Fields that need a loaded model are `null` before. The status is that of llama.cpp's router.
+
+    Args:
+        model: The model.
+        name: One of its names.
+        client: The client that asks.
+        chats: True if the model takes conversations; `None` if that is not known.
     """
     length = None if model.service is None else model.service.engine.max_model_len
     return {
@@ -27,19 +36,16 @@ def describe(model: Model, name: str) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "rocmforge",
-        "root": str(model.spec.path),
+        "root": shown_path(model.spec.path, client),
+        # Metrics have the first name of a model.
+        "parent": None if name == model.name else model.name,
         "max_model_len": length,
         "context_length": length,
-        "chats": None if model.service is None else chats(model.service),
+        "chats": chats,
         "capabilities": None if model.service is None else capabilities(model.service),
         "architecture": {"input_modalities": modalities(model.service), "output_modalities": ["text"]},
         "status": model.status(),
     }
-
-
-def chats(service: Service) -> bool:
-    """True if a model generates text and has a chat template."""
-    return service.generates and bool(service.replies.template)
 
 
 def modalities(service: Service | None) -> list[str]:
@@ -58,17 +64,29 @@ def capabilities(service: Service) -> list[str]:
 
 
 @router.get("/v1/models")
-async def list_models(models: AllModels, request: Request) -> dict[str, Any]:
+async def list_models(
+    models: AllModels,
+    request: Request,
+    client_version: Annotated[str | None, Query(description="Codex sends its version.")] = None,
+) -> dict[str, Any]:
     """Returns the served models, loaded or not; in Anthropic's format for its clients."""
     if ANTHROPIC in request.headers:
         data = [for_anthropic(models.find(name), name) for name in models.names]
         return {"data": data, "first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
-    return {"object": "list", "data": [describe(models.find(name), name) for name in models.names]}
+    chats = await to_thread(lambda: {model: model.chats() for model in models.all})
+    listed = ((models.find(name), name) for name in models.names)
+    client = request.state.client
+    data = [describe(model, name, client, chats=chats[model]) for model, name in listed]
+    # Codex logs an error at each start if its own list is missing. It is empty: an entry would replace the system
+    # prompt that Codex has for models that it does not know.
+    own: dict[str, Any] = {} if client_version is None else {"models": []}
+    return {"object": "list", "data": data} | own
 
 
 @router.get("/v1/models/{model:path}")
 async def retrieve_model(model: str, models: AllModels, request: Request) -> dict[str, Any]:
     """One served model."""
+    found = models.find(model)
     if ANTHROPIC in request.headers:
-        return for_anthropic(models.find(model), model)
-    return describe(models.find(model), model)
+        return for_anthropic(found, model)
+    return describe(found, model, request.state.client, chats=await to_thread(found.chats))

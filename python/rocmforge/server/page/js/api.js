@@ -4,10 +4,11 @@ const KEY = "rocmforge.key";
 
 /** An answer that is an error, or none at all (status 0). */
 export class ApiError extends Error {
-  constructor(status, message, param = null, retryAfter = null) {
+  constructor(status, message, { param = null, code = null, retryAfter = null } = {}) {
     super(message);
     this.status = status;
     this.param = param;
+    this.code = code;
     this.retryAfter = retryAfter;
   }
 }
@@ -62,16 +63,16 @@ export async function send(path, options = {}) {
 
 async function failure(response) {
   let message = `The server answered with status ${response.status}.`;
-  let param = null;
+  let details = {};
   try {
     const { error } = await response.json();
     message = error.message ?? message;
-    param = error.param ?? null;
+    details = { param: error.param, code: error.code };
   } catch {
     // A proxy in between may answer with something else than JSON; the status is told.
   }
   const after = Number.parseInt(response.headers.get("retry-after") ?? "", 10);
-  return new ApiError(response.status, message, param, Number.isNaN(after) ? null : after);
+  return new ApiError(response.status, message, { ...details, retryAfter: Number.isNaN(after) ? null : after });
 }
 
 /** Gives the JSON of an answer. */
@@ -90,13 +91,16 @@ export async function* streamChat(body, signal) {
   const response = await send("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    // With each event, so that an answer that is stopped has figures as well.
+    body: JSON.stringify({
+      ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true },
+    }),
     signal,
   });
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const value = JSON.parse(data);
-    if (value.error) throw new ApiError(500, value.error.message ?? "The request failed.", value.error.param);
+    if (value.error) throw new ApiError(500, value.error.message ?? "The request failed.", value.error);
     yield value;
   }
   throw new ApiError(0, "The connection ended before the answer did.");
@@ -118,7 +122,7 @@ export async function* streamLoad(model, signal) {
   });
   for await (const data of events(response.body)) {
     const value = JSON.parse(data);
-    if (value.error) throw new ApiError(500, value.error.message, value.error.param);
+    if (value.error) throw new ApiError(500, value.error.message, value.error);
     yield value.status;
   }
 }

@@ -81,8 +81,8 @@ async function start() {
     chat.modelChanged();
     showAttach(models.sees);
   }, notice);
-  const chat = new Chat(store, () => models.chosen);
-  startViews(new EngineView(() => models.chosen));
+  const chat = new Chat(store, models);
+  startViews(new EngineView(models));
   startComposer(chat, models, new Attachments(() => models.sees, notice));
   await chat.start();
   startShortcuts({ search: () => chat.search(), newChat: () => chat.newChat() });

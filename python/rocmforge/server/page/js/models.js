@@ -6,7 +6,7 @@ import { byId, el } from "./dom.js";
 
 const CHOSEN = "rocmforge.model";
 // What a state adds to a model's name.
-const NOTES = { loaded: "", loading: " (loading)", sleeping: " (asleep)", unloaded: " (not loaded)" };
+const STATES = { loaded: null, loading: "loading", sleeping: "asleep", unloaded: "not loaded" };
 
 /** The choice of a model in the bar, and the progress below it. */
 export class Models {
@@ -36,16 +36,29 @@ export class Models {
     return this.select.value;
   }
 
+  /** The name that figures of the chosen model have, which may be chosen by another name of it. */
+  get metricsName() {
+    return this.#model?.parent ?? this.chosen;
+  }
+
   /** Whether the chosen model may read images; of one that is not loaded, nothing is known against it. */
   get sees() {
-    const model = this.#listed.find(({ id }) => id === this.chosen);
-    return model?.status.value !== "loaded" || model.architecture.input_modalities.includes("image");
+    return this.#model?.status.value !== "loaded" || this.#model.architecture.input_modalities.includes("image");
+  }
+
+  /** Whether the chosen model may take conversations; of a file that is not here, nothing is known against it. */
+  get chats() {
+    return this.#model?.chats !== false;
+  }
+
+  get #model() {
+    return this.#listed.find(({ id }) => id === this.chosen);
   }
 
   /** Asks the server which models there are and in what state. */
   async list() {
     const { data } = await getJson("v1/models");
-    const saw = this.sees;
+    const [saw, chatted] = [this.sees, this.chats];
     this.#listed = data;
     const before = this.chosen || localStorage.getItem(CHOSEN);
     const options = [...this.select.options];
@@ -54,10 +67,8 @@ export class Models {
       const known = data.find(({ id }) => id === before) ?? firstChoice(data);
       if (known) this.select.value = known.id;
     }
-    data.forEach(({ id, status }, index) => {
-      this.select.options[index].textContent = id + (status.failed ? " (failed)" : NOTES[status.value]);
-    });
-    if (this.sees !== saw) this.changed();
+    data.forEach((model, index) => { this.select.options[index].textContent = labelOf(model); });
+    if (this.sees !== saw || this.chats !== chatted) this.changed();
   }
 
   /**
@@ -91,10 +102,18 @@ export class Models {
   }
 }
 
-/** The model of a first visit: a loaded one that chats, else one of which nothing is known against it. */
+/** The model of a first visit: a loaded one that chats, else any that does, else one that nothing is known against. */
 function firstChoice(models) {
   const usable = models.filter(({ chats, status }) => chats !== false && !status.failed);
-  return usable.find(({ status }) => status.value === "loaded") ?? usable[0] ?? models[0];
+  return usable.find(({ status }) => status.value === "loaded") ?? usable.find(({ chats }) => chats) ?? usable[0]
+    ?? models[0];
+}
+
+/** A model's name, with what keeps it from answering at once. */
+function labelOf({ id, chats, status }) {
+  const notes = [chats === false ? "cannot chat" : null, status.failed ? "failed" : STATES[status.value]];
+  const said = notes.filter(Boolean).join(", ");
+  return said ? `${id} (${said})` : id;
 }
 
 function showProgress(model, status) {

@@ -68,6 +68,10 @@ export function failAnswer(message, error) {
   const after = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
   if (!(error instanceof ApiError)) console.error(error);
   message.error = { text: `${error.message}${after}`, param: error.param ?? null };
+  if (error.code === "cannot_chat") {
+    message.error.text = `${message.model} cannot chat. Choose another model, then regenerate this answer.`;
+    message.error.final = true;
+  }
 }
 
 /**
@@ -86,7 +90,7 @@ export function finishAnswer(message, { usage, firstToken }, seconds, continued 
     const tokens = message.usage.completion_tokens + usage.completion_tokens;
     message.usage = { ...message.usage, completion_tokens: tokens };
   } else {
-    // An answer that was stopped has no count of its tokens.
+    // An answer that was interrupted has no count of its tokens.
     delete message.usage;
   }
 }

@@ -26,11 +26,11 @@ export class Chat {
 
   /**
    * @param {import("../store.js").Store} store
-   * @param {function(): string} model the name of the chosen model
+   * @param {import("../models.js").Models} models
    */
-  constructor(store, model) {
+  constructor(store, models) {
     this.store = store;
-    this.model = model;
+    this.models = models;
     this.settings = new SettingsPanel((settings) => {
       this.#current.settings = settings;
       this.#save(this.#current);
@@ -83,7 +83,7 @@ export class Chat {
   select(conversation, message = null) {
     this.#current = conversation;
     sessionStorage.setItem(CURRENT, conversation.id);
-    this.transcript.show(conversation, this.model());
+    this.transcript.show(conversation, this.models);
     this.#showState();
     this.sidebar.close();
     byId("prompt").focus({ preventScroll: true });
@@ -92,7 +92,7 @@ export class Chat {
 
   /** Shows the name of the model where nothing has been said yet. */
   modelChanged() {
-    if (this.#current?.messages.length === 0) this.transcript.show(this.#current, this.model());
+    if (this.#current?.messages.length === 0) this.transcript.show(this.#current, this.models);
   }
 
   /** Adds a message of the user and answers it; returns whether it was taken. It may have older versions. */
@@ -117,7 +117,7 @@ export class Chat {
 
   /** Answers a conversation's last message; the answer may have older versions. */
   #answer(conversation, versions = []) {
-    const body = answerBody(conversation, this.model());
+    const body = answerBody(conversation, this.models.chosen);
     const message = {
       id: newId(), role: "assistant", content: "", thinking: "", state: "streaming", model: body.model,
     };
@@ -131,7 +131,7 @@ export class Chat {
   #continue(message) {
     const conversation = this.#current;
     if (this.#running.has(conversation.id) || message !== conversation.messages.at(-1)) return;
-    const body = continuedBody(conversation, this.model());
+    const body = continuedBody(conversation, this.models.chosen);
     Object.assign(message, { state: "streaming", model: body.model });
     delete message.error;
     delete message.finish;
@@ -193,7 +193,7 @@ export class Chat {
     }
     message.content = text;
     message.thinking = "";
-    this.transcript.show(conversation, this.model());
+    this.transcript.show(conversation, this.models);
     this.#save(conversation);
   }
 
@@ -201,7 +201,7 @@ export class Chat {
   #setAside(message) {
     const { messages } = this.#current;
     const versions = setAside(messages, messages.indexOf(message));
-    this.transcript.show(this.#current, this.model());
+    this.transcript.show(this.#current, this.models);
     return versions;
   }
 

@@ -10,9 +10,9 @@ import { versionOf } from "./versions.js";
 
 const ENDS = {
   stopped: "Stopped.",
-  interrupted: "Interrupted: the page was closed while this answer came.",
+  interrupted: "Interrupted: the page was closed during this answer.",
   length: "The answer reached its limit of tokens.",
-  timeout: "The request's time was over.",
+  timeout: "The request timed out.",
   abort: "The server ended the request.",
 };
 
@@ -72,8 +72,8 @@ export class MessageView {
     const goOn = canContinue(message) ? el("button", { type: "button", class: "quiet-button small continue",
       onclick: () => this.actions.continueAnswer(message) }, icon("play"), "Continue") : null;
     if (message.error) {
-      const { text, param } = message.error;
-      const buttons = [el("button", { type: "button", class: "button small",
+      const { text, param, final } = message.error;
+      const buttons = final ? [] : [el("button", { type: "button", class: "button small",
         onclick: () => this.actions.regenerate(message) }, "Try again")];
       if (isSetting(param)) {
         buttons.push(el("button", { type: "button", class: "quiet-button small",
@@ -159,7 +159,7 @@ function figures(message) {
       parts.push(`${((usage.completion_tokens - 1) / writing).toFixed(1)} tokens/s`);
     }
   }
-  if (firstToken) parts.push(`first after ${firstToken.toFixed(2)} s`);
+  if (firstToken) parts.push(`first token after ${firstToken.toFixed(2)} s`);
   if (usage?.prompt_tokens_details) {
     parts.push(`${usage.prompt_tokens_details.cached_tokens} of ${usage.prompt_tokens} prompt tokens cached`);
   }

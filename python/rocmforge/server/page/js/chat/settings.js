@@ -6,12 +6,12 @@ const KEY = "rocmforge.settings";
 
 // Each is a parameter of `/v1/chat/completions`; the server says what it does not accept.
 const FIELDS = [
-  { name: "temperature", label: "Temperature", help: "0 always takes the likeliest token." },
-  { name: "top_p", label: "Top p", help: "Likeliest tokens that have this share together." },
-  { name: "top_k", label: "Top k", help: "This many of the likeliest tokens." },
+  { name: "temperature", label: "Temperature", help: "0 always picks the most likely token." },
+  { name: "top_p", label: "Top p", help: "Keeps the most likely tokens up to this total probability." },
+  { name: "top_k", label: "Top k", help: "Keeps this many of the most likely tokens." },
   { name: "min_p", label: "Min p", help: "Minimum probability relative to the top token." },
   { name: "repetition_penalty", label: "Repetition penalty", help: "Above 1, fewer repetitions." },
-  { name: "max_tokens", label: "Max tokens", help: "Of each answer." },
+  { name: "max_tokens", label: "Max tokens", help: "For each answer." },
   { name: "seed", label: "Seed", help: "The same one gives the same answer." },
 ];
 

@@ -28,11 +28,11 @@ export class Transcript {
     new ResizeObserver(() => this.#follow()).observe(this.element);
   }
 
-  /** Shows a conversation in place of the one before. */
-  show(conversation, model) {
+  /** Shows a conversation in place of the one before; `models` is of use for one without messages. */
+  show(conversation, models = null) {
     this.#views.clear();
     this.element.replaceChildren();
-    if (conversation.messages.length === 0) this.element.append(this.#welcome(model));
+    if (conversation.messages.length === 0) this.element.append(this.#welcome(models));
     for (const message of conversation.messages) this.#add(message);
     this.#scroll();
   }
@@ -40,7 +40,7 @@ export class Transcript {
   /** Shows a conversation in which another version of a message stands now; the reader stays at this place. */
   showVersion(conversation, message, step) {
     const { scrollTop } = this.element;
-    this.show(conversation, "");
+    this.show(conversation);
     this.element.scrollTop = scrollTop;
     this.#views.get(message).focusVersion(step);
   }
@@ -100,12 +100,14 @@ export class Transcript {
     this.element.scrollTop = this.element.scrollHeight;
   }
 
-  #welcome(model) {
+  #welcome({ chosen, chats }) {
     const examples = EXAMPLES.map((text) => el("button", { type: "button", class: "example",
       onclick: () => this.actions.ask(text) }, text));
+    const title = chats ? "What would you like to know?" : "This model cannot chat.";
+    const text = chats ? `${chosen} answers on this machine.`
+      : `${chosen} is not a chat model. Choose another one.`;
     return el("div", { class: "welcome" }, el("img", { src: "page/icon.svg", alt: "", width: "56", height: "56" }),
-      el("p", { class: "welcome-title" }, "What would you like to know?"),
-      el("p", { class: "muted" }, model ? `${model} answers on this machine.` : ""),
-      el("div", { class: "examples" }, ...examples));
+      el("p", { class: "welcome-title" }, title), el("p", { class: "muted" }, chosen ? text : ""),
+      chats ? el("div", { class: "examples" }, ...examples) : null);
   }
 }

@@ -41,6 +41,7 @@ export function isSame(imported, kept) {
 
 const text = (value, place) => expected(typeof value === "string", value, place, "a text");
 const number = (value, place) => expected(Number.isFinite(value), value, place, "a number");
+const flag = (value, place) => expected(typeof value === "boolean", value, place, "true or false");
 const oneOf = (...names) => (value, place) => (
   expected(names.includes(value), value, place, names.map((name) => `"${name}"`).join(" or ")));
 
@@ -115,7 +116,7 @@ const message = object({
   "seconds?": number,
   "firstToken?": number,
   "usage?": usage,
-  "error?": object({ text, param: optionalText }),
+  "error?": object({ text, param: optionalText, "final?": flag }),
   "versions?": versions,
 });
 const conversation = object({

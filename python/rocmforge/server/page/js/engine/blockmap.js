@@ -1,10 +1,12 @@
 // Draws the blocks of the KV cache, or the slots of recurrent states, on a canvas: a cell for each, or for several
-// where there are too many.
+// where there are too many. On request, those that are free are left out.
 
 import { byId, el } from "../dom.js";
 
 const GAP = 1;
 const MAX_CELL = 14;
+// With the free ones left out.
+const MAX_ZOOMED_CELL = 28;
 const MIN_CELL = 4;
 const MAX_HEIGHT = 360;
 // Seconds after which a cached block that nothing used is drawn in the faintest colour.
@@ -40,7 +42,8 @@ function decoded(columns, states) {
   const index = Object.fromEntries(KINDS.map(({ name }, number) => [name, number]));
   const kinds = state.map((value, block) => (
     states[value] === "owned" && owners[block] > 1 ? index.shared : index[states[value]]));
-  return { kinds, owners, idle: (block) => idle.getUint16(2 * block, true) / 10, count: kinds.length };
+  const blocks = Array.from(kinds, (_, block) => block);
+  return { kinds, owners, idle: (block) => idle.getUint16(2 * block, true) / 10, blocks };
 }
 
 /** The map, its legend and its text. */
@@ -54,7 +57,12 @@ export class BlockMap {
   constructor(what) {
     this.#what = what;
     this.canvas = this.#part("map");
+    this.zoom = this.#part("zoom");
     this.#showLegend(null);
+    this.zoom.addEventListener("click", () => {
+      this.zoom.setAttribute("aria-pressed", String(!this.#zoomed));
+      this.#choose(null);
+    });
     new ResizeObserver(() => this.#draw()).observe(this.canvas);
     document.addEventListener("themechange", () => this.#draw());
     this.canvas.addEventListener("pointermove", (event) => this.#choose(this.#cellAt(event)));
@@ -72,6 +80,16 @@ export class BlockMap {
     this.#showDetail();
   }
 
+  get #zoomed() {
+    return this.zoom.getAttribute("aria-pressed") === "true";
+  }
+
+  /** The numbers of the blocks that are drawn, in order. */
+  get #drawn() {
+    const { blocks, kinds } = this.#blocks;
+    return this.#zoomed ? blocks.filter((block) => kinds[block] > 0) : blocks;
+  }
+
   #part(name) {
     return byId(`${this.#what.name}-${name}`);
   }
@@ -83,15 +101,13 @@ export class BlockMap {
   }
 
   #describe(counts) {
-    const { count, kinds, idle } = this.#blocks;
-    const cached = [];
-    for (let block = 0; block < count; block += 1) if (kinds[block] === 1) cached.push(idle(block));
-    cached.sort((one, other) => one - other);
+    const { blocks, kinds, idle } = this.#blocks;
+    const cached = blocks.filter((block) => kinds[block] === 1).map(idle).sort((one, other) => one - other);
     const median = cached.length === 0 ? ""
       : `; the median of the cached ones is idle for ${seconds(cached[cached.length >> 1])}`;
     const [free, idleOnes, owned, shared] = counts;
-    const text = `Map of ${count} ${this.#what.name}s: ${free} free, ${idleOnes} cached, ${owned} owned by one sequence, `
-      + `${shared} shared by several${median}.`;
+    const text = `Map of ${blocks.length} ${this.#what.name}s: ${free} free, ${idleOnes} cached, `
+      + `${owned} owned by one sequence, ${shared} shared by several${median}.`;
     this.#part("text").textContent = text;
     this.canvas.setAttribute("aria-label", text);
   }
@@ -99,22 +115,24 @@ export class BlockMap {
   #draw() {
     if (this.#blocks === null || this.canvas.clientWidth === 0) return;
     const width = this.canvas.clientWidth;
-    const { count, kinds, idle } = this.#blocks;
-    this.#layout = layout(count, width);
+    const { blocks, kinds, idle } = this.#blocks;
+    const drawn = this.#drawn;
+    this.#layout = layout(drawn.length, width, this.#zoomed ? MAX_ZOOMED_CELL : MAX_CELL);
     const { columns, cell, each } = this.#layout;
-    const cells = Math.ceil(count / each);
+    const cells = Math.ceil(drawn.length / each);
     const height = Math.ceil(cells / columns) * cell;
     const scale = window.devicePixelRatio;
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(width * scale);
     this.canvas.height = Math.round(height * scale);
-    this.#part("total").textContent = `${count.toLocaleString("en")} ${this.#what.name}s`
+    this.#part("total").textContent = (this.#zoomed ? `${drawn.length.toLocaleString("en")} of ` : "")
+      + `${blocks.length.toLocaleString("en")} ${this.#what.name}s`
       + (each > 1 ? `, ${each} to a cell, which shows the one most in use` : "");
     const context = this.canvas.getContext("2d");
     context.scale(scale, scale);
     const colors = palette(this.canvas);
     for (let number = 0; number < cells; number += 1) {
-      const block = mostUsed(kinds, idle, number * each, Math.min(count, (number + 1) * each));
+      const block = mostUsed(kinds, idle, drawn.slice(number * each, (number + 1) * each));
       context.fillStyle = colors[kinds[block]][kinds[block] === 1 ? shade(idle(block)) : 0];
       context.fillRect((number % columns) * cell, Math.floor(number / columns) * cell, cell - GAP, cell - GAP);
     }
@@ -145,7 +163,7 @@ export class BlockMap {
 
   #choose(cell) {
     if (this.#blocks === null) return;
-    const last = Math.ceil(this.#blocks.count / this.#layout.each) - 1;
+    const last = Math.ceil(this.#drawn.length / this.#layout.each) - 1;
     this.#chosen = cell === null || cell < 0 || cell > last ? null : cell;
     this.#draw();
     this.#showDetail();
@@ -154,13 +172,15 @@ export class BlockMap {
   #showDetail() {
     const detail = this.#part("detail");
     const { name: what } = this.#what;
-    if (this.#chosen === null) {
+    const { kinds, idle, owners } = this.#blocks;
+    const { each } = this.#layout;
+    const cell = this.#chosen === null ? [] : this.#drawn.slice(this.#chosen * each, (this.#chosen + 1) * each);
+    // Blocks that are free by now are not drawn any more.
+    if (cell.length === 0) {
       detail.textContent = `Point at a ${what}, or focus the map and use the arrow keys.`;
       return;
     }
-    const { kinds, idle, owners, count } = this.#blocks;
-    const { each } = this.#layout;
-    const block = mostUsed(kinds, idle, this.#chosen * each, Math.min(count, (this.#chosen + 1) * each));
+    const block = mostUsed(kinds, idle, cell);
     const { name } = KINDS[kinds[block]];
     const parts = [`${what[0].toUpperCase()}${what.slice(1)} ${block}: ${name}`];
     const most = owners[block] === 255 ? " or more" : "";
@@ -171,9 +191,9 @@ export class BlockMap {
 }
 
 /** How large a cell is, how many are in a row, and how many blocks each shows. */
-function layout(count, width) {
+function layout(count, width, largest) {
   for (let each = 1; ; each += 1) {
-    for (let cell = MAX_CELL; cell >= MIN_CELL; cell -= 1) {
+    for (let cell = largest; cell >= MIN_CELL; cell -= 1) {
       const columns = Math.max(1, Math.floor((width + GAP) / cell));
       if (Math.ceil(Math.ceil(count / each) / columns) * cell <= MAX_HEIGHT) return { columns, cell, each };
     }
@@ -181,13 +201,11 @@ function layout(count, width) {
 }
 
 /** The block that says most among those of a cell: the one most in use, of cached ones the youngest. */
-function mostUsed(kinds, idle, from, until) {
-  let best = from;
-  for (let block = from + 1; block < until; block += 1) {
+function mostUsed(kinds, idle, blocks) {
+  return blocks.reduce((best, block) => {
     const younger = kinds[block] === 1 && kinds[best] === 1 && idle(block) < idle(best);
-    if (kinds[block] > kinds[best] || younger) best = block;
-  }
-  return best;
+    return kinds[block] > kinds[best] || younger ? block : best;
+  });
 }
 
 /** Which shade of the cached ones: each step is some four times as old. */

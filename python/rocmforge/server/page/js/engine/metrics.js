@@ -1,14 +1,17 @@
 // Reads what Prometheus' text format says, as far as the page shows it.
 
 /**
- * The buckets of a histogram, over all of its labels.
+ * The buckets of a model's histogram, over all other labels.
  *
  * @returns {{bound: number, count: number}[]} counts up to each bound, ascending
  */
-export function histogram(text, name) {
-  const line = new RegExp(`^${name}_bucket\\{(?:.*,)?le="([^"]+)".*\\} (\\S+)`, "gm");
+export function histogram(text, name, model) {
+  const line = new RegExp(`^${name}_bucket\\{((?:.*,)?le="([^"]+)".*)\\} (\\S+)`, "gm");
+  // As Prometheus' format writes the value of a label.
+  const label = `model_name="${model.replace(/[\\"]/g, "\\$&")}"`;
   const counts = new Map();
-  for (const [, bound, count] of text.matchAll(line)) {
+  for (const [, labels, bound, count] of text.matchAll(line)) {
+    if (!labels.includes(label)) continue;
     const key = bound === "+Inf" ? Infinity : Number(bound);
     counts.set(key, (counts.get(key) ?? 0) + Number(count));
   }

@@ -29,12 +29,12 @@ export class Tile {
     if (this.#history.length > HISTORY) this.#history.shift();
     const most = Math.max(...this.#history, 1e-9);
     const points = this.#history.map((value, index) => {
-      const x = WIDTH - (this.#history.length - 1 - index) * (WIDTH / (HISTORY - 1));
+      const x = index * (WIDTH / (HISTORY - 1));
       return `${x.toFixed(1)},${(HEIGHT - 1.5 - (value / most) * (HEIGHT - 3)).toFixed(1)}`;
     });
     this.line.setAttribute("points", points.join(" "));
-    const first = points[0].split(",")[0];
-    this.area.setAttribute("points", `${first},${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}`);
+    const last = points.at(-1).split(",")[0];
+    this.area.setAttribute("points", `0,${HEIGHT} ${points.join(" ")} ${last},${HEIGHT}`);
   }
 }
 
@@ -42,10 +42,10 @@ export class Tile {
 const WAITING_FOR = {
   priority: "requests of higher priority",
   client_share: "the turn of its client",
-  sequence_slots: "a place among the running",
-  kv_blocks: "free blocks or slots",
+  sequence_slots: "a free sequence slot",
+  kv_blocks: "free KV cache blocks or state slots",
   step_tokens: "room in a step",
-  partial_prefills: "a prompt that is half-way",
+  partial_prefills: "a prompt that is being computed",
   shared_prefix: "its prefix, which is being computed",
 };
 
@@ -55,9 +55,9 @@ const MISSES = {
   new: "the rest is new",
   evicted: "the rest was evicted",
   forgotten: "the rest is new or was evicted long ago",
-  no_snapshot: "of the states after the rest none was kept",
-  all_positions: "all positions are wanted",
-  disabled: "there is no prefix cache",
+  no_snapshot: "no state snapshot was kept for the rest",
+  all_positions: "all positions are computed for their logits",
+  disabled: "prefix caching is off",
 };
 
 /** Shows the requests that have not ended. */
@@ -76,22 +76,37 @@ function requestItem(request) {
   const writing = begun ? request.seconds - request.seconds_to_first_token : 0;
   const facts = [
     cached === null ? `${prompt} prompt tokens` : `${prompt} prompt tokens, ${cached} cached: ${MISSES[miss]}`,
-    !request.streamed ? "told at its end" : `${generated} generated${most === null ? "" : ` of ${most * request.n}`}`,
+    !request.streamed ? "not streamed" : `${generated} generated${most === null ? "" : ` of ${most * request.n}`}`,
     writing > 0 && generated > 1 ? `${((generated - 1) / writing).toFixed(1)} tokens/s` : null,
     `${request.seconds.toFixed(1)} s`,
   ];
   const waitsFor = WAITING_FOR[request.waiting_for] ?? null;
-  const state = waitsFor !== null ? `waits for ${waitsFor}` : begun ? "answers" : request.streamed ? "waits or reads its prompt" : "runs";
+  const state = waitsFor !== null ? `waiting for ${waitsFor}` : begun ? "generating"
+    : request.streamed ? "waiting or computing its prompt" : "running";
   const bar = request.streamed && most !== null
     ? el("progress", { max: most * request.n, value: generated, "aria-label": "Tokens generated" }) : null;
   return el("li", {},
-    el("div", { class: "request-head" }, el("code", { title: request.id }, shortened(request.id)),
+    el("div", { class: "request-head" }, el("strong", { title: request.id }, nameOf(request.id)),
       el("span", { class: begun ? "tag busy" : "tag" }, state),
       request.client === "anonymous" ? null : el("span", { class: "muted" }, `client ${request.client}`)),
     bar, el("p", { class: "muted" }, facts.filter(Boolean).join(" · ")));
 }
 
-function shortened(id) {
+// What requests are called, by how the server begins their ids; other ids say what they are.
+const KINDS = {
+  chatcmpl: "Chat completion",
+  cmpl: "Completion",
+  embd: "Embedding",
+  infill: "Infill",
+  msg: "Message",
+  ollama: "Ollama request",
+  resp: "Response",
+};
+
+/** A request's API and the beginning of its number; an id that a client chose is shown as it is. */
+function nameOf(id) {
+  const [, kind, number] = /^([a-z]+)[-_]([0-9a-f]{6})[0-9a-f]{20,}(?:-\d+)?$/.exec(id) ?? [];
+  if (kind in KINDS) return `${KINDS[kind]} ${number}`;
   return id.length > 22 ? `${id.slice(0, 21)}…` : id;
 }
 
@@ -114,7 +129,7 @@ const LOOKED_UP = [
   { name: "new", label: "New" },
   { name: "evicted", label: "Evicted" },
   { name: "forgotten", label: "New or evicted long ago" },
-  { name: "no_snapshot", label: "No state was kept" },
+  { name: "no_snapshot", label: "No state snapshot" },
   { name: "last_block", label: "Last block, always computed" },
 ];
 

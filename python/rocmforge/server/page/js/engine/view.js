@@ -17,9 +17,9 @@ export class EngineView {
   #before = null;
   #firstTokens = [];
 
-  /** @param {function(): string} model the name of the chosen model */
-  constructor(model) {
-    this.model = model;
+  /** @param {import("../models.js").Models} models */
+  constructor(models) {
+    this.models = models;
     this.blockMap = new BlockMap(BLOCKS);
     this.slotMap = new BlockMap(SLOTS);
     this.tiles = {
@@ -63,7 +63,7 @@ export class EngineView {
   }
 
   async #read(now) {
-    const model = this.model();
+    const model = this.models.chosen;
     const query = model === "" ? "" : `model=${encodeURIComponent(model)}`;
     const [stats, blocks, memory, requests, metrics] = await Promise.all([
       getJson(`v1/engine/stats?${query}`),
@@ -73,7 +73,10 @@ export class EngineView {
       send("metrics").then((response) => response.text()),
     ]);
     // Figures of two engines have no difference that means anything.
-    if (this.#before?.model !== model) this.#before = null;
+    if (this.#before?.model !== model) {
+      this.#before = null;
+      this.#firstTokens = [];
+    }
     this.blockMap.update(blocks, blocks.states);
     this.slotMap.update(blocks.state_slots, blocks.states);
     byId("slots").hidden = stats.state_slots_total === 0;
@@ -93,7 +96,7 @@ export class EngineView {
     const prompt = rate("prompt_tokens");
     tiles.generated.update(generated.toFixed(1), generated, `tokens/s, ${whole(stats.generated_tokens)} in all`);
     tiles.prompt.update(prompt.toFixed(1), prompt, `tokens/s, ${whole(stats.prompt_tokens)} in all`);
-    const preempted = stats.num_preemptions ? `, ${whole(stats.num_preemptions)} had to give way` : "";
+    const preempted = stats.num_preemptions ? `, ${whole(stats.num_preemptions)} preempted` : "";
     tiles.requests.update(String(stats.num_running), stats.num_running,
       `running, ${stats.num_waiting} waiting${preempted}`);
     const hits = stats.prefix_cache_hits / Math.max(1, stats.prefix_cache_queries);
@@ -104,12 +107,15 @@ export class EngineView {
   }
 
   #showFirstToken(metrics) {
-    const buckets = histogram(metrics, "vllm:time_to_first_token_seconds");
+    const buckets = histogram(metrics, "vllm:time_to_first_token_seconds", this.models.metricsName);
     this.#firstTokens.push(buckets);
     if (this.#firstTokens.length > WINDOW) this.#firstTokens.shift();
     const lately = quantile(since(buckets, this.#firstTokens[0]), 0.5);
     const median = lately ?? quantile(buckets, 0.5);
-    if (median === null) return;
+    if (median === null) {
+      this.tiles.firstToken.update("–", 0, "no request yet");
+      return;
+    }
     const note = `median ${lately === null ? "since the start" : "of the last minute"}`;
     const text = median < 1 ? `${Math.round(median * 1000)} ms` : `${median.toFixed(2)} s`;
     this.tiles.firstToken.update(text, median, note);
