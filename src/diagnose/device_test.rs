@@ -142,7 +142,7 @@ mod tests {
     fn a_gpu_is_tested() {
         let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
         let args = on(DeviceKind::Gpu, options);
-        let groups = repeats(&args, Extent::Quick, 3, &mut |_| true).unwrap();
+        let groups = repeats(&args, Extent::Quick, 3, &mut |_| true, &mut |_| ()).unwrap();
         assert_eq!(groups.len(), 3);
         assert!(groups.iter().all(|group| group.wrong == 0 && group.cases > 0), "{groups:?}");
         let tuning = tuning(&args).unwrap();
@@ -164,7 +164,7 @@ mod tests {
             seen.push(what.to_owned());
             seen.len() < 3
         };
-        let ended = cases(&on(DeviceKind::Cpu, GpuOptions::default()), Extent::Quick, &mut watch);
+        let ended = cases(&on(DeviceKind::Cpu, GpuOptions::default()), Extent::Quick, &mut watch, &mut |_| ());
         assert!(matches!(ended, Err(Error::Interrupted)));
         assert_eq!(seen.len(), 3);
     }
@@ -174,6 +174,6 @@ mod tests {
         let args = on(DeviceKind::Cpu, GpuOptions::default());
         let error = launches(&args, 1).unwrap_err().to_string();
         assert!(error.contains("there is no GPU to test"), "{error}");
-        assert!(matches!(repeats(&args, Extent::Quick, 2, &mut |_| true), Err(Error::Device { .. })));
+        assert!(matches!(repeats(&args, Extent::Quick, 2, &mut |_| true, &mut |_| ()), Err(Error::Device { .. })));
     }
 }
