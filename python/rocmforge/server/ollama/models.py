@@ -102,7 +102,8 @@ def _show(model: Model, *, verbose: bool) -> Response:
             409, f"model: {model.name!r} is not on this machine, expected one that is; ask it something first"
         )
     file = model_file(model.file)
-    template = model.chat_template or file.info.get("tokenizer.chat_template", "")
+    own, for_tools = (file.info.get(f"tokenizer.chat_template{name}", "") for name in ("", ".tool_use"))
+    template = model.chat_template or own
     lists = plain_metadata(inspect_gguf(model.file)["metadata"], lists=True) if verbose else {}
     sampling = {} if model.service is None else model.service.engine.recommended_sampling()
     sees = model.service is not None and model.service.engine.mmproj is not None
@@ -115,7 +116,7 @@ def _show(model: Model, *, verbose: bool) -> Response:
             "template": template,
             "details": file.details,
             "model_info": file.info | lists,
-            "capabilities": _capabilities(file, template, sees=sees),
+            "capabilities": _capabilities(file, model.chat_template or own + for_tools, sees=sees),
             "modified_at": file.modified_at,
         }
     )
