@@ -360,6 +360,16 @@ def test_the_types_of_the_kv_cache_and_of_products_are_options(model, tmp_path):
     assert "compute_dtype: got fp8, expected 'auto' on the CPU" in done.stderr
 
 
+def test_a_byte_order_mark_is_no_part_of_a_text(model, tmp_path):
+    """F8: an editor may have put it before the text."""
+    reports = []
+    for encoding in ("utf-8", "utf-8-sig"):
+        text = tmp_path / encoding
+        text.write_text("The quick brown fox.", encoding=encoding)
+        reports.append(json.loads(run("perplexity", text, "-m", model, "--json").stdout))
+    assert reports[0] == reports[1]
+
+
 def test_perplexity_needs_two_tokens(model, tmp_path):
     text = tmp_path / "empty.txt"
     text.write_text("")

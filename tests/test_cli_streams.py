@@ -7,10 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hub_server import hub_server
 from tiny_models import rewritten
 
 import gguf
@@ -162,14 +165,18 @@ def test_chat_takes_a_byte_order_mark_off_its_first_line(smollm2_path):
     assert process(*options, input=b"\xef\xbb\xbfHello\r\n").stdout == plain.stdout
 
 
+STEERS = re.compile("\x1b\\]|\x1b\\[2J|\x07|\u202e|\x9b")
 STEERING = "\x1b]0;title\x07\x1b[2Jname\n\u202eWARNING\x9b1m"
 
 
-def on_a_terminal(*arguments):
+def on_a_terminal(*arguments, **variables):
     """Returns the text that a command writes to a terminal, its standard output and error."""
     leader, follower = os.openpty()
     command = [sys.executable, "-m", "rocmforge", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL) as running:
+    environment = os.environ | variables
+    with subprocess.Popen(
+        command, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL, env=environment
+    ) as running:
         os.close(follower)
         written = b""
         # Linux says an input/output error at the end.
@@ -193,9 +200,56 @@ def test_texts_of_a_file_do_not_steer_the_terminal(tiny_model, tmp_path):
         ["inspect", tmp_path / "missing\x1b[2J.gguf"],
     ):
         written = on_a_terminal(*command)
-        assert not re.search("\x1b\\]|\x1b\\[2J|\x07|\u202e|\x9b", written), command
+        assert not STEERS.search(written), command
         # A file that is valid has no text that `check` would show.
         assert command[0] == "check" or "x1b" in written, command
+
+
+def test_names_of_a_hub_do_not_steer_the_terminal(tmp_path):
+    """H12: names that `pull` takes from the hub, and that `list` finds in its cache."""
+    pytest.importorskip("huggingface_hub")
+    odd = STEERING.replace("\n", "")
+    names = [f"odd{odd}-{quant}.gguf" for quant in ("Q4_0", "other")]
+    with hub_server(odd=dict.fromkeys(names, b"GGUF")) as hub:
+        home = {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url, "OLLAMA_MODELS": str(tmp_path / "ollama")}
+        for command in (["pull", "hf:owner/odd"], ["pull", "hf:owner/odd:Q6_K"], ["list"]):
+            written = on_a_terminal(*command, **home)
+            assert not STEERS.search(written), command
+            assert "x1b" in written, (command, written)
+
+
+def test_models_of_a_server_do_not_steer_the_terminal():
+    """H12: `launch` shows the names that a server tells."""
+    can = {name: {"supported": False} for name in ("thinking", "effort", "image_input")}
+    listed = {"id": STEERING, "capabilities": None, "max_input_tokens": 64}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            is_list = self.path == "/v1/models"
+            body = json.dumps({"data": [listed]} if is_list else listed | {"capabilities": can}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self):
+            self.do_GET()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        written = on_a_terminal("launch", "claude", "--url", url, "--print")
+        refused = on_a_terminal("launch", "claude", "--url", url, "--print", "--served-model", "other")
+        server.shutdown()
+    assert "loading " in written
+    assert "ANTHROPIC_MODEL=" in written
+    assert "expected one of those that are served" in refused
+    for text in (written, refused):
+        assert not STEERS.search(text)
+        assert "x1b" in text
 
 
 def test_a_log_line_is_one_line():

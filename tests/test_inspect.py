@@ -203,7 +203,7 @@ def test_check_reports_every_problem(bad_gguf):
 
 
 def test_check_warns_of_a_missing_base_of_rope(tmp_path):
-    """Only of families whose published models have another base than the format's default."""
+    """F10: only of families whose published models have another base than the format's default."""
     for name, warned in (("qwen2", True), ("llama_tied", False)):
         whole = golden_model(name, tmp_path)
         key = f"{name.split('_')[0]}.rope.freq_base"

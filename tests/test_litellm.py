@@ -117,6 +117,21 @@ def test_form(target):
     jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
 
 
+def test_form_beside_tools(target):
+    """The model may call or answer; the answer has the form."""
+    options = {"tools": TOOLS, "response_format": FORM, "temperature": 0.0, "max_tokens": MAX_TOKENS, **target}
+    answers = [litellm.completion(messages=each, **options).choices[0].message for each in (HELLO, openai_form())]
+    if target["model"].startswith("anthropic/"):
+        # It sends a form to Anthropic as a tool that has to be called, so there are no other calls.
+        texts = [answer.content for answer in answers]
+    else:
+        texts = [answers[0].content]
+        (call,) = answers[1].tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    for text in texts:
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
 @pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
 def test_embedding(server, official, provider):
     texts = ["A river.", "Bread."]

@@ -65,6 +65,7 @@ class Tokens:
 
     texts = ("<think>", "a", "</think>", "b", "c", "<end>")
     chat_template = "<think></think>"
+    tool_use_template = chat_template
 
     def encode(self, text, **_):
         return [self.texts.index(text)] if text in self.texts else [0] * len(text)

@@ -2,12 +2,19 @@
 
 import pytest
 from marked_models import model_of
-from parsing_formats import FORMATS, TOOLS
+from parsing_formats import FORMATS, TOOLS, template
 from rocmforge import LLM, SamplingParams, Tokenizer
 from rocmforge.parsing import ChatFormat, Markers, OutputParser, ReplyFormat, gather
 from tiny_models import metadata, rewritten
 
 TOKENS = "tokenizer.ggml.tokens"
+NAMES = (
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+    "Qwen-Qwen3-0.6B",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+    "google-gemma-4-E2B-it",
+    "openai-gpt-oss-20b",
+)
 SPELLED = {"<|start_header_id|>": "<|python_tag|>", "<|end_header_id|>": "<think>"}
 
 
@@ -59,6 +66,19 @@ def test_another_template_has_another_reply_format(tiny_model, tmp_path):
     assert (thinking.thinks, thinking.opening) == (True, "<think>\n")
     # This one always reasons.
     assert thinking.begin_token_id == thinking.end_of_reasoning == Markers(tokenizer).token("</think>")
+
+
+WITHOUT_TOOLS = "{% for m in messages %}<s>{{ m.role }}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_template_for_tools_has_the_reply_format(tiny_model, tmp_path, name):
+    """F6: markers of calls and of reasoning are found, although the file's other template has none of them."""
+    keys = {"tokenizer.chat_template": WITHOUT_TOOLS, "tokenizer.chat_template.tool_use": template(name)}
+    tokenizer = Tokenizer(rewritten(tiny_model("arch/llama_tied"), tmp_path / "two.gguf", extra=keys))
+    found, alone = ReplyFormat.of(tokenizer), ReplyFormat.of(tokenizer, template(name))
+    assert (found.chat, found.switches_reasoning) == (alone.chat, alone.switches_reasoning)
+    assert found.chat.calls is not None
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import agents
+import anthropic
 import cohere
 import instructor
 import jsonschema
@@ -96,9 +97,8 @@ def test_langchain_gives_structured_output(chain, method):
     assert isinstance(chain.with_structured_output(City, method=method).invoke(HELLO), City)
 
 
-def test_langchain_gives_structured_output_beside_tools(server):
+def test_langchain_gives_structured_output_beside_tools(chain):
     """The model may call or answer; the answer has the schema."""
-    chain = ChatOpenAI(model="small", base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, **GREEDY)
     bound = chain.bind_tools([get_weather], strict=True, response_format=City)
     City.model_validate_json(bound.invoke(HELLO).text)
     (call,) = bound.invoke(openai_form()).tool_calls
@@ -152,6 +152,17 @@ def test_instructor(server, mode):
         messages = [{"role": "user", "content": HELLO}]
         city = ask(model="small", messages=messages, response_model=City, max_retries=0, **GREEDY)
     assert isinstance(city, City)
+
+
+def test_instructor_by_responses_and_messages(server):
+    messages = [{"role": "user", "content": HELLO}]
+    asked = {"model": "small", "response_model": City, "max_retries": 0, "extra_body": {"temperature": 0.0}}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
+        ask = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS).responses.create
+        assert isinstance(ask(input=messages, max_output_tokens=MAX_TOKENS, **asked), City)
+    with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as client:
+        ask = instructor.from_anthropic(client, mode=instructor.Mode.ANTHROPIC_TOOLS).messages.create
+        assert isinstance(ask(messages=messages, max_tokens=MAX_TOKENS, **asked), City)
 
 
 class TestAgents:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+from rocmforge.terminal import printable
+
 Report: TypeAlias = Callable[[int, int], None]
 """Called with the amount done and the total."""
 
@@ -77,4 +79,12 @@ def _new(description: str, unit: str, total: int) -> Any:
         monitor_interval = 0
 
     # `miniters=0`: a note may change while the count does not.
-    return Bar(desc=description, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True, miniters=0)
+    return Bar(
+        desc=printable(description),
+        total=total,
+        unit=unit,
+        file=sys.stderr,
+        leave=False,
+        dynamic_ncols=True,
+        miniters=0,
+    )

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -167,23 +168,38 @@ def attacked(name: str, url: str, key: str) -> Iterator[None]:
         process.communicate()
 
 
-def live_seconds(url: str, seconds: float) -> list[float]:
+Clock = Callable[[], float]
+
+
+def cpu_clock(pid: int) -> Clock:
+    """Returns a clock of the CPU time of a process. It stands still while other processes keep it from running."""
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def seconds() -> float:
+        # The name before it may have spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / ticks
+
+    return seconds
+
+
+def live_seconds(url: str, seconds: float, clock: Clock) -> list[float]:
     """Returns how long each request for `/live` took, on a connection of its own."""
     address = urlsplit(url)
     taken = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        started = time.monotonic()
+        started = clock()
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)
         connection.request("GET", "/live")
         assert connection.getresponse().status == 200
         connection.close()
-        taken.append(time.monotonic() - started)
+        taken.append(clock() - started)
         time.sleep(LIVE_SECONDS)
     return taken
 
 
-def stream_gaps(url: str, key: str, seconds: float) -> list[float]:
+def stream_gaps(url: str, key: str, seconds: float, clock: Clock) -> list[float]:
     """Returns the times until a stream's first event, and between two. Another stream begins where one has ended."""
     address = urlsplit(url)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
@@ -191,23 +207,25 @@ def stream_gaps(url: str, key: str, seconds: float) -> list[float]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)
-        last = time.monotonic()
+        last = clock()
         connection.request("POST", "/v1/completions", json.dumps(STREAM), headers)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         while (line := answer.readline()) != b"data: [DONE]\n":
             assert line.startswith((b"data: {", b": ping")), line
             answer.readline()
-            now = time.monotonic()
+            now = clock()
             gaps.append(now - last)
             last = now
-            if now >= end:
+            if time.monotonic() >= end:
                 break
         connection.close()
     return gaps
 
 
-def noticed(name: str, url: str, keys: tuple[str, str], seconds: float) -> tuple[list[float], list[float]]:
+def noticed(
+    name: str, url: str, keys: tuple[str, str], seconds: float, clock: Clock = time.monotonic
+) -> tuple[list[float], list[float]]:
     """Returns the times of `/live`, and those between two events of another client's stream, during an attack.
 
     Args:
@@ -215,12 +233,13 @@ def noticed(name: str, url: str, keys: tuple[str, str], seconds: float) -> tuple
         url: The server.
         keys: The attacker's, and that of the other client.
         seconds: How long both are measured.
+        clock: What the times are measured by.
     """
     gaps: list[float] = []
     with attacked(name, url, keys[0]):
-        other = threading.Thread(target=lambda: gaps.extend(stream_gaps(url, keys[1], seconds)))
+        other = threading.Thread(target=lambda: gaps.extend(stream_gaps(url, keys[1], seconds, clock)))
         other.start()
-        live = live_seconds(url, seconds)
+        live = live_seconds(url, seconds, clock)
         other.join()
     assert gaps, "the stream of the other client failed"
     return live, gaps

@@ -14,10 +14,14 @@ from marked_models import model_of
 from parsing_formats import template, tool
 from rocmforge import AsyncLLM
 from rocmforge.server import ServerConfig, create_app, replies
+from tiny_models import metadata, rewritten
 
 FORMS = ("hermes", "mistral", "llama", "harmony")
 # Templates that replace that of the first one's model.
 TEMPLATES = {"hermes-2-pro": "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use"}
+# The file of this one has a template for tools beside one that drops them.
+TWO_TEMPLATES = "two-templates"
+WITHOUT_TOOLS = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
 TOOL = tool("f", a={"type": "boolean"})
 
 
@@ -56,7 +60,11 @@ def clients(tiny_model, tmp_path_factory):
                 file = folder / f"{form}.jinja"
                 file.write_text(template(TEMPLATES[form]))
                 config = ServerConfig(served_model_name=("m",), chat_template=file)
-            model = model_of("hermes" if form in TEMPLATES else form, folder, tiny_model)
+            model = model_of(form if form in FORMS else "hermes", folder, tiny_model)
+            if form == TWO_TEMPLATES:
+                key = "tokenizer.chat_template"
+                extra = {f"{key}.tool_use": metadata(model)[key]}
+                model = rewritten(model, folder / "two.gguf", replace={key: WITHOUT_TOOLS}, extra=extra)
             app = create_app(AsyncLLM(model, num_threads=1, device="cpu"), config)
             opened[form] = TestClient(app, base_url="http://localhost").__enter__()
         return opened[form]
@@ -183,7 +191,7 @@ def test_deep_arguments_can_be_sent_back(clients, path):
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize("form", [*FORMS, *TEMPLATES])
+@pytest.mark.parametrize("form", [*FORMS, *TEMPLATES, TWO_TEMPLATES])
 @pytest.mark.parametrize("path", API_PATHS)
 def test_a_tool_may_lack_description_and_parameters(clients, path, form):
     """C3: templates that write a tool's description get an empty one."""
@@ -224,6 +232,24 @@ def test_two_calls_that_were_given_are_taken_back(clients):
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in message["tool_calls"]]
     answer = clients("llama").post(path, json=asking | {"messages": [*asking["messages"], message, *results]})
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("path", API_PATHS)
+def test_a_file_with_a_template_for_tools(clients, path):
+    """F6: with tools its server takes the one template, reads calls by it and takes them back; else the other one."""
+    client = clients(TWO_TEMPLATES)
+    answer = client.post(path, json=asked(path, script(CALL), stream=False))
+    assert answer.status_code == 200, answer.text
+    assert re.search(r'"name":\s*"f"', answer.text)
+    assert "<tool_call>" not in answer.text
+    assert client.post(path, json=history(path, '{"a": true}') | {"stream": False}).status_code == 200
+    prompts = [
+        client.post("/apply_template", json={"messages": [{"role": "user", "content": "x"}]} | tools).json()["prompt"]
+        for tools in ({}, {"tools": [TOOL]})
+    ]
+    assert (prompts[0], "<tools>" in prompts[1]) == ("[user]x", True)
+    assert client.get("/props").json()["chat_template"] == WITHOUT_TOOLS
+    assert "tools" in client.post("/api/show", json={"model": "m"}).json()["capabilities"]
 
 
 CALL = written("hermes", '{"a": true}')

@@ -6,6 +6,7 @@ The model's weights are random, so that it keeps to no form by itself.
 import json
 
 import jsonschema
+import ollama
 import openai
 import pytest
 from marked_models import FIRST, FORM_PARAMS, FORMS, model_of
@@ -36,12 +37,15 @@ def form(request):
 
 
 @pytest.fixture(scope="module")
-def client(form, tiny_model, tmp_path_factory):
+def server(form, tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp(form)
-    with (
-        serving(folder, model_of(form, folder, tiny_model), "--served-model-name", "tiny") as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with serving(folder, model_of(form, folder, tiny_model), "--served-model-name", "tiny") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -134,3 +138,26 @@ def test_a_choice_by_name_is_one_call(client, form, stream):
         (call,) = choice.message.tool_calls
         assert (call.function.name, choice.finish_reason) == ("a", "tool_calls")
         jsonschema.validate(json.loads(call.function.arguments), CALL)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_or_the_format_of_ollama(server, form, stream):
+    """C20: `format` beside `tools`, with Ollama's own client."""
+    if form == "harmony":
+        pytest.skip("its reasoning cannot be turned off, and random weights never end it")
+    thinks = {"think": False} if form in THINKING else {}
+    with ollama.Client(server.url) as client:
+        for seed in range(4):
+            options = {"num_predict": 400, "seed": seed}
+            asked = {"tools": TOOLS, "format": ANSWER, "options": options, **thinks}
+            answer = client.chat("tiny", MESSAGES, stream=stream, **asked)
+            pieces = list(answer) if stream else [answer]
+            assert pieces[-1].done_reason == "stop"
+            content = "".join(piece.message.content or "" for piece in pieces)
+            calls = [call for piece in pieces for call in piece.message.tool_calls or ()]
+            for call in calls:
+                jsonschema.validate(dict(call.function.arguments), CALL)
+            if calls:
+                assert not content
+            else:
+                jsonschema.validate(json.loads(content), ANSWER)

@@ -1,19 +1,21 @@
 """Each attack of `hostile_clients.py` against a real server: others hardly notice it, and nothing of it is left.
 
-The bounds are wide, since the machine does other things too; `scripts/bench_hostile.py` measures on an idle one.
+Waits are measured in CPU time of the server, which a busy machine does not lengthen: what counts is the work
+that is done first. `scripts/bench_hostile.py` measures on an idle machine, by the clock.
 """
 
 import os
 from pathlib import Path
 
 import pytest
-from hostile_clients import ATTACKS, noticed, quantile
+from hostile_clients import ATTACKS, cpu_clock, noticed, quantile
 from server_process import serving, wait_until
 
 KEYS = ("attacker", "other")
 SECONDS = float(os.environ.get("ROCMFORGE_TEST_ATTACK_SECONDS", "2"))
-LIVE_SECONDS = 4.0
-GAP_SECONDS = 8.0
+# On a busy machine with two cores, 0.14 s and 0.25 s are the most.
+LIVE_SECONDS = 0.6
+GAP_SECONDS = 1.5
 MAX_GROWTH_BYTES = 400 << 20
 # One attack of each kind at every commit; each of the others is like one of these.
 KINDS = (
@@ -50,7 +52,7 @@ def server(long_model, tmp_path_factory):
 def test_others_are_served(server, attack):
     """H8: `/live` answers, and another key's stream goes on, whatever one client sends."""
     before = resident_bytes(server.process.pid)
-    live, gaps = noticed(attack, server.url, KEYS, SECONDS)
+    live, gaps = noticed(attack, server.url, KEYS, SECONDS, cpu_clock(server.process.pid))
     assert quantile(live, 0.9) < LIVE_SECONDS, sorted(live)[-10:]
     assert max(gaps) < GAP_SECONDS, sorted(gaps)[-10:]
     # Bodies under way go with their connections.

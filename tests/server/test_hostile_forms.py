@@ -53,6 +53,44 @@ def test_impossible_response_format_is_refused_by_name(server):
     assert answer.json()["error"]["param"] == "response_format"
 
 
+CYCLES = {
+    "itself": hostile_grammars.IMPOSSIBLE["reference to itself"]["json"],
+    "each other": hostile_grammars.IMPOSSIBLE["references to each other"]["json"],
+}
+
+
+def refused_message(server, fields):
+    """The reason why Anthropic's API refuses a request."""
+    answer = server.client.post("/v1/messages", json=ASK | fields)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    return error["message"]
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_forms_that_refer_to_themselves_are_refused_by_anthropics_name(server, name):
+    """H11: a message's form has its own place."""
+    form = {"type": "json_schema", "schema": CYCLES[name]}
+    assert refused_message(server, {"output_config": {"format": form}}).startswith("output_config.format: ")
+
+
+ARGUMENT = {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("schema", [*CYCLES.values(), ARGUMENT], ids=[*CYCLES, "argument"])
+def test_forced_tools_that_refer_to_themselves_are_refused_by_name(server, schema):
+    """H11: the parameter is the one that forces the call."""
+    function = {"name": "f", "description": "A tool", "parameters": schema, "strict": True}
+    tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    answer = server.client.post("/v1/chat/completions", json=ASK | tools)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "tool_choice"
+    tool = {"name": "f", "description": "A tool", "input_schema": schema, "strict": True}
+    assert refused_message(server, {"tools": [tool], "tool_choice": {"type": "any"}}).startswith("tool_choice: ")
+    server.settled()
+
+
 @pytest.mark.parametrize("name", hostile_grammars.LATE)
 def test_late_failures_are_told(server, name):
     """H11: what only the text shows is a 400, and in a stream an error event that says what to do."""

@@ -169,6 +169,10 @@ def test_fields_that_change_nothing(client):
     }
     expected = client.chat.completions.create(**plain).choices[0].message
     assert client.chat.completions.create(**plain | more).choices[0].message == expected
+    searching = {"search_context_size": "high", "user_location": {"type": "approximate", "approximate": {}}}
+    raw = client.chat.completions.with_raw_response.create(**plain, web_search_options=searching)
+    assert raw.headers["x-left-out-tools"] == "web_search"
+    assert raw.parse().choices[0].message == expected
     text = client.completions.create(model="tiny", prompt="a", max_tokens=4, temperature=0, n=2, best_of=2, user="u")
     assert len(text.choices) == 2
     with pytest.raises(openai.BadRequestError, match="best_of: got 3, expected 2 as n"):

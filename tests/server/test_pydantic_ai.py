@@ -157,6 +157,22 @@ async def test_function_tool(provider, llm):
     assert result.usage.requests == 2
 
 
+async def test_native_output_beside_a_tool(model):
+    """C20: the model calls, is told the result, and its answer has the form."""
+    agent = Agent(model, output_type=NativeOutput(City))
+    asked = []
+
+    @agent.tool_plain(name="get_weather", description="The weather", strict=False)
+    def get_weather(city: str) -> str:
+        asked.append(city)
+        return "sunny"
+
+    result = await agent.run("Describe Rome.")
+    assert isinstance(result.output, City)
+    assert set(asked) == {"Rome"}
+    assert result.usage.requests > 1
+
+
 async def test_tools_are_strict_unless_told_otherwise(provider):
     """Pydantic AI asks for that by itself, so the error has to say what to change."""
     agent = Agent(OpenAIChatModel("small", provider=provider))

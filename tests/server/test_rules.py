@@ -77,7 +77,7 @@ def check_call(call, schemas):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_required_calls(client, form, stream):
-    """There is a call, whatever the model wants, and nothing else but reasoning."""
+    """C8: there is a call, whatever the model wants, and nothing else but reasoning. No stop string cuts it."""
     for seed in range(4):
         schemas = {f"tool_{index}": schema_of(10 * seed + index, form) for index in range(2)}
         asked = {
@@ -92,6 +92,8 @@ def test_required_calls(client, form, stream):
         }
         if seed % 2:
             asked["tool_choice"] = {"type": "function", "function": {"name": "tool_1"}}
+        if seed > 1:
+            asked["stop"] = ['"', "}", "tool_", ":"]
         if stream:
             with client.chat.completions.stream(**asked) as events:
                 for _ in events:

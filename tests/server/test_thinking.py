@@ -185,6 +185,22 @@ def test_ollama(ollama_client):
     assert streamed[-1].done
 
 
+def test_every_effort_of_ollama(server, openai_client):
+    """C19: `think` takes a level, also the highest, which is what OpenAI's API calls the effort."""
+    for level in ("low", "max"):
+        body = {"model": "tiny", "messages": MESSAGES, "think": level, "stream": False}
+        options = {"num_predict": 20, "temperature": 0, "repeat_penalty": 1.0}
+        answer = server.client.post("/api/chat", json=body | {"options": options})
+        assert answer.status_code == 200, answer.text
+        (choice,) = openai_client.chat.completions.create(
+            model="tiny", messages=MESSAGES, reasoning_effort=level, max_tokens=20, temperature=0.0
+        ).choices
+        assert answer.json()["message"]["thinking"] == choice.message.reasoning_content != ""
+    refused = server.client.post("/api/chat", json=body | {"think": "most"})
+    assert refused.status_code == 400
+    assert "think: got 'most'" in refused.json()["error"]
+
+
 def test_templates_with_tools(server):
     """Descriptions of tools are counted and shown with the rest of a prompt."""
     body = {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}

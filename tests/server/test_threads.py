@@ -1,6 +1,9 @@
 """The threads for clients' work: taken in turn, never all by one, and nothing is done for who has left."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -88,3 +91,43 @@ def test_errors_are_those_of_the_work():
     with pytest.raises(KeyError):
         threads.submit("one", fail).result(WAIT_SECONDS)
     assert threads.submit("one", lambda: 1).result(WAIT_SECONDS) == 1
+
+
+# A server with a thread that tokenises for a client for ever.
+BUSY_SERVER = """
+import sys
+from rocmforge import AsyncLLM, Tokenizer, log
+from rocmforge._rocmforge import CancelScope
+from rocmforge.server import ServerConfig, create_app
+from rocmforge.server.run import bind, run
+from rocmforge.server.threads import WORK
+
+tokenizer = Tokenizer(sys.argv[1])
+
+def work():
+    while True:
+        tokenizer.encode("ab" * 500)
+
+log.show(20)
+config = ServerConfig(port=0)
+with bind(config) as listening:
+    app = create_app(AsyncLLM(sys.argv[1], num_threads=1, device="cpu"), config)
+    WORK.submit("one", lambda: CancelScope().run(work))
+    run(app, config, listening)
+"""
+
+
+def test_a_thread_that_tokenises_does_not_hold_up_the_end(model):
+    """H4: nobody waits for it at SIGTERM, and the process does not crash as it comes back."""
+    command = [sys.executable, "-c", BUSY_SERVER, str(model)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        log = ""
+        while "listening on" not in log:
+            line = server.stderr.readline()
+            assert line, log
+            log += line
+        server.send_signal(signal.SIGTERM)
+        _, rest = server.communicate(timeout=WAIT_SECONDS)
+    assert server.returncode == 0, log + rest
+    assert "work of clients that have left is not waited for" in rest
+    assert "Traceback" not in rest

@@ -191,6 +191,11 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+def say(text: str) -> None:
+    """Reports on standard error. Names of files and models in the text may come from anyone."""
+    typer.echo(printable_lines(text), err=True)
+
+
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Reports errors of a command in one line, without a traceback."""
 
@@ -278,7 +283,7 @@ def piped_text(data: bytes, what: str, *, first: bool = True) -> str:
 def model_path(model: Path | None) -> Path:
     """Returns the file of the given model, or of the demo model."""
     if model is not None:
-        return model_file(model, lambda text: typer.echo(text, err=True))
+        return model_file(model, say)
     # Other commands do without the modules of a download.
     from rocmforge.hub import demo  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rocmforge.cli.common import A_MODEL, fail
+from rocmforge.cli.common import A_MODEL, fail, say, write
 
 KEY = "ROCMFORGE_API_KEY"
 # Agents want this for a key where the server wants none.
@@ -177,7 +178,7 @@ def launch(
     with contextlib.nullcontext(url.rstrip("/")) if model is None else _server(model) as address:
         setup = agent_setup(agent, address, _model(address, served_model, key), key)
         if show or program is None:
-            typer.echo(setup.shell(agent, arguments or [], has_key=key is not None))
+            write(f"{setup.shell(agent, arguments or [], has_key=key is not None)}\n")
             return
         code = _run([program, *setup.options, *(arguments or [])], setup)
     raise typer.Exit(code)
@@ -193,9 +194,9 @@ def _model(url: str, wanted: str | None, key: str | None) -> Served:
         fail(f"got {got}, expected one of those that are served: {', '.join(models)}")
     model = models[wanted]
     if model["capabilities"] is None:
-        typer.echo(f"loading {wanted}", err=True)
+        say(f"loading {wanted}")
         _ask(url, "/models/load", key, {"model": wanted})
-        model = _ask(url, f"/v1/models/{wanted}", key)
+        model = _ask(url, f"/v1/models/{urllib.parse.quote(wanted)}", key)
     can = model["capabilities"]
     thinks, knows_efforts, sees = (can[name]["supported"] for name in ("thinking", "effort", "image_input"))
     return Served(wanted, model["max_input_tokens"], thinks, knows_efforts, sees)
@@ -236,7 +237,7 @@ def _server(model: Path) -> Iterator[str]:
     # The agent's server is its own business: no key of another one holds for it.
     environment = {name: value for name, value in os.environ.items() if name != KEY}
     with tempfile.NamedTemporaryFile(prefix="rocmforge-", suffix=".log") as log:
-        typer.echo(f"starting a server of {model}", err=True)
+        say(f"starting a server of {model}")
         process = subprocess.Popen(  # noqa: S603 - our own command
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from rocmforge import InvalidRequestError
+from rocmforge.cli.common import say, write
 from rocmforge.hub import DEMO, HF
 
 
@@ -23,12 +24,11 @@ def pull(
     if name == DEMO:
         from rocmforge.hub import demo  # noqa: PLC0415 - as below
 
-        typer.echo(str(demo.pull(lambda text: typer.echo(text, err=True))))
+        typer.echo(str(demo.pull(say)))
         return
     if not name.startswith(HF):
         raise InvalidRequestError(f"model: got {name}, expected hf:OWNER/REPO, hf:OWNER/REPO:QUANT or demo")
     # The other commands do not need the packages of the extra `hub`.
     from rocmforge.hub import huggingface  # noqa: PLC0415
 
-    path = huggingface.pull(name, lambda text: typer.echo(text, err=True))
-    typer.echo(str(path))
+    write(f"{huggingface.pull(name, say)}\n")

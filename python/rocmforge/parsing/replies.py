@@ -21,6 +21,10 @@ class ChatTokenizer(ControlTokens, Protocol):
         """The chat template of the model file."""
 
     @property
+    def tool_use_template(self) -> str | None:
+        """The model file's template for conversations with tools; the only one, if it has no other."""
+
+    @property
     def apply_chat_template(self) -> Callable[..., str]:
         """Renders a conversation."""
 
@@ -50,10 +54,10 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """How a model replies by one chat template."""
+    """How a model replies by its chat template."""
 
     template: str
-    """The chat template; empty for a model without one."""
+    """The chat template, followed by the one for tools if that is another; empty for a model without one."""
     chat: ChatFormat
     """The markers of reasoning, answer and calls, for `OutputParser`."""
     control_tokens: bool = False
@@ -69,7 +73,9 @@ class ReplyFormat:
             tokenizer: The model's.
             chat_template: Replaces the chat template of the model file.
         """
-        template = chat_template or tokenizer.chat_template or ""
+        # A file may have its markers of calls only in the template for tools.
+        of_file = dict.fromkeys(filter(None, (tokenizer.chat_template, tokenizer.tool_use_template)))
+        template = chat_template or "\n".join(of_file)
         chat = find_format(template, renderer(tokenizer.apply_chat_template, chat_template))
         found = cls(template, chat, chat.needs_special_tokens(tokenizer))
         end = Markers(tokenizer).token(found.closing) if found.thinks else None

@@ -28,7 +28,7 @@ async def props(service: Asked, request: Request) -> dict[str, Any]:
         "model_alias": service.names[0],
         "model_path": shown_path(engine.model, request.state.client),
         "modalities": {"vision": engine.mmproj is not None, "audio": False},
-        "chat_template": replies.template,
+        "chat_template": _template(service),
         "chat_template_caps": {
             "supports_tools": replies.chat.calls is not None,
             "supports_tool_calls": replies.chat.calls is not None,
@@ -44,7 +44,7 @@ async def props(service: Asked, request: Request) -> dict[str, Any]:
 @router.get("/tokenizer_info")
 async def tokenizer_info(service: Asked) -> dict[str, Any]:
     """The control tokens and the chat template of a loaded model, for evaluation harnesses."""
-    template = service.replies.template
+    template = _template(service)
     tokens = _special_tokens(service)
     known = {
         "tokenizer_class": "rocmforge",
@@ -52,6 +52,14 @@ async def tokenizer_info(service: Asked) -> dict[str, Any]:
         "model_max_length": service.engine.max_model_len,
     }
     return known | tokens | ({"chat_template": template} if template else {})
+
+
+def _template(service: Service) -> str:
+    """Returns the chat template for conversations without tools; empty for a model without one."""
+    try:
+        return service.chat_template or service.engine.tokenizer.chat_template or ""
+    except InvalidRequestError:
+        return ""
 
 
 def _special_tokens(service: Service) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import httpx
+from session_model import BETWEEN
 
 
 class Used(NamedTuple):
@@ -60,14 +61,22 @@ class SessionClient:
     """Other names of the model, with which those begin that the client asks for by itself."""
     many_answers = True
     """Whether the client leaves it to the model what it answers."""
+    template = "Qwen-Qwen2.5-7B-Instruct"
+    """The chat template of the model."""
+    forgets = False
+    """Whether the template drops the reasoning of earlier tasks."""
 
     def __init__(self, model: str, *, stream: bool) -> None:
         self.model = model
         self.stream = stream
+        # No session has the other's blocks in the cache.
+        self.system = f"{self.system} Answers are {'streamed' if stream else 'whole'}."
         self.turns: list[dict[str, Any]] = []
         self.waiting: list[tuple[str, str]] = []
         """The calls that have no result so far: their ids and names."""
         self.number = 0
+        self.is_task = False
+        """Whether the last turn has a text of the user, with which a task begins for chat templates."""
 
     @classmethod
     def answers(cls) -> list[list[str]]:
@@ -88,7 +97,8 @@ class SessionClient:
     def say(self) -> None:
         """Adds what follows an answer: results of the tools, or what the user says."""
         self.number += 1
-        if not self.waiting:
+        self.is_task = not self.waiting
+        if self.is_task:
             self.turns += self.user(f"Task {self.number}: mend the next fault, and say what it was.")
         for id_, name in self.waiting:
             self.turns += self.result(id_, name, f"line {self.number}: let x = {self.number};\nok")
@@ -274,7 +284,8 @@ class ClaudeCode(SessionClient):
         del name
         block = {"type": "tool_result", "tool_use_id": id_, "content": text, "is_error": False}
         note = parts(f"<system-reminder>\nThe list of tasks is empty ({self.number}).\n</system-reminder>")
-        return [{"role": "user", "content": [block, *(note if self.number % 5 == 0 else [])]}]
+        self.is_task = self.number % 5 == 0
+        return [{"role": "user", "content": [block, *(note if self.is_task else [])]}]
 
     def body(self) -> dict[str, Any]:
         mark = {"type": "ephemeral", "ttl": "1h"}
@@ -345,6 +356,34 @@ class ClaudeCode(SessionClient):
         return message
 
 
+class ThinkingClaudeCode(ClaudeCode):
+    """Claude Code with a model that reasons. The template drops the thinking blocks of earlier tasks."""
+
+    aliases = ()
+    template = "Qwen-Qwen3-0.6B"
+    forgets = True
+
+    @classmethod
+    def answers(cls) -> list[list[str]]:
+        """Returns the answers with reasoning before each."""
+        return [
+            [
+                "<think>",
+                *pieces(number, f"\nThought {number}:… so I go on."),
+                f" {number}.\n",
+                "</think>",
+                BETWEEN,
+                *answer,
+            ]
+            for number, answer in enumerate(super().answers(), 10)
+        ]
+
+    def take(self, response: httpx.Response) -> Used:
+        used = super().take(response)
+        assert self.turns[-1]["content"][0]["type"] == "thinking"
+        return used
+
+
 class Codex(SessionClient):
     """Codex with a server of MCP, search on the web, and a tool that takes a patch."""
 
@@ -411,4 +450,4 @@ class Codex(SessionClient):
         return Used(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["output_tokens"])
 
 
-CLIENTS = (ClaudeCode, Codex, OpenCode, Cline, Continue, Zed, OpenWebUI)
+CLIENTS = (ClaudeCode, ThinkingClaudeCode, Codex, OpenCode, Cline, Continue, Zed, OpenWebUI)

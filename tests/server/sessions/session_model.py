@@ -17,7 +17,9 @@ HEAD = 64
 # Logits of the tokens that may follow lie so far above those of the others.
 SURE = 4.0
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MARKERS = ("<tool_call>", "</tool_call>")
+MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+# Between reasoning and answer; any answer may follow it.
+BETWEEN = "\n\n"
 
 
 def _spelled() -> dict[int, str]:
@@ -34,17 +36,19 @@ def _token(text: str) -> str:
     return "".join(_SPELLED[byte] for byte in text.encode())
 
 
-def scripted_model(path: Path, answers: Sequence[Sequence[str]], context: int) -> Path:
+def scripted_model(path: Path, answers: Sequence[Sequence[str]], context: int, template: str) -> Path:
     """Writes the model.
 
     Args:
         path: The file.
-        answers: What it may answer, in pieces; each piece that is no marker is of one answer alone.
+        answers: What it may answer, in pieces; each is of one answer alone, but for markers and `BETWEEN`.
         context: The longest context.
+        template: The file of its chat template.
     """
-    pieces = [piece for answer in answers for piece in answer if piece not in MARKERS]
+    pieces = [piece for answer in answers for piece in answer if piece not in (*MARKERS, BETWEEN)]
     assert len({*pieces}) == len(pieces)
-    texts = [*(_SPELLED[byte] for byte in range(256)), *(_token(piece) for piece in pieces), "ab", *MARKERS, *CONTROL]
+    long = [_token(piece) for piece in (*pieces, BETWEEN)]
+    texts = [*(_SPELLED[byte] for byte in range(256)), *long, "ab", *MARKERS, *CONTROL]
     size = -(-len(texts) // HEAD) * HEAD
     texts += [f"<unused{place}>" for place in range(size - len(texts))]
     ids = {text: place for place, text in enumerate(texts)}
@@ -77,8 +81,7 @@ def scripted_model(path: Path, answers: Sequence[Sequence[str]], context: int) -
     writer.add_eos_token_id(ids["<|im_end|>"])
     writer.add_bos_token_id(ids["<|endoftext|>"])
     writer.add_add_bos_token(False)
-    template = lzma.decompress((DATA / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja.xz").read_bytes())
-    writer.add_chat_template(template.decode())
+    writer.add_chat_template(lzma.decompress((DATA / "templates" / f"{template}.jinja.xz").read_bytes()).decode())
     one = np.ones(size, np.float32)
     writer.add_tensor("token_embd.weight", np.eye(size, dtype=np.float32))
     writer.add_tensor("output.weight", follows)

@@ -107,7 +107,8 @@ def _show(model: Model, *, verbose: bool) -> Response:
     except (RocmForgeError, OSError) as error:
         logger.warning("model %s: its file cannot be read: %s", model.name, error)
         raise ApiError(500, f"model: {told(model, error)}", param="model") from error
-    template = model.chat_template or file.info.get("tokenizer.chat_template", "")
+    own, for_tools = (file.info.get(f"tokenizer.chat_template{name}", "") for name in ("", ".tool_use"))
+    template = model.chat_template or own
     lists = plain_metadata(inspect_gguf(model.file)["metadata"], lists=True) if verbose else {}
     sampling = {} if model.service is None else model.service.engine.recommended_sampling()
     sees = model.service is not None and model.service.engine.mmproj is not None
@@ -120,7 +121,7 @@ def _show(model: Model, *, verbose: bool) -> Response:
             "template": template,
             "details": file.details,
             "model_info": file.info | lists,
-            "capabilities": _capabilities(file, template, sees=sees),
+            "capabilities": _capabilities(file, model.chat_template or own + for_tools, sees=sees),
             "modified_at": file.modified_at,
         }
     )
