@@ -47,6 +47,7 @@ impl World {
             max_long_partial_prefills: 1,
             long_prefill_token_threshold: (PROMPT + GENERATED) / 25,
             max_prefill_beside_newcomers: 160,
+            beside_decodes: None,
             draft_lags: false,
         };
         let scheduler = Scheduler::new(limits, Arc::new(RwLock::new(kv_cache)))?;

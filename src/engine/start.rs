@@ -19,7 +19,7 @@ use super::watch::Watch;
 use crate::config::EngineArgs;
 use crate::grammar::Grammars;
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{Scheduler, SchedulerConfig};
+use crate::scheduler::{BesideDecodes, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
 impl Engine {
@@ -117,10 +117,14 @@ impl Engine {
     }
 }
 
-/// Returns limits under which an image that may not be cut never waits for newcomers alone.
+/// Returns limits under which an image that may not be cut never waits for newcomers alone, or for decodes of others.
 pub(super) fn with_room_for(largest_image: usize, limits: SchedulerConfig) -> SchedulerConfig {
     let max_prefill_beside_newcomers = limits.max_prefill_beside_newcomers.max(largest_image);
-    SchedulerConfig { max_prefill_beside_newcomers, ..limits }
+    let beside_decodes = limits.beside_decodes.map(|beside| BesideDecodes {
+        min_prefill: beside.min_prefill.max(largest_image),
+        ..beside
+    });
+    SchedulerConfig { max_prefill_beside_newcomers, beside_decodes, ..limits }
 }
 
 fn no_randomness(error: getrandom::Error) -> Error {

@@ -2,7 +2,7 @@
 
 use super::executor::Executor;
 use crate::config::{EngineConfig, Pooling, PoolingParams, SamplingParams};
-use crate::scheduler::SchedulerConfig;
+use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::{Error, Result};
 
 /// The most bytes of a request's name, and of its salt.
@@ -11,6 +11,10 @@ const MAX_NAME_BYTES: usize = 1024;
 /// The most prompt tokens of a step next to new requests, on a device whose steps cannot be interrupted. A decode of
 /// many sequences takes some milliseconds there, and about twice as long with this many prompt tokens.
 const PREFILL_BESIDE_NEWCOMERS: usize = 160;
+
+/// Limits of steps on a device where they may take seconds: a full step of a CPU with a long context. The client of a
+/// stream notices gaps of more than a tenth of a second. Fewer prompt tokens than these would not use the CPU well.
+const BESIDE_DECODES: BesideDecodes = BesideDecodes { step_micros: 100_000, min_prefill: 16 };
 
 /// The limits that requests are checked against.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +41,7 @@ pub(super) fn scheduler_config(config: &EngineConfig, executor: &dyn Executor) -
             true => config.max_num_batched_tokens,
             false => PREFILL_BESIDE_NEWCOMERS,
         },
+        beside_decodes: can_stop.then_some(BESIDE_DECODES),
         draft_lags: executor.draft_lags(),
     }
 }

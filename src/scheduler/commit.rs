@@ -19,6 +19,8 @@ pub struct Accepted<'a> {
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) id: u64,
+    /// The time at which it was scheduled.
+    pub(super) scheduled: u64,
     /// Blocks of sequences that ended meanwhile. The step may still write to them, so its commit frees them.
     pub(super) held: Vec<SeqBlocks>,
 }
@@ -121,6 +123,9 @@ impl Scheduler {
             return Err(Error::internal(format!("step {} is not the oldest step in flight", step.id)));
         }
         let record = self.in_flight.pop_front();
+        if let Some(record) = &record {
+            self.note_time(step, record.scheduled, now);
+        }
         let mut drafted = Vec::new();
         let kv = std::sync::Arc::clone(&self.kv_cache);
         let mut kv = kv.write();

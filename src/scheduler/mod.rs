@@ -41,12 +41,13 @@ pub use commit::Accepted;
 pub use reason::WaitingReason;
 pub use sequence::SeqInfo;
 pub use step::{ScheduledSeq, Step};
-pub use yields::Yields;
+pub use yields::{BesideDecodes, Yields};
 
 use commit::InFlight;
 use flows::Flows;
 use prompts::Refusal;
 use sequence::{Key, Sequence, State};
+use yields::StepTime;
 
 use crate::batch::SeqExtras;
 use crate::kv_cache::KvCache;
@@ -79,6 +80,8 @@ pub struct SchedulerConfig {
     pub long_prefill_token_threshold: usize,
     /// The most prompt tokens per step of clients without credit, while occasional clients arrive (`yields`).
     pub max_prefill_beside_newcomers: usize,
+    /// Limits of a step with prompts in which other clients decode. `None` if steps are short anyway.
+    pub beside_decodes: Option<BesideDecodes>,
     /// True if a draft model proposes the draft tokens. The steps do not compute it, so it may lack tokens.
     pub draft_lags: bool,
 }
@@ -125,6 +128,9 @@ pub struct Scheduler {
     held_back: WaitingReason,
     /// The time until which another occasional client is expected.
     newcomers_until: u64,
+    /// The last step with prompts, and the time at which the last step ended.
+    prefill_time: Option<StepTime>,
+    last_end: u64,
     next_serial: u64,
     last_step: u64,
 }
@@ -169,6 +175,8 @@ impl Scheduler {
             refused: None,
             held_back: WaitingReason::default(),
             newcomers_until: 0,
+            prefill_time: None,
+            last_end: 0,
             next_serial: 0,
             last_step: 0,
         })
@@ -224,7 +232,7 @@ impl Scheduler {
             return Ok(Step::default());
         }
         self.last_step += 1;
-        self.in_flight.push_back(InFlight { id: self.last_step, held: Vec::new() });
+        self.in_flight.push_back(InFlight { id: self.last_step, scheduled: now, held: Vec::new() });
         self.build_step(self.last_step, picks, &mut kv)
     }
 

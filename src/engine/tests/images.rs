@@ -14,7 +14,7 @@ use crate::engine::{Engine, ImageReader};
 use crate::gguf::GgufFile;
 use crate::model::vision::VisionSpec;
 use crate::pixels::{DecodeLimits, Picture, Sizing};
-use crate::scheduler::SchedulerConfig;
+use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::testdata;
 
 pub(super) const NAMES: [&str; 3] = ["gemma3", "qwen25vl", "qwen3vl"];
@@ -168,10 +168,14 @@ pub(super) fn check_on(device: Option<(Device, GpuOptions)>, in_short_steps: usi
     }
 }
 
-/// Steps on a GPU have few prompt tokens while newcomers arrive, but always room for an image that may not be cut.
+/// Steps beside newcomers and decodes have few prompt tokens, but always room for an image that may not be cut.
 #[test]
-fn an_image_fits_beside_newcomers() {
-    let limits = SchedulerConfig { max_prefill_beside_newcomers: 160, ..Rig::new().engine.inner.shared.limits.clone() };
+fn an_image_fits_beside_others() {
+    let limits = SchedulerConfig {
+        max_prefill_beside_newcomers: 160,
+        beside_decodes: Some(BesideDecodes { step_micros: 1, min_prefill: 16 }),
+        ..Rig::new().engine.inner.shared.limits.clone()
+    };
     let room = |name: &str, pixels: usize| {
         let open = |file: String| testdata::file(&format!("vision/{file}"));
         let (model, projector) = (open(format!("{name}.gguf")), open(format!("{name}.mmproj.gguf")));
@@ -181,9 +185,11 @@ fn an_image_fits_beside_newcomers() {
             *side = pixels;
         }
         let reader = ImageReader::new(projector.0.clone(), spec, &tokenizer).unwrap();
-        with_room_for(reader.most_uncut_tokens(), limits.clone()).max_prefill_beside_newcomers
+        let limits = with_room_for(reader.most_uncut_tokens(), limits.clone());
+        (limits.max_prefill_beside_newcomers, limits.beside_decodes.unwrap().min_prefill)
     };
-    assert_eq!([room("gemma3", 64), room("gemma3", 256), room("qwen3vl", 256)], [160, 256, 160]);
+    let rooms = [room("gemma3", 64), room("gemma3", 256), room("qwen3vl", 256)];
+    assert_eq!(rooms, [(160, 16), (256, 256), (160, 16)]);
 }
 
 /// Blocks with rows of an image are those of this image alone.

@@ -28,6 +28,7 @@ pub(crate) fn limits() -> SchedulerConfig {
         max_long_partial_prefills: 1,
         long_prefill_token_threshold: 64,
         max_prefill_beside_newcomers: usize::MAX,
+        beside_decodes: None,
         draft_lags: false,
     }
 }

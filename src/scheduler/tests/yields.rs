@@ -1,7 +1,7 @@
 //! Steps that newcomers do not wait for.
 
 use super::harness::{Harness, from, limits, shares};
-use crate::scheduler::{NewSequence, SchedulerConfig};
+use crate::scheduler::{BesideDecodes, NewSequence, SchedulerConfig};
 
 /// A sequence with more than one token.
 const LONG: u64 = 90;
@@ -73,4 +73,33 @@ fn prompts_are_short_while_newcomers_come() {
     }
     h.now += 60_000_000;
     assert_eq!(h.run().batch.num_tokens(), 16);
+}
+
+/// Prompts of one client get as many tokens beside decodes of another one as fit in a time, by the last step's time.
+#[test]
+fn steps_beside_decodes_of_others_take_a_time() {
+    let beside_decodes = Some(BesideDecodes { step_micros: 1000, min_prefill: 3 });
+    let mut h = Harness::new(256, SchedulerConfig { beside_decodes, ..limits() });
+    let run = |h: &mut Harness, micros: u64| {
+        let step = h.schedule();
+        h.now += micros;
+        h.commit(&step);
+        shares(&step)
+    };
+    h.add(NewSequence { max_tokens: 40, ..from("one", LONG, 2) }).unwrap();
+    assert_eq!(run(&mut h, 10), [(LONG, 2)]);
+    for id in [1, 2] {
+        h.add(NewSequence { max_tokens: 20, ..from("many", id, 40) }).unwrap();
+    }
+    // The last step with prompts had two tokens in 10 microseconds.
+    assert_eq!(run(&mut h, 2000), [(LONG, 1), (1, 15)]);
+    // 16 tokens took twice the time, then 8 take it.
+    assert_eq!(run(&mut h, 1000), [(LONG, 1), (1, 7)]);
+    assert_eq!(run(&mut h, 100_000), [(LONG, 1), (1, 7)]);
+    // However slow a step is, prompts advance.
+    assert_eq!(run(&mut h, 1), [(LONG, 1), (1, 3)]);
+    assert_eq!(run(&mut h, 2000), [(LONG, 1), (1, 8), (2, 7)]);
+    // A client's own prompts are not held back for its decodes.
+    h.finish(LONG);
+    assert_eq!(run(&mut h, 2000), [(1, 1), (2, 15)]);
 }

@@ -26,7 +26,7 @@ use crate::batch::{GroupKind, TO_DRAFT};
 use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
+use crate::scheduler::{Accepted, BesideDecodes, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 use device::Sampled;
 use request::Live;
@@ -125,6 +125,10 @@ impl Sim {
                 true => 1 + config.max_num_batched_tokens / 2,
                 false => config.max_num_batched_tokens,
             },
+            beside_decodes: config.many_clients.then_some(BesideDecodes {
+                step_micros: 1,
+                min_prefill: 1 + config.max_num_batched_tokens / 2,
+            }),
             draft_lags: config.draft_lags,
         };
         let shadow: Vec<_> = config.groups.iter().map(|group| vec![0; group.num_blocks * config.block_size]).collect();
@@ -237,14 +241,16 @@ impl Sim {
         let (mut partial, mut long) = (0, 0);
         let mut left = self.config.max_num_batched_tokens;
         // Prompts of one token look like decodes, so this is the least that prompts may still get.
+        let config = &self.scheduler.config;
         let is_quiet = self.now >= self.scheduler.newcomers_until;
-        let most = self.scheduler.config.max_prefill_beside_newcomers;
-        let mut left_beside_newcomers = if is_quiet { usize::MAX } else { most };
+        let beside_newcomers = if is_quiet { usize::MAX } else { config.max_prefill_beside_newcomers };
+        let beside_decodes = config.beside_decodes.map_or(usize::MAX, |beside| beside.min_prefill);
+        let mut left_beside_others = beside_newcomers.min(beside_decodes);
         for scheduled in &step.seqs {
             let seq = &self.scheduler.sequences[self.scheduler.slots[&scheduled.id]];
             if first.is_some_and(|(id, _)| id == scheduled.id) {
                 let pending = first.map_or(0, |(_, pending)| pending);
-                let of_prompts = left.min(left_beside_newcomers).saturating_sub(preempted);
+                let of_prompts = left.min(left_beside_others).saturating_sub(preempted);
                 // A step may end before an image.
                 let least = seq.uncut(scheduled.start, pending.min(of_prompts.div_ceil(2)));
                 assert!(
@@ -255,7 +261,7 @@ impl Sim {
             // Drafts only get what is left.
             let taken = scheduled.num_tokens - scheduled.num_drafts();
             left -= taken;
-            left_beside_newcomers = left_beside_newcomers.saturating_sub(taken);
+            left_beside_others = left_beside_others.saturating_sub(taken);
             let pending = seq.tokens.len().saturating_sub(seq.num_scheduled);
             if pending > 0 {
                 partial += 1;
