@@ -58,11 +58,14 @@ pub struct ImageSpan {
     pub digest: ImageDigest,
     /// Rows and columns of the image's tokens.
     pub grid: [u32; 2],
+    /// True if one more token ends each row but the last.
+    pub has_row_ends: bool,
 }
 
 impl ImageSpan {
     pub fn num_tokens(&self) -> u32 {
-        self.grid[0] * self.grid[1]
+        let row_ends = if self.has_row_ends { self.grid[0] - 1 } else { 0 };
+        self.grid[0] * self.grid[1] + row_ends
     }
 
     /// Returns the positions of the image's tokens.
@@ -138,6 +141,7 @@ mod tests {
             image: ImageId(i as u64),
             digest: [i as u8; 32],
             grid,
+            has_row_ends: false,
         };
         SeqImages { spans: spans.iter().enumerate().map(span).collect(), mrope: true, bidirectional }
     }
@@ -167,6 +171,14 @@ mod tests {
         assert_eq!(runs(4..11), [(100, 0, 2, 4), (106, 1, 0, 1)]);
         assert_eq!(runs(8..10), []);
         assert_eq!(runs(12..20), []);
+    }
+
+    #[test]
+    fn row_ends_are_tokens_of_their_image() {
+        let mut images = images(&[(2, [2, 3]), (10, [1, 2])], false);
+        images.spans.iter_mut().for_each(|span| span.has_row_ends = true);
+        let tokens: Vec<Range<usize>> = images.spans.iter().map(ImageSpan::tokens).collect();
+        assert_eq!(tokens, [2..9, 10..12]);
     }
 
     #[test]

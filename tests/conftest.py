@@ -101,7 +101,9 @@ def vision_model(tiny_model, tmp_path_factory):
     """
 
     # Not every environment has Pillow.
-    from pictures import GEMMA, QWEN  # noqa: PLC0415
+    from pictures import GEMMA, MISTRAL, QWEN  # noqa: PLC0415
+
+    templates = {"gemma3": GEMMA, "mistral3": MISTRAL, "pixtral": MISTRAL}
 
     def path(name):
         folder = tmp_path_factory.getbasetemp() / f"vision-{name}"
@@ -109,7 +111,7 @@ def vision_model(tiny_model, tmp_path_factory):
             folder.mkdir()
             source = tiny_model(f"vision/{name}")
             keys = {f"{metadata(source)['general.architecture']}.context_length": 8192}
-            template = {"tokenizer.chat_template": GEMMA if name == "gemma3" else QWEN}
+            template = {"tokenizer.chat_template": templates.get(name, QWEN)}
             rewritten(source, folder / f"{name}.gguf", drop=template, replace=keys, extra=template)
             shutil.copy(tiny_model(f"vision/{name}.mmproj"), folder / f"mmproj-{name}.gguf")
         return folder / f"{name}.gguf"

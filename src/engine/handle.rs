@@ -117,12 +117,12 @@ impl Engine {
         self.inner.images.as_ref()
     }
 
-    /// Returns the rows and columns of the tokens that stand for a picture.
+    /// Returns the number of tokens that stand for the rows of a picture.
     ///
     /// # Errors
     /// `InvalidRequest` for a shape that the encoder does not take, and for a model without an image encoder.
-    pub fn image_grid(&self, picture: &Picture) -> Result<[u32; 2]> {
-        self.image_reader()?.grid(picture)
+    pub fn image_tokens(&self, picture: &Picture) -> Result<u32> {
+        self.image_reader()?.num_tokens(picture)
     }
 
     fn image_reader(&self) -> Result<&ImageReader> {

@@ -120,10 +120,9 @@ impl Engine {
 /// Returns limits under which an image that may not be cut never waits for newcomers alone, or for decodes of others.
 pub(super) fn with_room_for(largest_image: usize, limits: SchedulerConfig) -> SchedulerConfig {
     let max_prefill_beside_newcomers = limits.max_prefill_beside_newcomers.max(largest_image);
-    let beside_decodes = limits.beside_decodes.map(|beside| BesideDecodes {
-        min_prefill: beside.min_prefill.max(largest_image),
-        ..beside
-    });
+    let beside_decodes = limits
+        .beside_decodes
+        .map(|beside| BesideDecodes { min_prefill: beside.min_prefill.max(largest_image), ..beside });
     SchedulerConfig { max_prefill_beside_newcomers, beside_decodes, ..limits }
 }
 

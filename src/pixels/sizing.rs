@@ -11,6 +11,9 @@ pub enum Sizing {
     Square { side: usize },
     /// Sides that are multiples of `of` and near those of the picture, with an area within these bounds.
     Multiples { of: usize, min_pixels: usize, max_pixels: usize },
+    /// Sides that are at most `side`, rounded up to multiples of `of`; smaller ones if the area exceeds `max_pixels`.
+    /// `side` is a multiple of `of`, and at most `max_pixels / of`.
+    Within { side: usize, of: usize, max_pixels: usize },
 }
 
 impl Sizing {
@@ -22,6 +25,7 @@ impl Sizing {
         match self {
             Self::Square { side } => Ok([side; 2]),
             Self::Multiples { of, min_pixels, max_pixels } => multiples([width, height], of, [min_pixels, max_pixels]),
+            Self::Within { side, of, max_pixels } => Ok(within([width, height], side, of, max_pixels)),
         }
     }
 
@@ -30,6 +34,7 @@ impl Sizing {
         match self {
             Self::Square { side } => side * side,
             Self::Multiples { max_pixels, .. } => max_pixels,
+            Self::Within { side, max_pixels, .. } => side.saturating_mul(side).min(max_pixels),
         }
     }
 }
@@ -54,4 +59,16 @@ fn multiples(sides: [usize; 2], of: usize, [min_pixels, max_pixels]: [usize; 2])
         return Ok(sides.map(|side| (side as f64 * factor / step).ceil() as usize * of));
     }
     Ok(nearest)
+}
+
+fn within(sides: [usize; 2], most: usize, of: usize, max_pixels: usize) -> [usize; 2] {
+    let ratios = sides.map(|side| side as f64 / most as f64);
+    let ratio = ratios[0].max(ratios[1]).max(1.0);
+    let sides = sides.map(|side| (side as f64 / ratio).floor().max(1.0));
+    let rounded = sides.map(|side| (side as usize).next_multiple_of(of));
+    if rounded[0] * rounded[1] <= max_pixels {
+        return rounded;
+    }
+    let factor = (sides[0] * sides[1] / max_pixels as f64).sqrt();
+    sides.map(|side| ((side / factor / of as f64).floor() as usize * of).max(of))
 }

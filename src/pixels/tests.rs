@@ -10,6 +10,9 @@ use crate::testdata;
 const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
+const WITHIN_96: Sizing = Sizing::Within { side: 96, of: 16, max_pixels: 1 << 20 };
+const WITHIN_48: Sizing = Sizing::Within { side: 48, of: 8, max_pixels: 1 << 20 };
+
 fn decode(bytes: &[u8]) -> Picture {
     Picture::decode(bytes, DecodeLimits::default()).unwrap()
 }
@@ -23,11 +26,13 @@ fn multiples(of: usize) -> Sizing {
 }
 
 /// The models and their preprocessing.
-fn processors() -> [(&'static str, Preparation); 3] {
+fn processors() -> [(&'static str, Preparation); 5] {
     let half = [0.5; 3];
     let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
     [
         ("gemma3", of(Sizing::Square { side: 64 }, Filter::Bilinear, half, half)),
+        ("mistral3", of(WITHIN_96, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
+        ("pixtral", of(WITHIN_48, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen25vl", of(multiples(28), Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen3vl", of(multiples(16), Filter::Bicubic, half, half)),
     ]
@@ -96,6 +101,27 @@ fn sizes_stay_within_their_bounds() {
     ] {
         assert_eq!(sizing.size(size[0], size[1]).map_err(|_| ()), expected, "{size:?}");
     }
+}
+
+/// The longer side is bounded first, and then the area.
+#[test]
+fn pictures_stay_within_a_square_and_an_area() {
+    let sizing = Sizing::Within { side: 1540, of: 28, max_pixels: 2048 * 28 * 28 };
+    for (size, expected) in [
+        ([1920, 1080], [1540, 868]),
+        ([1080, 1920], [868, 1540]),
+        ([1540, 1000], [1540, 1008]),
+        ([56, 57], [56, 84]),
+        ([1, 1], [28, 28]),
+        ([3000, 100], [1540, 56]),
+        ([100_000, 1], [1540, 28]),
+        ([1540, 1540], [1260, 1260]),
+        ([4000, 3900], [1260, 1232]),
+    ] {
+        assert_eq!(sizing.size(size[0], size[1]).unwrap(), expected, "{size:?}");
+        assert!(expected[0] * expected[1] <= sizing.most_pixels());
+    }
+    assert_eq!(WITHIN_96.most_pixels(), 96 * 96);
 }
 
 /// Returns a picture in this format: red on the left half, blue on the right.

@@ -96,8 +96,7 @@ impl PyEngine {
     /// # Errors
     /// `InvalidRequestError` for a shape that the encoder does not take, and for a model that reads text alone.
     fn image_tokens(&self, image: &Bound<'_, PyImage>) -> PyResult<u32> {
-        let grid = self.handle.engine()?.image_grid(image.get().picture())?;
-        Ok(grid[0] * grid[1])
+        Ok(self.handle.engine()?.image_tokens(image.get().picture())?)
     }
 
     fn abort(&self, py: Python<'_>, request_id: &Bound<'_, PyString>) -> PyResult<bool> {

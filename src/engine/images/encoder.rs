@@ -50,7 +50,7 @@ fn encode(
         let prepared = encoder.spec().preparation.prepare(&image.picture)?;
         let rows = guarded(|| encoder.encode(&prepared));
         let rows = Arc::new(rows.unwrap_or_else(|payload| Err(panicked("the image encoder", payload.as_ref())))?);
-        stats.num_tokens += (rows.grid[0] * rows.grid[1]) as u64;
+        stats.num_tokens += (rows.rows.len() / encoder.spec().output_size) as u64;
         stats.busy_micros += u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
         cache.insert(digest, Arc::clone(&rows));
         Ok(rows)

@@ -34,9 +34,13 @@ pub struct ImageReader {
 struct ImageTokens {
     /// The token that a prompt has once for each image.
     placeholder: u32,
+    /// True if the placeholder stays, before the rows of the image.
+    is_kept: bool,
     /// The token for each row of the image. Its embedding is never used.
     row: u32,
-    /// The token after the rows, in families whose placeholder stays before them.
+    /// The token that ends each row of the image's grid but the last. Its embedding is never used.
+    row_end: Option<u32>,
+    /// The token after the rows.
     end: Option<u32>,
 }
 
@@ -47,15 +51,26 @@ impl ImageTokens {
         let find = |text: &str| tokenizer.control_token(text);
         let (name, row, end) = match family {
             Family::Gemma3 => ("<start_of_image>", Some("<image_soft_token>"), Some("<end_of_image>")),
+            Family::Pixtral => ("[IMG]", None, Some("[IMG_END]")),
             Family::Qwen25 | Family::Qwen3 => ("<|image_pad|>", None, None),
         };
+        let row_end = family.has_row_ends().then_some("[IMG_BREAK]");
         let required = |text: &str| {
             let expected = "a model that was made for images";
             find(text).ok_or_else(|| Error::invalid("mmproj", format!("a tokenizer without {text}"), expected))
         };
         let placeholder = required(name)?;
         let row = row.and_then(find).unwrap_or(placeholder);
-        Ok(Self { placeholder, row, end: end.map(required).transpose()? })
+        let (row_end, end) = (row_end.map(required).transpose()?, end.map(required).transpose()?);
+        Ok(Self { placeholder, is_kept: family == Family::Gemma3, row, row_end, end })
+    }
+
+    /// Appends the tokens for the rows of an image.
+    fn append_rows(&self, prompt: &mut Vec<u32>, [rows, columns]: [u32; 2]) {
+        for row in 0..rows {
+            prompt.extend(self.row_end.filter(|_| row > 0));
+            prompt.extend(std::iter::repeat_n(self.row, columns as usize));
+        }
     }
 }
 
@@ -85,14 +100,25 @@ impl ImageReader {
         if self.spec.family.is_bidirectional() { of_largest } else { 0 }
     }
 
-    /// Returns the rows and columns of the tokens that stand for a picture.
+    /// Returns the number of tokens that stand for the rows of a picture.
     ///
     /// # Errors
     /// `InvalidRequest` for a shape that the encoder does not take.
-    pub fn grid(&self, picture: &Picture) -> Result<[u32; 2]> {
+    pub(in crate::engine) fn num_tokens(&self, picture: &Picture) -> Result<u32> {
+        Ok(self.span(0, ImageId(0), picture)?.num_tokens())
+    }
+
+    /// Returns the tokens that stand for a picture.
+    fn span(&self, first: usize, image: ImageId, picture: &Picture) -> Result<ImageSpan> {
         let [width, height] = self.spec.preparation.sizing.size(picture.width(), picture.height())?;
         let side = self.spec.row_side();
-        Ok([height / side, width / side].map(|side| side as u32))
+        Ok(ImageSpan {
+            first: u32::try_from(first).map_err(Error::internal)?,
+            image,
+            digest: picture.digest(),
+            grid: [height / side, width / side].map(|side| side as u32),
+            has_row_ends: self.spec.family.has_row_ends(),
+        })
     }
 
     /// Replaces each placeholder of a prompt by the tokens of its image. Returns the prompt, where its images are, and
@@ -105,7 +131,7 @@ impl ImageReader {
         prompt: &[u32],
         pictures: Vec<Arc<Picture>>,
     ) -> Result<(Vec<u32>, SeqImages, Vec<RequestImage>)> {
-        let ImageTokens { placeholder, row, end } = self.tokens;
+        let ImageTokens { placeholder, is_kept, end, .. } = self.tokens;
         let found = prompt.iter().filter(|&&token| token == placeholder).count();
         if found != pictures.len() || found > MAX_IMAGES {
             let got = format!("{} images for {found} placeholders in the prompt", pictures.len());
@@ -120,16 +146,14 @@ impl ImageReader {
         let (mut expanded, mut of_request) = (Vec::with_capacity(prompt.len()), Vec::with_capacity(found));
         let mut pictures = pictures.into_iter();
         for (at, &token) in prompt.iter().enumerate() {
-            if token != placeholder || end.is_some() {
+            if token != placeholder || is_kept {
                 expanded.push(token);
             }
             let picture = if token == placeholder { pictures.next() } else { None };
             let Some(picture) = picture else { continue };
-            let (grid, digest) = (self.grid(&picture)?, picture.digest());
             let image = ImageId(self.num_images.fetch_add(1, Ordering::Relaxed));
-            let first = u32::try_from(expanded.len()).map_err(Error::internal)?;
-            let span = ImageSpan { first, image, digest, grid };
-            expanded.extend(std::iter::repeat_n(row, span.num_tokens() as usize));
+            let span = self.span(expanded.len(), image, &picture)?;
+            self.tokens.append_rows(&mut expanded, span.grid);
             expanded.extend(end.filter(|end| prompt.get(at + 1) != Some(end)));
             images.spans.push(span);
             of_request.push(RequestImage { id: image, picture });

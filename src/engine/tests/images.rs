@@ -17,7 +17,7 @@ use crate::pixels::{DecodeLimits, Picture, Sizing};
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::testdata;
 
-pub(super) const NAMES: [&str; 3] = ["gemma3", "qwen25vl", "qwen3vl"];
+pub(super) const NAMES: [&str; 5] = ["gemma3", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
 const BLOCK: usize = 16;
 
 /// A golden prompt as a client writes it, with its tokens and its continuation.
@@ -49,10 +49,16 @@ fn prompts(name: &str) -> [Prompt; 2] {
     let ids = |key: String| z.i32(&key).iter().map(|&id| id as u32).collect::<Vec<_>>();
     [1, 2].map(|number| {
         let tokens = ids(format!("p{number}_tokens"));
-        // Gemma has a token before the rows of an image; the others have one token in place of them.
-        let (row, kept) = if name == "gemma3" { (479, 0) } else { (478, 1) };
-        let runs = tokens.chunk_by(|one, next| (*one == row) == (*next == row));
-        let short = runs.flat_map(|run| if run[0] == row { &run[..kept] } else { run }).copied().collect();
+        // Gemma has a token before the rows of an image; the others have one token in place of them. Mistral's models
+        // have further tokens at the end of each row.
+        let (of_image, kept) = match name {
+            "gemma3" => (479..480, 0),
+            "mistral3" | "pixtral" => (477..480, 1),
+            _ => (478..479, 1),
+        };
+        let runs = tokens.chunk_by(|one, next| of_image.contains(one) == of_image.contains(next));
+        let short = runs.flat_map(|run| if of_image.contains(&run[0]) { &run[..kept] } else { run }).copied();
+        let short = short.collect();
         let file = |image: &i32| testdata::bytes(&format!("vision/{name}_{image}.png"));
         let picture = |image| Arc::new(Picture::decode(&file(image), DecodeLimits::default()).unwrap());
         Prompt {

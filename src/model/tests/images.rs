@@ -27,12 +27,17 @@ struct Prompt {
 fn prompt(name: &str, number: usize, family: Family, rows: &[ImageRows]) -> Prompt {
     let z = testdata::npz(&format!("vision/{name}"));
     let tokens: Vec<u32> = z.i32(&format!("p{number}_tokens")).iter().map(|&id| id as u32).collect();
-    let placeholder = if family == Family::Gemma3 { 479 } else { 478 };
+    let placeholder = match family {
+        Family::Gemma3 => 479,
+        Family::Pixtral => 477,
+        Family::Qwen25 | Family::Qwen3 => 478,
+    };
     let (mut spans, mut at) = (Vec::new(), 0);
     for &image in &z.i32(&format!("p{number}_images")) {
         let first = at + tokens[at..].iter().position(|&id| id == placeholder).unwrap();
         let grid = rows[image as usize - 1].grid.map(|side| side as u32);
-        let span = ImageSpan { first: first as u32, image: ImageId(image as u64 - 1), digest: [image as u8; 32], grid };
+        let (first, image, digest) = (first as u32, ImageId(image as u64 - 1), [image as u8; 32]);
+        let span = ImageSpan { first, image, digest, grid, has_row_ends: family.has_row_ends() };
         at = span.tokens().end;
         spans.push(span);
     }
@@ -93,7 +98,7 @@ fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most
 /// The logits of prompts with one image and with two are those of transformers, and have the same bits in any steps.
 #[test]
 fn logits_of_prompts_with_images_are_those_of_transformers() {
-    for name in ["gemma3", "qwen25vl", "qwen3vl"] {
+    for name in ["gemma3", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
         for isa in Isa::available() {
             let loader = || CpuLoader::new(2, TOKENS).unwrap().with_isa(isa);
             let whole = check(loader(), name, KvCacheDtype::F32, 3e-3, TOKENS);

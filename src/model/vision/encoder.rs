@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::layout::Layout;
-use super::spec::VisionSpec;
+use super::spec::{Family, VisionSpec};
 use super::tensors::{LayerWeights, Merger, Norm, Projector, Uploads, VisionTensors, VisionWeights};
 use crate::backend::{
-    self, Activate, Activation, Attention, Backend, Fusions, GatedActivation, KvLayerSpec, Linear, Loader,
+    self, Activate, Activation, Attention, Backend, Fusions, GatedActivation, KvLayerSpec, Linear, Loader, MatrixShape,
     MemoryLedger, NormLinear, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind, RopeSpec, Rotation, Scoring,
     StepLimits,
 };
@@ -30,9 +30,10 @@ const BLOCK: usize = 16;
 /// The rows that stand for a picture in a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageRows {
-    /// The grid of the rows: its number of rows and of columns.
+    /// The numbers of rows and of columns of the picture's squares, which become rows here.
     pub grid: [usize; 2],
-    /// `[grid[0] * grid[1]][output_size]`.
+    /// `[grid[0] * grid[1]][output_size]`. In families with row ends, there is one more after each row of the grid but
+    /// the last.
     pub rows: Vec<f32>,
     /// Rows that are added after each of the first layers of the text model (DeepStack), one set per layer.
     pub deepstack: Vec<Vec<f32>>,
@@ -69,6 +70,8 @@ pub struct Encoder<B: Backend> {
     buffers: Buffers<B>,
     /// The learned table of positions.
     table: Vec<f32>,
+    /// The row of the token that ends a row of an image.
+    row_end: Option<Vec<f32>>,
     /// The position embeddings of the last picture, with its grid. Most pictures have the size of the one before.
     positions: ([usize; 2], Vec<f32>),
 }
@@ -90,7 +93,7 @@ struct Buffers<B: Backend> {
     mixed: B::Buffer,
     products: B::Buffer,
     gated: B::Buffer,
-    /// The patches of each square, concatenated: normed, after the first matrix, and after the activation.
+    /// Rows of the projector, one for each square: normed, after the first matrix, and after the activation.
     joined: [B::Buffer; 3],
     /// Rows for the text model, then those for its first layers (DeepStack).
     out: Vec<B::Buffer>,
@@ -124,16 +127,17 @@ impl<B: Backend> Encoder<B> {
         let weights = tensors.weights(&mut Uploads(&mut loader))?;
         let rope = loader.upload_rope(&rope(&spec))?;
         let buffers = Buffers::new(&spec, dtype, &mut loader)?;
-        let (backend, table) = (loader.finish()?, tensors.table()?);
+        let (backend, table, row_end) = (loader.finish()?, tensors.table()?, tensors.row_end()?);
         let positions = ([0; 2], Vec::new());
-        Ok(Self { backend, model: Model { spec, weights, rope }, buffers, table, positions })
+        Ok(Self { backend, model: Model { spec, weights, rope }, buffers, table, row_end, positions })
     }
 }
 
 /// Returns the RoPE of the encoder. The host computes its angles.
 fn rope(spec: &VisionSpec) -> RopeSpec {
-    let pairs = if spec.has_rope() { spec.head_dim() / 2 } else { 0 };
-    RopeSpec { kind: RopeKind::Neox, inv_freq: vec![0.0; pairs], magnitude: 1.0 }
+    let pairs = if spec.rope_base.is_some() { spec.head_dim() / 2 } else { 0 };
+    let kind = if spec.family == Family::Pixtral { RopeKind::Norm } else { RopeKind::Neox };
+    RopeSpec { kind, inv_freq: vec![0.0; pairs], magnitude: 1.0 }
 }
 
 impl<B: Backend> Buffers<B> {
@@ -155,7 +159,7 @@ impl<B: Backend> Buffers<B> {
         let kv =
             loader.alloc_kv_layers(&[kv])?.pop().ok_or_else(|| Error::internal("an encoder without a KV layer"))?;
         let mut buffer = |rows: usize, cols: usize| loader.alloc_buffer(rows, cols);
-        let joined = [(); 3].map(|()| buffer(squares, spec.joined_cols()));
+        let joined = [(); 3].map(|()| buffer(squares, spec.projector_cols()));
         let [norm, products, gated] = joined;
         Ok(Self {
             patches: buffer(patches, spec.patch_cols())?,
@@ -194,7 +198,7 @@ fn batch(windows: &[usize]) -> Batch {
 
 impl<B: Backend> ImageEncoder for Encoder<B> {
     fn encode(&mut self, picture: &Prepared) -> Result<ImageRows> {
-        let Self { backend, model, buffers, table, positions } = self;
+        let Self { backend, model, buffers, table, row_end, positions } = self;
         let spec = &model.spec;
         let layout = Layout::new(spec, picture)?;
         let patches = layout.patches();
@@ -208,8 +212,8 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
             }
             backend.write_rows(&mut buffers.residual, 0, &positions.1, spec.hidden_size)?;
         }
-        if spec.has_rope() {
-            backend.write_rows(&mut buffers.angles, 0, &layout.angles(spec.head_dim()), spec.head_dim())?;
+        if let Some(base) = spec.rope_base {
+            backend.write_rows(&mut buffers.angles, 0, &layout.angles(spec, base), spec.head_dim())?;
         }
         let (whole, in_windows) = (batch(&[patches]), batch(layout.windows()));
         backend.step_apart(&whole, &mut |step: &mut B::Step<'_>| model.embed(step, buffers, patches))?;
@@ -229,6 +233,10 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
             Ok::<_, Error>(layout.in_order(rows, spec.output_size))
         });
         let rows = sets.next().ok_or_else(|| Error::internal("an encoder without rows"))??;
+        let rows = match row_end {
+            Some(end) => layout.with_row_ends(spec, &rows, end),
+            None => rows,
+        };
         let deepstack = sets.collect::<Result<_>>()?;
         Ok(ImageRows { grid: layout.squares_of_sides(spec), rows, deepstack })
     }
@@ -249,15 +257,20 @@ impl<V> Norm<V> {
 }
 
 impl<B: Backend> Model<B> {
-    /// `residual = positions + patches`.
+    /// `residual = norm(positions + patches)`.
     fn embed(&self, step: &mut B::Step<'_>, buffers: &mut Buffers<B>, rows: usize) -> Result<()> {
-        let Buffers { patches: x, residual: out, .. } = buffers;
+        let Buffers { patches: x, residual, normed, .. } = buffers;
+        let norm = self.weights.first_norm.as_ref();
+        let out = if norm.is_some() { &mut *normed } else { &mut *residual };
         let mut add = self.spec.table_side.is_some();
         for matrix in &self.weights.patches {
             step.linear(Linear { x, matrix, rows, out: &mut *out, add })?;
             add = true;
         }
-        Ok(())
+        match norm {
+            Some(norm) => step.norm_rows(NormRows { x: normed, norm: norm.of(), rows, out: residual }),
+            None => Ok(()),
+        }
     }
 
     fn layer(&self, step: &mut B::Step<'_>, index: usize, buffers: &mut Buffers<B>) -> Result<()> {
@@ -311,7 +324,7 @@ impl<B: Backend> Model<B> {
         step.linear(Linear { x: gated, matrix: down, rows, out: residual, add: true })
     }
 
-    /// `out = second · gelu(first · norm(x))`, where x are the concatenated patches of each square.
+    /// `out = second · gelu(first · norm(x))`, where x has a row for each square.
     fn merge(
         &self,
         step: &mut B::Step<'_>,
@@ -324,7 +337,7 @@ impl<B: Backend> Model<B> {
         let rows = patches / self.spec.patches_per_row();
         let norm = norm.as_ref().map(Norm::of);
         step.norm_linear(NormLinear { x, norm, matrix: first, rows, normed, out: &mut *products })?;
-        let (activation, cols) = (Activation::GeluErf, self.spec.joined_cols());
+        let (activation, cols) = (Activation::GeluErf, first.rows());
         step.activation(Activate { x: products, activation, rows, cols, out: &mut *gated })?;
         step.linear(Linear { x: gated, matrix: second, rows, out, add: false })
     }
@@ -333,17 +346,19 @@ impl<B: Backend> Model<B> {
     fn project(&self, backend: &mut B, batch: &Batch, buffers: &mut Buffers<B>) -> Result<()> {
         let (patches, cols) = (batch.num_tokens(), self.spec.hidden_size);
         backend.step_apart(batch, &mut |step: &mut B::Step<'_>| {
-            let Buffers { residual, normed, joined, out, .. } = &mut *buffers;
-            step.norm_rows(NormRows {
-                x: residual,
-                norm: self.weights.last_norm.of(),
-                rows: patches,
-                out: &mut *normed,
-            })?;
-            match &self.weights.projector {
-                Projector::Mean { .. } => Ok(()),
-                Projector::Joined(merger) => self.merge(step, normed, merger, patches, joined, &mut out[0]),
+            let Buffers { residual, normed, mixed, joined, out, .. } = &mut *buffers;
+            let mut x = &*residual;
+            if let Some(norm) = &self.weights.last_norm {
+                step.norm_rows(NormRows { x, norm: norm.of(), rows: patches, out: &mut *normed })?;
+                x = normed;
             }
+            let Projector::Joined { first, merger } = &self.weights.projector else { return Ok(()) };
+            if let Some(matrix) = first {
+                let rows = patches / self.spec.patches_per_row();
+                step.linear(Linear { x, matrix, rows, out: &mut *mixed, add: false })?;
+                x = mixed;
+            }
+            self.merge(step, x, merger, patches, joined, &mut out[0])
         })?;
         let Projector::Mean { norm, matrix } = &self.weights.projector else { return Ok(()) };
         let Buffers { residual, normed, out, .. } = buffers;

@@ -1,11 +1,8 @@
 //! The order of a picture's patches, their values, and their positions.
 
-use super::spec::VisionSpec;
+use super::spec::{Family, VisionSpec};
 use crate::pixels::{CHANNELS, Prepared};
 use crate::{Error, Result};
-
-/// The base of the RoPE frequencies.
-const ROPE_BASE: f32 = 10_000.0;
 
 /// The patches of a picture in the order of the encoder: squares of `merge` x `merge` patches, row by row or window by
 /// window. Within a square, patches go row by row.
@@ -82,6 +79,13 @@ impl Layout {
         ordered
     }
 
+    /// Returns the rows of squares with a row `end` after each row of the picture but the last.
+    pub(super) fn with_row_ends(&self, spec: &VisionSpec, rows: &[f32], end: &[f32]) -> Vec<f32> {
+        let [_, columns] = self.squares_of_sides(spec);
+        let lines: Vec<&[f32]> = rows.chunks_exact(columns * end.len()).collect();
+        lines.join(end)
+    }
+
     /// Returns the values of each patch: channel by channel, and row by row within a channel.
     pub(super) fn numbers(&self, spec: &VisionSpec, picture: &Prepared) -> Vec<f32> {
         let side = spec.patch_size;
@@ -120,14 +124,19 @@ impl Layout {
     }
 
     /// Returns cos and sin of each patch's RoPE pairs. The first half of the pairs rotates with the row, the other half
-    /// with the column.
-    pub(super) fn angles(&self, head_dim: usize) -> Vec<f32> {
-        let half = head_dim / 4;
-        let frequency = |pair: usize| 1.0 / ROPE_BASE.powf((2 * pair) as f32 / (2 * half) as f32);
-        let frequencies: Vec<f32> = (0..half).map(frequency).collect();
+    /// with the column. In Pixtral, rows and columns have every other frequency of a head.
+    pub(super) fn angles(&self, spec: &VisionSpec, base: f32) -> Vec<f32> {
+        let (head_dim, half) = (spec.head_dim(), spec.head_dim() / 4);
+        let frequency = |exponent: usize| 1.0 / base.powf(exponent as f32 / head_dim as f32);
+        let of_columns = if spec.family == Family::Pixtral { 2 } else { 0 };
+        let frequencies: [Vec<f32>; 2] =
+            [0, of_columns].map(|first| (0..half).map(|pair| frequency(first + 4 * pair)).collect());
         let mut angles = Vec::with_capacity(self.places.len() * head_dim);
         for place in &self.places {
-            let of_place = place.iter().flat_map(|&at| frequencies.iter().map(move |frequency| at as f32 * frequency));
+            let of_place = place
+                .iter()
+                .zip(&frequencies)
+                .flat_map(|(&at, frequencies)| frequencies.iter().map(move |frequency| at as f32 * frequency));
             let turns: Vec<f64> = of_place.map(f64::from).collect();
             angles.extend(turns.iter().map(|turn| turn.cos() as f32));
             angles.extend(turns.iter().map(|turn| turn.sin() as f32));

@@ -16,6 +16,10 @@ const MAX_HEAD_DIM: usize = 512;
 const QWEN_MERGE: usize = 2;
 /// Side of that square in Gemma 3, if the file does not state it.
 const GEMMA3_MERGE: usize = 4;
+/// Side of that square in Pixtral 12B, whose files do not state it.
+const PIXTRAL_MERGE: usize = 1;
+/// The base of the RoPE frequencies, if the file does not state it.
+const ROPE_BASE: f32 = 10_000.0;
 /// The side of an attention window of Qwen 2.5 VL in pixels, if the file does not state it.
 const WINDOW_PIXELS: usize = 112;
 /// The areas of the smallest and the largest picture in pixels, if the file does not state them.
@@ -32,17 +36,19 @@ const HARMLESS: [&str; 1] = ["has_text_encoder"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     Gemma3,
+    Pixtral,
     Qwen25,
     Qwen3,
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 3] = [Self::Gemma3, Self::Qwen25, Self::Qwen3];
+    pub(super) const ALL: [Self; 4] = [Self::Gemma3, Self::Pixtral, Self::Qwen25, Self::Qwen3];
 
     /// Returns `clip.projector_type`.
     pub fn projector_type(self) -> &'static str {
         match self {
             Self::Gemma3 => "gemma3",
+            Self::Pixtral => "pixtral",
             Self::Qwen25 => "qwen2.5vl_merger",
             Self::Qwen3 => "qwen3vl_merger",
         }
@@ -50,7 +56,22 @@ impl Family {
 
     /// True if the tokens of an image have three RoPE positions (M-RoPE).
     pub fn has_mrope(self) -> bool {
-        self != Self::Gemma3
+        matches!(self, Self::Qwen25 | Self::Qwen3)
+    }
+
+    /// True if a token ends each row of an image but the last.
+    pub fn has_row_ends(self) -> bool {
+        self == Self::Pixtral
+    }
+
+    /// True if the feed-forward has a gate with SiLU, and norms are RMS norms. Others have GELU and layer norms.
+    fn is_gated(self) -> bool {
+        matches!(self, Self::Pixtral | Self::Qwen25)
+    }
+
+    /// True if positions are in a learned table.
+    fn has_table(self) -> bool {
+        matches!(self, Self::Gemma3 | Self::Qwen3)
     }
 
     /// True if the tokens of an image attend to each other in both directions.
@@ -62,6 +83,7 @@ impl Family {
     pub fn text_architectures(self) -> &'static [&'static str] {
         match self {
             Self::Gemma3 => &["gemma3"],
+            Self::Pixtral => &["llama", "mistral3"],
             Self::Qwen25 => &["qwen2vl"],
             Self::Qwen3 => &["qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"],
         }
@@ -87,6 +109,8 @@ pub struct VisionSpec {
     pub merge: usize,
     /// The side of the learned table of positions; `None` without a table.
     pub table_side: Option<usize>,
+    /// The base of the frequencies of RoPE; `None` without RoPE.
+    pub rope_base: Option<f32>,
     /// Attention windows, if the encoder has them.
     pub windows: Option<Windows>,
     /// Layers whose outputs become rows for the first layers of the text model (DeepStack).
@@ -125,7 +149,7 @@ impl VisionSpec {
 
     fn read(keys: &Keys<'_>) -> Result<Self> {
         let family = family(keys)?;
-        let (layer_norm, gelu) = (family != Family::Qwen25, family != Family::Qwen25);
+        let (layer_norm, gelu) = (!family.is_gated(), !family.is_gated());
         for (key, expected) in [("use_gelu", gelu), ("use_silu", !gelu)] {
             if let Some(value) = keys.opt_bool(key)?.filter(|&value| value != expected) {
                 let problem = format!("is {value}, expected {expected} in {} files", family.projector_type());
@@ -152,7 +176,7 @@ impl VisionSpec {
         let patch_size = keys.size("vision.patch_size")?;
         let merge = merge(keys, family)?;
         let image_side = image_side(keys, patch_size)?;
-        let table_side = (family != Family::Qwen25).then_some(image_side);
+        let table_side = family.has_table().then_some(image_side);
         Ok(Self {
             family,
             hidden_size,
@@ -165,6 +189,7 @@ impl VisionSpec {
             patch_size,
             merge,
             table_side,
+            rope_base: rope_base(keys, family)?,
             windows: windows(keys, family, num_layers, patch_size * merge)?,
             deepstack: deepstack(keys, family, num_layers)?,
             output_size: keys.size("vision.projection_dim")?,
@@ -177,11 +202,6 @@ impl VisionSpec {
         self.hidden_size / self.num_heads
     }
 
-    /// True if RoPE rotates q and k by the positions of patches.
-    pub fn has_rope(&self) -> bool {
-        self.family != Family::Gemma3
-    }
-
     /// Returns the number of values of a patch.
     pub fn patch_cols(&self) -> usize {
         CHANNELS * self.patch_size * self.patch_size
@@ -190,6 +210,14 @@ impl VisionSpec {
     /// Returns the size of a square's concatenated patches.
     pub fn joined_cols(&self) -> usize {
         self.hidden_size * self.patches_per_row()
+    }
+
+    /// Returns the size of the larger of the rows within the projector.
+    pub fn projector_cols(&self) -> usize {
+        match self.family {
+            Family::Pixtral => self.joined_cols().max(self.output_size),
+            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => self.joined_cols(),
+        }
     }
 
     /// Returns the number of patches that become one row for the text model.
@@ -273,9 +301,23 @@ fn image_side(keys: &Keys<'_>, patch_size: usize) -> Result<usize> {
 fn merge(keys: &Keys<'_>, family: Family) -> Result<usize> {
     let (key, default) = match family {
         Family::Gemma3 => ("vision.projector.scale_factor", GEMMA3_MERGE),
+        Family::Pixtral => ("vision.spatial_merge_size", PIXTRAL_MERGE),
         Family::Qwen25 | Family::Qwen3 => ("vision.spatial_merge_size", QWEN_MERGE),
     };
     keys.opt_size(key).map(|merge| merge.unwrap_or(default))
+}
+
+fn rope_base(keys: &Keys<'_>, family: Family) -> Result<Option<f32>> {
+    let key = "rope.freq_base";
+    let base = match family {
+        Family::Gemma3 => return Ok(None),
+        Family::Pixtral => keys.opt_f32(key)?.unwrap_or(ROPE_BASE),
+        Family::Qwen25 | Family::Qwen3 => ROPE_BASE,
+    };
+    match base > 0.0 {
+        true => Ok(Some(base)),
+        false => Err(keys.error(key, format!("is {base}, expected a number above 0"))),
+    }
 }
 
 fn windows(keys: &Keys<'_>, family: Family, num_layers: usize, row_pixels: usize) -> Result<Option<Windows>> {
@@ -320,13 +362,17 @@ fn preparation(keys: &Keys<'_>, family: Family, [side, row_pixels]: [usize; 2]) 
     if std.iter().any(|&std| std <= 0.0) {
         return Err(keys.error("vision.image_std", format!("holds {std:?}, expected numbers above 0")));
     }
+    let has_side = matches!(family, Family::Gemma3 | Family::Pixtral);
+    if has_side && !side.is_multiple_of(row_pixels) {
+        let problem = format!("is {side}, expected a multiple of {row_pixels} pixels, which make a row");
+        return Err(keys.error("vision.image_size", problem));
+    }
     let (sizing, filter) = match family {
-        Family::Gemma3 => {
-            if !side.is_multiple_of(row_pixels) {
-                let problem = format!("is {side}, expected a multiple of {row_pixels} pixels, which make a row");
-                return Err(keys.error("vision.image_size", problem));
-            }
-            (Sizing::Square { side }, Filter::Bilinear)
+        Family::Gemma3 => (Sizing::Square { side }, Filter::Bilinear),
+        Family::Pixtral => {
+            let side = side.min(MOST_IMAGE_ROWS.saturating_mul(row_pixels));
+            let max_pixels = MOST_IMAGE_ROWS.saturating_mul(row_pixels * row_pixels);
+            (Sizing::Within { side, of: row_pixels, max_pixels }, Filter::Bicubic)
         }
         Family::Qwen25 => (multiples(keys, row_pixels, QWEN25_PIXELS)?, Filter::Bicubic),
         Family::Qwen3 => (multiples(keys, row_pixels, QWEN3_PIXELS)?, Filter::Bicubic),

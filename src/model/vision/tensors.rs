@@ -27,9 +27,11 @@ pub(super) trait Take<'a> {
 pub(super) struct VisionWeights<M, V> {
     /// One matrix per frame. A picture stands for all frames that are encoded together.
     pub(super) patches: Vec<M>,
+    /// The norm before the first layer.
+    pub(super) first_norm: Option<Norm<V>>,
     pub(super) layers: Vec<LayerWeights<M, V>>,
     /// The norm after the last layer.
-    pub(super) last_norm: Norm<V>,
+    pub(super) last_norm: Option<Norm<V>>,
     pub(super) projector: Projector<M, V>,
     /// The projectors of the layers in `VisionSpec::deepstack`.
     pub(super) deepstack: Vec<Merger<M, V>>,
@@ -54,8 +56,8 @@ pub(super) struct LayerWeights<M, V> {
 pub(super) enum Projector<M, V> {
     /// The mean of a square of patches, a norm, and one matrix.
     Mean { norm: Norm<V>, matrix: M },
-    /// The concatenated patches of a square, through two matrices.
-    Joined(Merger<M, V>),
+    /// The concatenated patches of a square, through two matrices. `first` makes one patch of them before that.
+    Joined { first: Option<M>, merger: Merger<M, V> },
 }
 
 pub(super) struct Merger<M, V> {
@@ -69,24 +71,30 @@ pub(super) struct Merger<M, V> {
 pub struct VisionTensors<'a> {
     finder: Finder<'a>,
     spec: &'a VisionSpec,
-    /// The projection of Gemma 3, transposed, since files store it the other way round.
-    turned: Vec<u8>,
+    /// The f32 values of the projector's first matrix, in families whose files have its values in another order.
+    ordered: Vec<u8>,
 }
 
 const POSITIONS: &str = "v.position_embd.weight";
 const FRAMES: [&str; 2] = ["v.patch_embd.weight", "v.patch_embd.weight.1"];
 const PROJECTION: &str = "mm.input_projection.weight";
+const PATCH_MERGER: &str = "mm.patch_merger.weight";
+const ROW_END: &str = "v.token_embd.img_break";
 
 impl<'a> VisionTensors<'a> {
     /// # Errors
     /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
     pub fn collect(gguf: &'a GgufFile, spec: &'a VisionSpec) -> Result<Self> {
         let finder = Finder { gguf };
-        let turned = match spec.family {
-            Family::Gemma3 => turned(finder.required(PROJECTION, &[spec.output_size, spec.hidden_size])?.view)?,
-            Family::Qwen25 | Family::Qwen3 => Vec::new(),
+        let (hidden, joined) = (spec.hidden_size, spec.joined_cols());
+        let ordered = match spec.family {
+            Family::Gemma3 => turned(finder.required(PROJECTION, &[spec.output_size, hidden])?.view)?,
+            Family::Pixtral if spec.merge > 1 => {
+                patch_by_patch(finder.required(PATCH_MERGER, &[joined, hidden])?.view, spec.patches_per_row())?
+            }
+            Family::Pixtral | Family::Qwen25 | Family::Qwen3 => Vec::new(),
         };
-        let tensors = Self { finder, spec, turned };
+        let tensors = Self { finder, spec, ordered };
         tensors.reject_unused()?;
         Ok(tensors)
     }
@@ -98,6 +106,9 @@ impl<'a> VisionTensors<'a> {
         if self.spec.table_side.is_some() {
             self.table()?;
             used.insert(POSITIONS);
+        }
+        if self.row_end()?.is_some() {
+            used.insert(ROW_END);
         }
         match self.finder.gguf.tensors().iter().find(|tensor| !used.contains(&tensor.name[..])) {
             None => Ok(()),
@@ -130,6 +141,12 @@ impl<'a> VisionTensors<'a> {
         values(view)
     }
 
+    /// Returns the row of the token that ends a row of an image, in families with such tokens.
+    pub(super) fn row_end(&self) -> Result<Option<Vec<f32>>> {
+        let required = || values(self.finder.required(ROW_END, &[self.spec.output_size])?.view);
+        self.spec.family.has_row_ends().then(required).transpose()
+    }
+
     /// Visits each tensor that is copied to a device.
     pub(super) fn weights<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<VisionWeights<T::Matrix, T::Vector>> {
         let spec = self.spec;
@@ -158,24 +175,42 @@ impl<'a> VisionTensors<'a> {
             })
         };
         let patches = self.patches(take)?;
+        let (norm, hidden) = (spec.norm, spec.hidden_size);
+        let first_norm = match spec.family {
+            Family::Pixtral => Some(self.norm("v.pre_ln", hidden, norm, take)?),
+            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => None,
+        };
         let layers = (0..spec.num_layers).map(|index| layer(index, &mut *take)).collect::<Result<_>>()?;
-        let last_norm = self.norm("v.post_ln", spec.hidden_size, spec.norm, take)?;
+        let last_norm = match spec.family {
+            Family::Pixtral if spec.merge == 1 => None,
+            Family::Pixtral => Some(self.norm("mm.input_norm", hidden, norm, take)?),
+            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => Some(self.norm("v.post_ln", hidden, norm, take)?),
+        };
+        let ordered = |name, rows, cols| {
+            let (ggml_type, data, scales) = (GgmlType::F32, &self.ordered[..], &[][..]);
+            vec![LinearPart { weight: TensorView { name, ggml_type, rows, cols, data, scales }, bias: None }]
+        };
+        let (joined, output) = (spec.joined_cols(), spec.output_size);
         let projector = match spec.family {
             Family::Gemma3 => {
-                let norm = NormSpec::rms(spec.norm.eps);
-                let norm = self.norm("mm.soft_emb_norm", spec.hidden_size, norm, take)?;
-                let (ggml_type, rows, cols) = (GgmlType::F32, spec.output_size, spec.hidden_size);
-                let weight = TensorView { name: PROJECTION, ggml_type, rows, cols, data: &self.turned, scales: &[] };
-                Projector::Mean { norm, matrix: take.matrix(vec![LinearPart { weight, bias: None }])? }
+                let norm = self.norm("mm.soft_emb_norm", hidden, NormSpec::rms(norm.eps), take)?;
+                Projector::Mean { norm, matrix: take.matrix(ordered(PROJECTION, output, hidden))? }
             }
-            Family::Qwen25 | Family::Qwen3 => Projector::Joined(self.merger(["mm.0", "mm.2"], None, take)?),
+            Family::Pixtral => {
+                let is_merged = spec.merge > 1;
+                let first = is_merged.then(|| take.matrix(ordered(PATCH_MERGER, hidden, joined))).transpose()?;
+                Projector::Joined { first, merger: self.merger(["mm.1", "mm.2"], [hidden, output], None, take)? }
+            }
+            Family::Qwen25 | Family::Qwen3 => {
+                Projector::Joined { first: None, merger: self.merger(["mm.0", "mm.2"], [joined; 2], None, take)? }
+            }
         };
         let deepstack = spec.deepstack.iter().map(|layer| {
             let name = |part: &str| format!("v.deepstack.{layer}.{part}");
-            self.merger([&name("fc1"), &name("fc2")], Some(&name("norm")), &mut *take)
+            self.merger([&name("fc1"), &name("fc2")], [joined; 2], Some(&name("norm")), &mut *take)
         });
         let deepstack = deepstack.collect::<Result<_>>()?;
-        Ok(VisionWeights { patches, layers, last_norm, projector, deepstack })
+        Ok(VisionWeights { patches, first_norm, layers, last_norm, projector, deepstack })
     }
 
     /// The convolution over non-overlapping patches, as a matrix per frame. The first has the bias.
@@ -183,9 +218,12 @@ impl<'a> VisionTensors<'a> {
         let VisionSpec { hidden_size: rows, patch_size: side, family, .. } = *self.spec;
         let bias = match family {
             Family::Gemma3 | Family::Qwen3 => Some(self.finder.required("v.patch_embd.bias", &[rows])?.view),
-            Family::Qwen25 => None,
+            Family::Pixtral | Family::Qwen25 => None,
         };
-        let frames = if family == Family::Gemma3 { 1 } else { FRAMES.len() };
+        let frames = match family {
+            Family::Gemma3 | Family::Pixtral => 1,
+            Family::Qwen25 | Family::Qwen3 => FRAMES.len(),
+        };
         let of_frame = |(frame, name): (usize, &&str)| {
             let view = self.finder.required(name, &[side, side, CHANNELS, rows])?.view;
             if !matches!(view.ggml_type, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
@@ -198,25 +236,31 @@ impl<'a> VisionTensors<'a> {
         FRAMES[..frames].iter().enumerate().map(of_frame).collect()
     }
 
+    /// Takes two matrices. `cols` and `inner` are the sizes of the rows before and between them.
     fn merger<'s, T: Take<'s>>(
         &'s self,
         [first, second]: [&str; 2],
+        [cols, inner]: [usize; 2],
         norm: Option<&str>,
         take: &mut T,
     ) -> Result<Merger<T::Matrix, T::Vector>> {
-        let joined = self.spec.joined_cols();
         Ok(Merger {
-            norm: norm.map(|name| self.norm(name, joined, self.spec.norm, &mut *take)).transpose()?,
-            first: take.matrix(vec![self.linear(first, joined, joined)?])?,
-            second: take.matrix(vec![self.linear(second, self.spec.output_size, joined)?])?,
+            norm: norm.map(|name| self.norm(name, cols, self.spec.norm, &mut *take)).transpose()?,
+            first: take.matrix(vec![self.linear(first, inner, cols)?])?,
+            second: take.matrix(vec![self.linear(second, self.spec.output_size, inner)?])?,
         })
     }
 
-    /// A matrix with its bias, which all matrices have except that of patches.
+    /// A matrix with its bias. All matrices of a layer and of a projector have one, but in Pixtral only those that the
+    /// file gives one.
     fn linear(&self, name: &str, rows: usize, cols: usize) -> Result<LinearPart<'a>> {
         let weight = self.finder.required(&format!("{name}.weight"), &[cols, rows])?.view;
-        let bias = self.finder.required(&format!("{name}.bias"), &[rows])?.view;
-        Ok(LinearPart { weight, bias: Some(bias) })
+        let bias = format!("{name}.bias");
+        let bias = match self.spec.family {
+            Family::Pixtral => self.finder.optional(&bias, &[rows])?,
+            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => Some(self.finder.required(&bias, &[rows])?),
+        };
+        Ok(LinearPart { weight, bias: bias.map(|bias| bias.view) })
     }
 
     fn norm<'s, T: Take<'s>>(
@@ -246,6 +290,16 @@ fn turned(view: TensorView<'_>) -> Result<Vec<u8>> {
     let values = values(view)?;
     let columns = (0..view.cols).flat_map(|column| values.iter().skip(column).step_by(view.cols));
     Ok(columns.flat_map(|value| value.to_le_bytes()).collect())
+}
+
+/// Returns the bytes (f32) of a matrix whose columns go channel by channel over the `patches` of a square in the file,
+/// and patch by patch here.
+fn patch_by_patch(view: TensorView<'_>, patches: usize) -> Result<Vec<u8>> {
+    let values = values(view)?;
+    let channels = view.cols / patches;
+    let column = |column: usize| column % channels * patches + column / channels;
+    let rows = values.chunks_exact(view.cols);
+    Ok(rows.flat_map(|row| (0..view.cols).flat_map(move |index| row[column(index)].to_le_bytes())).collect())
 }
 
 /// Lists the uploads, and the names of their tensors.

@@ -11,7 +11,7 @@ use crate::model::ModelSpec;
 use crate::pixels::{DecodeLimits, Picture};
 use crate::testdata::{self, TempFile};
 
-const NAMES: [&str; 3] = ["gemma3", "qwen25vl", "qwen3vl"];
+const NAMES: [&str; 5] = ["gemma3", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
 
 fn projector(name: &str) -> TempFile {
     testdata::file(&format!("vision/{name}.mmproj.gguf"))
@@ -41,7 +41,8 @@ fn check<L: Loader>(name: &str, loader: impl Fn(StepLimits) -> L, dtype: KvCache
         let error = distance(&rows.rows, &z.f32(&format!("embeddings_{number}")));
         println!("{name}_{number}: {error:.1e}");
         assert!(error < bound, "{name}_{number}: {error:.1e}");
-        assert_eq!(rows.grid[0] * rows.grid[1] * spec.output_size, rows.rows.len());
+        let row_ends = if spec.family.has_row_ends() { rows.grid[0] - 1 } else { 0 };
+        assert_eq!((rows.grid[0] * rows.grid[1] + row_ends) * spec.output_size, rows.rows.len());
         if name == "qwen3vl" {
             let error = distance(&rows.deepstack.concat(), &z.f32(&format!("deepstack_{number}")));
             assert!(error < bound, "{name}_{number}, deepstack: {error:.1e}");
@@ -127,7 +128,8 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("qwen25vl", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
         ("qwen25vl", "clip.vision.n_wa_pattern", None, "is missing"),
         ("qwen25vl", "clip.vision.window_size", Some(Value::U32(100)), "multiple of 28"),
-        ("gemma3", "clip.projector_type", Some(Value::String("pixtral".into())), "'pixtral' is not supported"),
+        ("gemma3", "clip.projector_type", Some(Value::String("idefics3".into())), "'idefics3' is not supported"),
+        ("gemma3", "clip.projector_type", Some(Value::String("pixtral".into())), "use_gelu"),
         ("gemma3", "clip.projector_type", Some(Value::String("qwen3vl_merger".into())), "scale_factor"),
         ("gemma3", "clip.has_vision_encoder", None, "no image encoder"),
         ("gemma3", "clip.has_audio_encoder", Some(Value::Bool(true)), "audio"),
@@ -138,6 +140,12 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("qwen3vl", "clip.vision.block_count", Some(Value::U32(3)), "entries"),
         ("qwen3vl", "clip.vision.is_deepstack_layers", None, "v.deepstack"),
         ("gemma3", "clip.vision.image_std", None, "is missing"),
+        ("mistral3", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
+        ("mistral3", "clip.vision.spatial_merge_size", None, "nothing in pixtral encoders is computed with this"),
+        ("mistral3", "clip.vision.image_size", Some(Value::U32(88)), "expected a multiple of 16"),
+        ("pixtral", "clip.vision.spatial_merge_size", Some(Value::U32(2)), "mm.patch_merger.weight"),
+        ("pixtral", "clip.rope.freq_base", Some(Value::F32(0.0)), "expected a number above 0"),
+        ("pixtral", "clip.vision.projection_dim", Some(Value::U32(32)), "mm.1.weight"),
     ] {
         let error = refused(name, key, value);
         assert!(error.contains(part), "{key}: {error}");
@@ -160,6 +168,8 @@ fn an_encoder_of_another_model_is_refused_with_both_sizes() {
     assert!(error.contains("qwen3vl_merger") && error.contains("'gemma3'"), "{error}");
     let error = open("arch/gemma3.gguf", "gemma3").unwrap_err();
     assert!(error.contains("image rows of 64 columns") && error.contains("gemma3.embedding_length"), "{error}");
+    let error = open("arch/mistral.gguf", "pixtral").unwrap_err();
+    assert!(error.contains("image rows of 64 columns") && error.contains("llama.embedding_length"), "{error}");
     let error = open("arch/qwen3vlmoe.gguf", "qwen3vl").unwrap_err();
     assert!(error.contains("projection_dim") || error.contains("deepstack"), "{error}");
 }

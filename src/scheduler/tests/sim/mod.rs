@@ -125,10 +125,9 @@ impl Sim {
                 true => 1 + config.max_num_batched_tokens / 2,
                 false => config.max_num_batched_tokens,
             },
-            beside_decodes: config.many_clients.then_some(BesideDecodes {
-                step_micros: 1,
-                min_prefill: 1 + config.max_num_batched_tokens / 2,
-            }),
+            beside_decodes: config
+                .many_clients
+                .then_some(BesideDecodes { step_micros: 1, min_prefill: 1 + config.max_num_batched_tokens / 2 }),
             draft_lags: config.draft_lags,
         };
         let shadow: Vec<_> = config.groups.iter().map(|group| vec![0; group.num_blocks * config.block_size]).collect();

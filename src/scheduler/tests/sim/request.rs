@@ -25,6 +25,8 @@ pub(crate) fn extras(
         // Images of the same content have the same sides.
         digest: std::array::from_fn(|i| if i == 0 { digest } else { grid[i % 2] as u8 }),
         grid,
+        // In M-RoPE, rows have no end.
+        has_row_ends: !mrope && digest.is_multiple_of(2),
     });
     let span = span.filter(|span| span.tokens().end <= prompt_len);
     let images = span.map(|span| Arc::new(SeqImages { spans: vec![span], mrope, bidirectional }));
