@@ -17,7 +17,7 @@ const OPT: &str = "/opt";
 const LOADER_LIST: &str = "/etc/ld.so.cache";
 /// The folder of CUDA's installer.
 const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
-/// What the loader says of a name that it finds in none of its folders.
+/// The loader's message for a name that it finds in none of its folders.
 const MISSING: &str = "cannot open shared object file: No such file or directory";
 
 /// A search for one library.
