@@ -11,7 +11,7 @@ use super::sampling_defaults::sampling_defaults;
 use crate::backend::{self, Backend, Loader, OpenDevice, Reserve, StepLimits, UseLoader, resolve_threads};
 use crate::config::{ComputeDtype, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, SpeculativeMethod, defaults};
 use crate::gguf::{GgufFile, Metadata};
-use crate::model::vision::{self, Encoder, ImageEncoder, VisionSpec, VisionTensors, find_projector, open_projector};
+use crate::model::vision::{self, Encoder, ImageEncoder, VisionTensors, find_projector, open_projector};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -76,13 +76,13 @@ pub(super) fn load_on(
     if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
         tracing::warn!("{error} (all but chat works without it)");
     }
-    let projector = find_encoder(args, &gguf, &spec)?;
+    let encoder = match &tokenizer {
+        Some(tokenizer) => find_encoder(args, &gguf, &spec, tokenizer)?,
+        None => None,
+    };
     let device = open()?;
     // First, so that the rest is planned with the memory that is left.
-    let images = match (&projector, &tokenizer) {
-        (Some((file, vision)), Some(tokenizer)) => Some(load_encoder(&device, args, file, vision, tokenizer)?),
-        _ => None,
-    };
+    let images = encoder.map(|(file, reader)| load_encoder(&device, args, &file, reader)).transpose()?;
     let max_num_seqs = resolve_seqs(args, device.default_seqs());
     let limits = resolve_limits(args, &spec, max_num_seqs, device.default_batched_tokens());
     let model = Model { args, max_num_seqs, tensors, gguf: &gguf, spec: &spec, file_bytes };
@@ -101,23 +101,25 @@ pub(super) fn load_on(
 }
 
 /// Opens the file of the image encoder that the arguments name, or the one beside the model.
-fn find_encoder(args: &EngineArgs, gguf: &GgufFile, spec: &ModelSpec) -> Result<Option<(GgufFile, VisionSpec)>> {
+fn find_encoder(
+    args: &EngineArgs,
+    gguf: &GgufFile,
+    spec: &ModelSpec,
+    tokenizer: &Tokenizer,
+) -> Result<Option<(GgufFile, ImageReader)>> {
+    let with_reader = |file: GgufFile, vision| {
+        let reader = ImageReader::new(file.metadata().path().to_owned(), vision, tokenizer)?;
+        Ok((file, reader))
+    };
     match &args.mmproj {
         Some(path) if path.as_os_str() == NO_ENCODER => Ok(None),
-        Some(path) => open_projector(path, gguf, spec).map(Some),
-        None => Ok(find_projector(gguf, spec)),
+        Some(path) => open_projector(path, gguf, spec).and_then(|(file, vision)| with_reader(file, vision)).map(Some),
+        None => Ok(find_projector(gguf, spec, with_reader)),
     }
 }
 
-fn load_encoder(
-    device: &OpenDevice,
-    args: &EngineArgs,
-    file: &GgufFile,
-    spec: &VisionSpec,
-    tokenizer: &Tokenizer,
-) -> Result<LoadedImages> {
-    let path = file.metadata().path().to_owned();
-    let reader = ImageReader::new(path, spec.clone(), tokenizer)?;
+fn load_encoder(device: &OpenDevice, args: &EngineArgs, file: &GgufFile, reader: ImageReader) -> Result<LoadedImages> {
+    let spec = reader.spec();
     // Its activations are too large for products of 8-bit floats.
     let gpu = GpuOptions { compute_dtype: ComputeDtype::Auto, ..args.gpu.clone() };
     let args = EngineArgs { gpu, ..args.clone() };

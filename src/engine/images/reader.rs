@@ -89,6 +89,10 @@ impl ImageReader {
         format!("image encoder: {kind}, {num_layers} layers of {hidden_size}, {path}")
     }
 
+    pub(in crate::engine) fn spec(&self) -> &VisionSpec {
+        &self.spec
+    }
+
     /// Returns the path of the encoder's file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -221,6 +221,22 @@ fn images_share_blocks_only_with_themselves() {
     }
 }
 
+/// An encoder of the same size in the folder of a model that was not made for images is left alone, unless it is named.
+#[test]
+fn an_encoder_of_another_model_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("llama_bias.gguf");
+    std::fs::write(&model, testdata::bytes("arch/llama_bias.gguf")).unwrap();
+    let args = EngineArgs { model, ..write("pixtral", folder.path()) };
+    let engine = Engine::load(args.clone(), &mut |_| true).unwrap();
+    assert!(engine.images().is_none());
+    assert_nothing_left_of(&engine, engine.stats().device_allocations);
+    engine.close();
+    let named = EngineArgs { mmproj: Some(folder.path().join("pixtral.mmproj.gguf")), ..args };
+    let error = Engine::load(named, &mut |_| true).err().unwrap().to_string();
+    assert!(error.contains("a tokenizer without [IMG]"), "{error}");
+}
+
 #[test]
 fn images_that_cannot_be_served_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -24,9 +24,14 @@ pub fn open_projector(path: &Path, model: &GgufFile, spec: &ModelSpec) -> Result
     Ok((gguf, vision))
 }
 
-/// Opens the encoder's file in the folder of a text model. Of several files that fit the model, it is the one whose
-/// name has most words in common with the model's, and F16 before other types. `None` if there is none.
-pub fn find_projector(model: &GgufFile, spec: &ModelSpec) -> Option<(GgufFile, VisionSpec)> {
+/// Opens the encoder's file in the folder of a text model, and returns what `accept` makes of it. Of several files that
+/// fit the model and are accepted, it is the one whose name has most words in common with the model's, and F16 before
+/// other types. `None` if there is none: the folder may hold encoders of other models of the same size.
+pub fn find_projector<T>(
+    model: &GgufFile,
+    spec: &ModelSpec,
+    accept: impl Fn(GgufFile, VisionSpec) -> Result<T>,
+) -> Option<T> {
     if !Family::ALL.iter().any(|family| family.text_architectures().contains(&spec.architecture)) {
         return None;
     }
@@ -42,7 +47,7 @@ pub fn find_projector(model: &GgufFile, spec: &ModelSpec) -> Option<(GgufFile, V
         (Reverse(common), rank, file.clone())
     });
     files.into_iter().find_map(|file| {
-        let opened = open_projector(&file, model, spec);
+        let opened = open_projector(&file, model, spec).and_then(|(file, vision)| accept(file, vision));
         opened.inspect_err(|error| tracing::info!("no image encoder for {}: {error}", path.display())).ok()
     })
 }

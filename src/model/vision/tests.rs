@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::Error;
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::{Loader, StepLimits};
 use crate::config::KvCacheDtype;
@@ -182,11 +183,16 @@ fn write(folder: &Path, name: &str, data: &str) {
 fn the_encoder_beside_a_model_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let find = |name: &str| {
+    let name_of = |file: &GgufFile| file.metadata().path().file_name().unwrap().to_str().unwrap().to_owned();
+    let find_but = |refused: &str, name: &str| {
         let gguf = GgufFile::open(&folder.join(name)).unwrap();
-        let found = find_projector(&gguf, &ModelSpec::from_gguf(&gguf, None).unwrap());
-        found.map(|(file, _)| file.metadata().path().file_name().unwrap().to_str().unwrap().to_owned())
+        let accept = |file: GgufFile, _| match name_of(&file) {
+            name if name == refused => Err(Error::invalid("mmproj", name, "another one")),
+            name => Ok(name),
+        };
+        find_projector(&gguf, &ModelSpec::from_gguf(&gguf, None).unwrap(), accept)
     };
+    let find = |name: &str| find_but("", name);
     write(folder, "gemma-3-Q4.gguf", "vision/gemma3.gguf");
     write(folder, "llama.gguf", "arch/mistral.gguf");
     assert_eq!(find("gemma-3-Q4.gguf"), None);
@@ -200,5 +206,7 @@ fn the_encoder_beside_a_model_is_found() {
     assert_eq!(find("gemma-3-Q4.gguf").as_deref(), Some("mmproj-gemma-3-BF16.gguf"));
     write(folder, "mmproj-gemma-3-F16.gguf", "vision/gemma3.mmproj.gguf");
     assert_eq!(find("gemma-3-Q4.gguf").as_deref(), Some("mmproj-gemma-3-F16.gguf"));
+    let next = find_but("mmproj-gemma-3-F16.gguf", "gemma-3-Q4.gguf");
+    assert_eq!(next.as_deref(), Some("mmproj-gemma-3-BF16.gguf"));
     assert_eq!(find("llama.gguf"), None);
 }
