@@ -75,7 +75,7 @@ class LoadedModel:
             wrongly.
         vendor_blas: Use the vendor's matrix library for long prompts; by default on GPUs where it is known to work.
         compute_dtype: `auto`, or `fp8`: large matrix products in FP8, on a GPU whose matrix library supports it. Faster
-            and less exact; needs one more byte for each weight.
+            and less exact; needs one more byte for each weight of these matrices.
         cpu_isa: Instruction set of the CPU kernels, for diagnosis; by default the best one. `rocmforge doctor` lists
             them.
         gpu_platform: `amd` or `nvidia`, if both are present; by default AMD if it has a device.

@@ -4,10 +4,7 @@ import os
 import signal
 import sys
 
-MISSING = (
-    "the command line needs the packages typer and rich, of which {name} is missing: pip install 'rocmforge[cli]', or "
-    "without an installation: uvx --from 'rocmforge[cli]' rocmforge"
-)
+MISSING = "the command line needs the packages typer and rich, of which {name} is missing: pip install 'rocmforge[cli]'"
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ def bench(
     goodput: options.GoodputOption = None,
     plot: options.PlotOption = None,
 ) -> None:
-    """Measure prefill and decode throughput at several batch sizes; with --serve, also latency under load."""
+    """Measure prefill and decode throughput at several batch sizes; with --serve, throughput and latency under load."""
     options.check_uses(context, serve=serve, url=url is not None, dataset=dataset_path is not None)
     output_format = Format.JSON if json_output else output_format
     engine: EngineSettings = {

@@ -56,7 +56,7 @@ def doctor(
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show devices and the kernels for each tensor type and operation; with --model, also that model's configuration.
+    """Show devices and the kernels for each tensor type and operation; with --model, also what that model runs on.
 
     With --test, compare the device's results with references and measure its speed. The exit code is 1 if a
     test fails.
@@ -69,7 +69,7 @@ def doctor(
         _test(device, tune=tune, quick=quick, only=part or [], json_output=json_output)
         return
     if quick or part:
-        raise typer.BadParameter("--quick and --part are of --test")
+        raise typer.BadParameter("--quick needs --test or --tune, and --part needs --test")
     with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
         report = _rocmforge.doctor(device, lambda done, total: draw(done, total, ""))
     loaded: dict[str, Any] | None = None

@@ -47,7 +47,7 @@ class ServerConfig:
 
     host: Annotated[str, "Address to listen on; 0.0.0.0 listens on all networks."] = "127.0.0.1"
     port: Annotated[int, "Port to listen on; 0 chooses a free one, shown in the log."] = 8000
-    served_model_name: Annotated[tuple[str, ...], "Names of the model; by default the file's name."] = ()
+    served_model_name: Annotated[tuple[str, ...], "Names of the model; by default the file's name without .gguf."] = ()
     chat_template: Annotated[Path | None, "A file with a chat template that replaces the model's."] = None
     api_key: Annotated[tuple[str, ...], "API keys; a client must send one of them. None by default."] = ()
     api_key_file: Annotated[Path | None, "A file with further API keys, one per line."] = None
