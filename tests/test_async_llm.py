@@ -233,11 +233,18 @@ async def test_a_short_prompt_passes_a_long_one(model, assert_nothing_left):
     sizes = {"max_num_batched_tokens": 8, "max_num_seqs": 4, "max_model_len": 256}
     async with AsyncLLM(model, num_threads=1, enable_prefix_caching=False, **sizes) as engine:
         assert engine.config()["long_prefill_token_threshold"] == 8
-        long, short = await asyncio.gather(
-            collect(engine, [5] * 240, SHORT.replace(max_tokens=1)), collect(engine, [6] * 3, SHORT)
-        )
+        for _ in range(50):
+            results = await asyncio.gather(
+                collect(engine, [5] * 240, SHORT.replace(max_tokens=1)), collect(engine, [6] * 3, SHORT)
+            )
+            long, short = (result[-1].metrics for result in results)
+            # The steps take milliseconds together. On a busy machine, the short one may arrive after most of them.
+            if short.arrival_time - long.arrival_time < 0.2 * long.time_to_first_token:
+                break
+        else:
+            pytest.fail("the prompts never met")
         # All of the short one's 12 tokens fit beside 15 steps of the long one's prompt.
-        assert short[-1].metrics.total_time < long[-1].metrics.time_to_first_token
+        assert short.total_time < long.time_to_first_token
         await nothing_left(assert_nothing_left, engine)
 
 
