@@ -26,7 +26,8 @@ KEYS = [f"key-{index}" for index in range(4)]
 # than a time says, so it is over after so many requests too, and the traffic goes on for as many again.
 WARM_SECONDS = min(120.0, SECONDS / 4)
 WARM_REQUESTS = 150
-MAX_GROWTH_BYTES = 16 << 20
+# A run of seconds is hardly warm: it finds leaks of bodies, which are megabytes each, and the soak finds the others.
+MAX_GROWTH_BYTES = (16 if SECONDS >= 60 else 64) << 20
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"]}
 HOSTILE = [bodies(name) for name in ("80,000 items", "4,000 items", "100,000 tools", "2 MB of text")]
 GRAMMARS = list(hostile_grammars.ALL.values())
