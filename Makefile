@@ -25,8 +25,8 @@ SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none emb
 MODULE_SOURCES := $(shell find src crates kernels build -type f 2>/dev/null) \
                   $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml)
 SOURCES := $(MODULE_SOURCES) README.md $(shell find python -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
-# The crates of the wheel.
-ENGINE := -p rocmforge -p rocmforge-quant -p rocmforge-simd
+# The crates of the wheel, and the one that only their tests use.
+ENGINE := --workspace --exclude amdsim --exclude hipsim --exclude rocmforge-fuzz --exclude rocmforge-loom
 PY_DIRS := $(wildcard python tests benches examples scripts integrations)
 
 .DEFAULT_GOAL := help
@@ -88,19 +88,19 @@ test-fast: $(VENV)/editable.stamp ## Rust and Python tests without simulated ker
 
 test: test-crates test-rust test-loom test-python ## run all tests except the deep ones: Rust, loom, Python
 
-test-crates: gpu-tools ## tests of the SIMD kernels, the AMD simulator and the stand-in HIP runtime
-	$(SAY) 'SIMD kernels, AMD simulator and stand-in HIP runtime: tests'
-	@cargo test --quiet --locked -p rocmforge-simd -p amdsim -p hipsim --lib --tests
+test-crates: gpu-tools ## tests of the AMD simulator and the stand-in HIP runtime
+	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
+	@cargo test --quiet --locked -p amdsim -p hipsim --lib --tests
 
 stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
 
-test-rust: gpu-tools stand-in ## Rust tests, AMD machine code among them
+test-rust: gpu-tools stand-in ## tests of the engine's crates, AMD machine code among them
 	$(SAY) 'Rust tests: compiling'
-	@cargo test --quiet --locked --lib --no-run
+	@cargo test --quiet --locked $(ENGINE) --lib --no-run
 	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
-	@cargo test --quiet --locked --lib -- --skip ::deep::
+	@cargo test --quiet --locked $(ENGINE) --lib -- --skip ::deep::
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
@@ -142,11 +142,11 @@ SOAK_SECONDS ?= 600
 
 test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server; long sessions of agents
 	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
-	@PROPTEST_CASES=50000 cargo test --quiet --locked --lib -- scheduler::tests::prop kv_cache::tests::prop \
-	    kv_cache::tests::free_list gguf::tests::damage engine::tests::device_failures
+	@PROPTEST_CASES=50000 cargo test --quiet --locked -p rocmforge-scheduler -p rocmforge-kv-cache -p rocmforge-gguf \
+	    -p rocmforge --lib -- tests::prop tests::free_list tests::damage engine::tests::device_failures
 	$(SAY) 'tokenizers, chats, sampling, text: 2,000 cases each'
-	@PROPTEST_CASES=2000 cargo test --quiet --locked --lib -- tokenizer::tests::prop tokenizer::chat::tests::prop \
-	    sampler::tests engine::tests::text
+	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-tokenizer -p rocmforge --lib -- tests::prop engine::tests::text
+	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-sampler
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
 	$(SAY) 'sessions of agents and chat clients: 30 turns each'

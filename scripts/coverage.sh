@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lines and regions that the unit tests of the integer and text modules execute, by module, and those that they do not:
-# scripts/coverage.sh [MODULE...]; fails below 95 % of a module's lines. Branches need a nightly compiler; a region is a
-# stretch of code that runs as a whole, so both arms of a branch are regions.
+# Lines and regions that the unit tests of the integer and text crates execute, by crate, and those that they do not:
+# scripts/coverage.sh [CRATE...], by the folders in src; fails below 95 % of a crate's lines. Branches need a nightly
+# compiler; a region is a stretch of code that runs as a whole, so both arms of a branch are regions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,16 +17,23 @@ if [ ! -x "$tools/llvm-cov" ]; then
 fi
 
 echo '==> coverage: building'
-program=$(RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc_coverage.sh" scripts/test_program.sh cargo test)
+packages=("${modules[@]/#/--package=rocmforge-}")
+built=$(RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc_coverage.sh" scripts/test_program.sh \
+    cargo test "${packages[@]//_/-}")
+mapfile -t programs <<<"$built"
 
 echo '==> coverage: running the tests of' "${modules[@]}"
 rm -f "$work"/*.profraw
-LLVM_PROFILE_FILE="$work/%p.profraw" "$program" --quiet "${modules[@]/%/::}" >"$work/tests.log" ||
-    { cat "$work/tests.log"; exit 1; }
-grep '^test result' "$work/tests.log"
+for program in "${programs[@]}"; do
+    LLVM_PROFILE_FILE="$work/%p.profraw" "$program" --quiet >"$work/tests.log" || { cat "$work/tests.log"; exit 1; }
+    grep '^test result' "$work/tests.log"
+done
 "$tools/llvm-profdata" merge --sparse "$work"/*.profraw --output "$work/tests.profdata"
-"$tools/llvm-cov" export "$program" --instr-profile="$work/tests.profdata" --format=lcov \
-    "${modules[@]/#/src/}" >"$work/lines.lcov"
-"$tools/llvm-cov" export "$program" --instr-profile="$work/tests.profdata" --format=text --skip-expansions \
-    "${modules[@]/#/src/}" >"$work/regions.json"
+others=("${programs[@]:1}")
+report() {
+    "$tools/llvm-cov" export "${programs[0]}" "${others[@]/#/--object=}" --instr-profile="$work/tests.profdata" "$@" \
+        "${modules[@]/#/src/}"
+}
+report --format=lcov >"$work/lines.lcov"
+report --format=text --skip-expansions >"$work/regions.json"
 python3 scripts/coverage_report.py "$work/lines.lcov" "$work/regions.json" "${modules[@]}" | tee "$work/report.txt"

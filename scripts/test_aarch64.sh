@@ -29,10 +29,12 @@ compiled() {
 }
 program=$(compiled rocmforge)
 simd=$(compiled rocmforge-simd)
+gguf=$(compiled rocmforge-gguf)
 
 echo '==> aarch64: kernels, block formats and golden models under qemu'
 qemu-aarch64 -L "$libc" "$simd" --quiet
-qemu-aarch64 -L "$libc" "$program" --quiet backend::cpu:: quant:: tensor:: model::tests:: --skip model::tests::gpu::
+qemu-aarch64 -L "$libc" "$gguf" --quiet quant::
+qemu-aarch64 -L "$libc" "$program" --quiet backend::cpu:: model::tests:: --skip model::tests::gpu::
 
 echo '==> aarch64: the bits of golden logits against this machine'"'"'s'
 digests() {

@@ -7,37 +7,22 @@
 //!          -> Sampler -> Scheduler::commit(tokens) -> outputs
 //! ```
 //!
-//! Modules, from the bottom up: `quant` (block formats), `tensor`, `gguf` (the file), `backend` (ops on a device),
-//! `pixels` (pictures in prompts), `model` (a list of layers; many architectures), `kv_cache` and `scheduler` (integers
-//! only), `sampler`, `tokenizer`, `grammar` (structured output), `engine`, `isolation` (outputs of a child process),
-//! `diagnose` (reports for users), `python`. `tests/test_architecture.py` enforces who may import whom.
+//! Crates below this one, from the bottom up: `core` (values that all exchange), `gguf` (the file, with `tensor` and
+//! `quant`), `tokenizer`, `grammar` (structured output), `sampler`, `kv_cache` and `scheduler` (integers only). Modules
+//! here: `backend` (ops on a device), `pixels` (pictures in prompts), `model` (a list of layers; many architectures),
+//! `engine`, `isolation` (outputs of a child process), `diagnose` (reports for users), `python`.
+//! `tests/test_architecture.py` enforces which modules may import which.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 pub mod backend;
-pub mod batch;
 pub mod config;
 pub mod diagnose;
 pub mod engine;
-pub mod error;
 #[cfg(test)]
 mod fuzz_tests;
-pub mod gguf;
-pub mod grammar;
-pub mod images;
-pub mod interrupt;
 pub mod isolation;
-pub mod kv_cache;
 pub mod model;
 pub mod pixels;
-pub mod quant;
-pub mod sampler;
-pub mod scheduler;
-pub mod selection;
-pub mod sync;
-pub mod tensor;
-#[cfg(test)]
-pub mod testdata;
-pub mod tokenizer;
 
 #[cfg(feature = "python")]
 mod python;
@@ -46,4 +31,13 @@ mod python;
 #[cfg(test)]
 extern crate self as rocmforge;
 
-pub use error::{Error, Result};
+// The crates below, by the names that all files here use.
+pub use rocmforge_core::{Error, Result, batch, error, images, interrupt, selection, sync};
+pub use rocmforge_gguf::{self as gguf, quant, tensor};
+pub use rocmforge_grammar as grammar;
+pub use rocmforge_kv_cache as kv_cache;
+pub use rocmforge_sampler as sampler;
+pub use rocmforge_scheduler as scheduler;
+#[cfg(test)]
+use rocmforge_testdata as testdata;
+pub use rocmforge_tokenizer as tokenizer;

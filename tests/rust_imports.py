@@ -1,14 +1,17 @@
 """Finds who imports whom among Rust sources: paths resolved through the crate's modules and their re-exports.
 
 Code is what `rust_source.code_only` returns. A module is the tuple of its names below the crate's root, and a path is
-the list of its segments.
+the list of its segments. A folder with a `lib.rs` is a crate; its modules count as those of the folder, as if it were a
+module of the crate around it, and `rocmforge_NAME` means the folder NAME.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 Module = tuple[str, ...]
+
+CRATE_PREFIX = "rocmforge_"
 
 _PATH_HEAD = re.compile(r"(?<![\w:.])(?:crate|self|super|[a-z]\w*)\s*::")
 _USE = re.compile(r"\buse\s+")
@@ -63,10 +66,12 @@ def _imported(code: str) -> dict[str, list[str]]:
     return {name: path for tree in trees for path, name in tree if name not in ("*", "_")}
 
 
-def _absolute(module: Module, path: list[str]) -> list[str] | None:
-    """The path from the crate's root, if it begins with `crate`, `self` or `super`."""
+def _absolute(module: Module, path: list[str], crates: Set[str] = frozenset()) -> list[str] | None:
+    """The path from the folder of all sources, if it begins with `crate`, `self`, `super` or a crate in it."""
     if path[0] == "crate":
-        return path[1:]
+        return [*(name for name in module[:1] if name in crates), *path[1:]]
+    if (crate := path[0].removeprefix(CRATE_PREFIX)) != path[0] and crate in crates:
+        return [crate, *path[1:]]
     if path[0] not in ("self", "super"):
         return None
     names, rest = list(module), list(path)
@@ -77,21 +82,24 @@ def _absolute(module: Module, path: list[str]) -> list[str] | None:
 
 
 def crate_imports(path: Path, code: str) -> set[str]:
-    """Names of the crate's top level that a file uses; `path` is relative to src."""
-    found = (_absolute(module_of(path), segments) for segments in _paths(code))
-    return {segments[0] for segments in found if segments}
+    """Names of the crate's top level, and of the workspace's crates, that a file uses; `path` is relative to src."""
+    paths = list(_paths(code))
+    found = (_absolute(module_of(path), segments) for segments in paths)
+    crates = {head.removeprefix(CRATE_PREFIX) for head, *_ in paths if head.startswith(CRATE_PREFIX)}
+    return {segments[0] for segments in found if segments} | crates
 
 
 def file_imports(files: Mapping[Path, str]) -> dict[Path, set[Path]]:
     """The files, of those given, that each file uses something of. What a module re-exports counts as its definer's."""
     modules = {module_of(path): path for path in files}
+    crates = {path.parts[0] for path in files if path.parts[1:] == ("lib.rs",)}
     names = {module: _imported(files[path]) for module, path in modules.items()}
 
     def find(module: Module, path: list[str], seen: frozenset[tuple[Module, str]]) -> tuple[Module, bool] | None:
         """The module that holds what a path in `module` means, and whether it is that module itself. `None`: it is of
         another crate, or of the file itself."""
         at, rest = module, path
-        if (absolute := _absolute(module, path)) is not None:
+        if (absolute := _absolute(module, path, crates)) is not None:
             at, rest = (), absolute
         elif (*module, path[0]) not in modules and path[0] not in names.get(module, {}):
             return None

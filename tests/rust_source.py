@@ -27,7 +27,7 @@ _COMMENT_OR_LITERAL = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_TEST_FILE = re.compile(r"^(tests|prop|testdata|simulator|fake|faults|loom\w*|\w+_tests|prop_\w+)\.rs$")
+_TEST_FILE = re.compile(r"^(tests|prop|testdata|simulator|writer|fake|faults|loom\w*|\w+_tests|prop_\w+)\.rs$")
 
 
 # Every rule reads every file.

@@ -67,14 +67,14 @@ pub const SETTINGS: [Named; 32] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::fields;
     use super::*;
+    use crate::testdata::field_names;
 
     #[test]
     fn every_argument_is_a_setting_by_its_own_name() {
         let args = EngineArgs::new("m");
         let names = || SETTINGS.iter().map(|(name, _)| *name);
-        let found = fields(&args);
+        let found = field_names(&args);
         assert!(found.contains(&"seed".to_owned()), "{found:?}");
         // The model is a separate argument, and the GPU options have their own names.
         for field in found.iter().filter(|field| !["model", "gpu"].contains(&field.as_str())) {
@@ -85,7 +85,7 @@ mod tests {
         let others = ["python_path", "device_index", "helper", "without_embedded", "batch_invariant", "self_test"];
         let others =
             [&others[..], &["driver_variables", "loader_folders", "tuning", "is_helper", "without_barrier"]].concat();
-        for field in fields(&args.gpu).iter().filter(|field| !others.contains(&field.as_str())) {
+        for field in field_names(&args.gpu).iter().filter(|field| !others.contains(&field.as_str())) {
             let prefixed = format!("gpu_{field}");
             assert_eq!(names().filter(|name| name == field || *name == prefixed).count(), 1, "{field}");
         }

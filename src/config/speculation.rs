@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::names::{by_name, listed};
-use super::sampling::within;
+use super::names::{by_name, listed, within};
 use crate::{Error, Result};
 
 /// The most draft tokens of one sequence in one step, since a step has no more rows of logits for them.

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct GgufFile {
     version: u32,
-    metadata: Metadata,
+    pub(super) metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
     shards: Vec<MappedFile>,
@@ -58,12 +58,6 @@ impl GgufFile {
     /// Returns the metadata of the first file; other files of a split model add nothing.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
-    }
-
-    /// Replaces the metadata, for tests with other keys.
-    #[cfg(test)]
-    pub(crate) fn set_metadata(&mut self, metadata: Metadata) {
-        self.metadata = metadata;
     }
 
     /// Returns all tensors in file order, shard after shard.

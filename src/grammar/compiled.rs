@@ -16,7 +16,7 @@ const MAX_BYTES_OF_ALL: usize = 512 << 20;
 /// Bytes of rules and lexemes per byte of source, measured on grammars with thousands of rules.
 const BYTES_PER_SOURCE_BYTE: usize = 64;
 
-pub(crate) struct Compiled {
+pub struct Compiled {
     /// The parser's state after the tokens that are forced at the start.
     start: TokenParser,
     /// The forced tokens at the start of every text, and the mask after them.
@@ -26,9 +26,9 @@ pub(crate) struct Compiled {
     /// True if a text broke its lexer.
     pub(super) broken: AtomicBool,
     /// True if the last computation ahead took long.
-    pub(crate) slow: AtomicBool,
+    pub slow: AtomicBool,
     /// Controls the use of the lexer.
-    pub(crate) turns: Turns,
+    pub turns: Turns,
     source_bytes: usize,
     bytes: AtomicUsize,
     memory: Arc<Memory>,
@@ -125,7 +125,7 @@ impl Memory {
 
 /// Controls the use of a grammar's lexer: by texts that take a token, for microseconds, or by one computation ahead.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub struct Turns {
     /// The number of texts that use it; `LOOKS_AHEAD` while a computation ahead does.
     users: Mutex<usize>,
     freed: Condvar,
@@ -135,7 +135,7 @@ const LOOKS_AHEAD: usize = usize::MAX;
 
 impl Turns {
     /// Runs the work once no one else uses the lexer.
-    pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut users = self.users.lock();
         self.freed.wait_while(&mut users, |users| *users != 0);
         *users = LOOKS_AHEAD;

@@ -1,8 +1,8 @@
 //! The configuration of the cache, checked once.
 
 use crate::batch::GroupKind;
-use crate::config::{GroupConfig, StateConfig};
 use crate::{Error, Result};
+use rocmforge_core::config::{GroupConfig, StateConfig};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvCacheConfig {

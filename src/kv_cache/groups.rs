@@ -3,7 +3,7 @@
 use super::pool::Pool;
 use super::{BlockHash, BlockId};
 use crate::batch::GroupKind;
-use crate::config::GroupConfig;
+use rocmforge_core::config::GroupConfig;
 
 #[derive(Debug)]
 pub(super) struct Group {

@@ -19,8 +19,8 @@ use super::miss::Evicted;
 use super::pool::Pool;
 use super::seq_states::{PendingSnapshot, SeqStates, StateAt};
 use super::{BlockHash, BlockId, HashChain, KvCache};
-use crate::config::StateConfig;
 use crate::{Error, Result};
+use rocmforge_core::config::StateConfig;
 
 #[derive(Debug)]
 pub(super) struct States {

@@ -12,29 +12,30 @@ pub struct Tokens {
 
 impl Tokens {
     /// Returns the tokens of a prompt, with none generated.
-    pub(crate) fn new(prompt: Arc<[u32]>) -> Self {
+    pub fn new(prompt: Arc<[u32]>) -> Self {
         Self { prompt, generated: Vec::new() }
     }
 
     /// Returns a copy with this prompt, followed by `token` only.
-    pub(crate) fn with_first(&self, token: u32) -> Self {
+    pub fn with_first(&self, token: u32) -> Self {
         Self { prompt: Arc::clone(&self.prompt), generated: vec![token] }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         self.prompt.len() + self.generated.len()
     }
 
-    pub(crate) fn prompt_len(&self) -> usize {
+    pub fn prompt_len(&self) -> usize {
         self.prompt.len()
     }
 
-    pub(crate) fn get(&self, position: usize) -> Option<u32> {
+    pub fn get(&self, position: usize) -> Option<u32> {
         self.range(position..position.saturating_add(1)).next()
     }
 
     /// Returns the tokens at these positions, as far as they exist.
-    pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = u32> {
+    pub fn range(&self, positions: Range<usize>) -> impl Iterator<Item = u32> {
         let split = self.prompt.len();
         let of_prompt = positions.start.min(split)..positions.end.min(split);
         let generated = positions.start.saturating_sub(split)..positions.end.saturating_sub(split);
@@ -42,7 +43,7 @@ impl Tokens {
         self.prompt[of_prompt].iter().chain(&self.generated[generated]).copied()
     }
 
-    pub(crate) fn push(&mut self, token: u32) {
+    pub fn push(&mut self, token: u32) {
         self.generated.push(token);
     }
 }

@@ -1,12 +1,11 @@
-//! The Python bindings, and the only place that names pyo3. Classes are frozen, and methods are thin: extract, detach,
-//! call, wrap. `python/rocmforge` builds the public interface on top of them.
+//! The Python bindings, and with `core/python.rs` the only place that names pyo3. Classes are frozen, and methods are
+//! thin: extract, detach, call, wrap. `python/rocmforge` builds the public interface on top of them.
 
 mod arrays;
 mod cancel;
 mod device_test;
 mod doctor;
 mod engine;
-mod error;
 mod events;
 mod handle;
 mod host;

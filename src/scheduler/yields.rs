@@ -43,8 +43,7 @@ pub struct Yields {
 }
 
 impl Yields {
-    #[cfg(test)]
-    pub(crate) fn new(priority: i32, without_credit: Vec<(i32, Option<Arc<str>>)>) -> Self {
+    pub fn new(priority: i32, without_credit: Vec<(i32, Option<Arc<str>>)>) -> Self {
         Self { priority, without_credit }
     }
 
@@ -63,7 +62,7 @@ impl Scheduler {
         let seqs = slots.map(|slot| &self.sequences[*slot]).filter(|seq| !self.flows.is_in_credit(seq.flow));
         let priority = seqs.map(|seq| seq.key.priority).max()?;
         let without_credit = self.flows.without_credit().map(|flow| (flow.priority, flow.client.clone())).collect();
-        Some(Yields { priority, without_credit })
+        Some(Yields::new(priority, without_credit))
     }
 
     /// Notes that a sequence of this flow has arrived.

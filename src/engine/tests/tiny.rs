@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::gguf::Value;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 

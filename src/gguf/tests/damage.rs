@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::header::Header;
 use super::parse;
-use super::writer::{Tensor, Writer};
-use crate::gguf::{Array, Value};
 use crate::quant::GgmlType;
+use crate::writer::{Tensor, Writer};
+use crate::{Array, Value};
 
 /// Returns a small file with every kind of content.
 fn sample() -> Vec<u8> {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::validate_values;
-use crate::gguf::{Array, GgufFile, TensorInfo, Value};
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::testdata;
+use crate::{Array, GgufFile, TensorInfo, Value};
 
 /// Returns the 64-bit FNV-1a hash, which is one line of code in any language.
 fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{assert_rejected, problem, validate_values};
-use crate::gguf::GgufFile;
+use crate::GgufFile;
 use crate::testdata;
 
 /// The file, and a part of the message that names the place and the fault.

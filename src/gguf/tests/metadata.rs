@@ -1,8 +1,8 @@
 //! Values of every type, the getters, and malformed keys and values.
 
-use super::writer::{Writer, array_of, encode};
 use super::{assert_rejected, parse};
-use crate::gguf::{Array, Value};
+use crate::writer::{Writer, array_of, encode};
+use crate::{Array, Value};
 
 fn every_value() -> Vec<(&'static str, Value)> {
     let strings = vec![String::new(), "α".to_owned(), "a\0b".to_owned()];

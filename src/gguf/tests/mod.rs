@@ -9,7 +9,6 @@ mod open;
 mod quant;
 mod split;
 mod tensors;
-pub(crate) mod writer;
 
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::Error;
-use crate::gguf::GgufFile;
+use crate::GgufFile;
 use crate::testdata;
 
 #[test]
@@ -64,7 +64,7 @@ fn resident_kib(path: &Path) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn test_released_pages_leave_memory_and_stay_readable() {
-    use super::writer::{Tensor, Writer};
+    use crate::writer::{Tensor, Writer};
     const LEN: u64 = 1 << 20;
     let writer = Writer::new().tensor(Tensor::ones("big", LEN)).tensor(Tensor::ones("small", 8));
     let path = testdata::temp_file("pages.gguf", &writer.bytes());

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::writer::{Tensor, Writer};
 use super::{assert_rejected, validate_values};
-use crate::gguf::{GgufFile, Value};
+use crate::writer::{Tensor, Writer};
 use crate::{Error, Result};
+use crate::{GgufFile, Value};
 
 /// The parts of a model, in their own directory.
 struct Parts {
@@ -51,7 +51,7 @@ impl Parts {
     fn set(&mut self, index: usize, key: &str, value: &Value) {
         let writer = &mut self.writers[index];
         let position = writer.keys.iter().position(|(k, _)| k == key.as_bytes()).unwrap();
-        writer.keys[position].1 = super::writer::encode(value);
+        writer.keys[position].1 = crate::writer::encode(value);
     }
 }
 
@@ -158,7 +158,7 @@ fn test_parts_of_other_models() {
     assert_rejected("value", count, "llama.block_count: holds u32 3 in this part, u32 2 in the first one");
     let more = with("llama.rope.freq_base", &Value::F32(1e6));
     assert_rejected("another key", more, "llama.rope.freq_base: is not in the first part");
-    let tokens = with("tokenizer.ggml.tokens", &Value::Array(crate::gguf::Array::String(vec!["a".to_owned()])));
+    let tokens = with("tokenizer.ggml.tokens", &Value::Array(crate::Array::String(vec!["a".to_owned()])));
     assert_rejected("tokens", tokens, "tokenizer.ggml.tokens: is not in the first part");
     // Keys that a part repeats, and its own name, are no contradiction.
     for (key, value) in [

@@ -1,10 +1,10 @@
 //! Malformed and unusual tensor directories, and the views of valid ones.
 
-use super::writer::{Tensor, Writer};
 use super::{assert_rejected, parse, validate_values};
-use crate::gguf::{GgufFile, Value};
 use crate::quant::{GgmlType, dequantize};
 use crate::testdata;
+use crate::writer::{Tensor, Writer};
+use crate::{GgufFile, Value};
 
 /// Returns three small tensors, of which the cases change the second.
 fn with_second(change: impl FnOnce(&mut Tensor)) -> Writer {

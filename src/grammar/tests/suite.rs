@@ -3,7 +3,6 @@
 //! that are never written, and `allowed` invalid ones that may be, both by reason.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -38,7 +37,7 @@ struct Deviations {
 }
 
 fn deviations() -> Deviations {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/json_schema/deviations.json");
+    let path = testdata::folder().join("json_schema/deviations.json");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 

@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 
 use crate::batch::SeqExtras;
-use crate::kv_cache::prefix_index::PrefixIndex;
-use crate::kv_cache::{BlockHash, BlockId, HashChain, Tokens};
+use crate::prefix_index::PrefixIndex;
+use crate::{BlockHash, BlockId, HashChain, Tokens};
 
 fn hashes(key: [u8; 32], salt: Option<&str>, tokens: &[u32], block_size: usize) -> Vec<BlockHash> {
     let mut chain = HashChain::new(key, salt, SeqExtras::default());

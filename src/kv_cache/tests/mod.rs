@@ -17,7 +17,7 @@ mod windows;
 
 use super::*;
 use crate::batch::{BlockCopy, GroupKind, SeqExtras};
-use crate::config::{GroupConfig, StateConfig};
+use rocmforge_core::config::{GroupConfig, StateConfig};
 
 fn cache_of(groups: &[GroupConfig], block_size: usize) -> KvCache {
     cache_with(groups, None, block_size)

@@ -8,7 +8,7 @@ use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, Loader};
 use crate::batch::{GroupKind, TO_DRAFT};
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::model::vision::Images;
 use crate::model::{ModelSpec, ModelTensors};

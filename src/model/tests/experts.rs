@@ -7,7 +7,7 @@ use crate::backend::cpu::CpuLoader;
 use crate::backend::{ExpertSpec, Gating, Loader};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::model::ModelSpec;
 use crate::model::layers::of_layer;
 use crate::model::spec::{DenseSpec, Ffn, LayerSpec, Norms};

@@ -8,7 +8,7 @@ use super::{CpuLoader, MAX_TOKENS, distance, float_file, max_abs, tokens, try_lo
 use crate::backend::Loader;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::model::{ModelSpec, ModelTensors};
 use crate::quant::GgmlType;

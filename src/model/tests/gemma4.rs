@@ -4,7 +4,7 @@ use super::{BLOCK, CpuLoader, MAX_TOKENS, distance, load_on, tokens};
 use crate::backend::{KvLayerSpec, Loader};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::model::vision::Images;
 use crate::model::{KvGroupSpec, ModelSpec, ModelTensors};

@@ -3,7 +3,7 @@
 use crate::backend::conformance::bytes_of;
 use crate::backend::{ExpertGroups, KvLayerSpec};
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
 use crate::model::ModelSpec;
 use crate::model::spec::Ffn;

@@ -6,7 +6,7 @@ use super::{MAX_TOKENS, Model, distance, max_abs, tokens, try_load_file};
 use crate::backend::Loader;
 use crate::backend::cpu::CpuLoader;
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
 use crate::model::ModelSpec;
 use crate::quant::GgmlType;

@@ -1,6 +1,6 @@
 //! Files whose MTP block proposes the model's tokens.
 
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};

@@ -6,7 +6,7 @@ use super::{MAX_TOKENS, load_spec};
 use crate::backend::Loader;
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::config::{KvCacheDtype, Pooling};
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
 use crate::model::{Head, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;

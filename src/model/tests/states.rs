@@ -4,7 +4,7 @@ use super::{BLOCK, CpuModel, MAX_TOKENS, Model, distance, load_with_kv, max_abs,
 use crate::backend::Backend;
 use crate::batch::{Batch, GroupTables, NO_STATE, StateTables, StateWrite};
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::model::ModelSpec;
 use crate::model::vision::Images;

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::{LARGE_VOCAB, logits, sequence};
 use crate::Error;
 use crate::config::SamplingParams;
-use crate::sampler::{Picked, Sampler, SequenceSampler};
 use crate::selection::{
     BestTokens, Cut, Draw, Drawn, FRACTION_BITS, MAX_TOP, NO_TOKEN, Ranked, SamplingRequest, Selected, TokenMask,
     Wanted,
 };
+use crate::{Picked, Sampler, SequenceSampler};
 
 /// A row as a device sees it.
 struct Device {

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use proptest::prelude::*;
 
 use super::{LARGE_VOCAB, logits};
-use crate::sampler::cut::CutScratch;
-use crate::sampler::math::{exp_weights, row_max};
-use crate::sampler::select::key;
+use crate::cut::CutScratch;
+use crate::math::{exp_weights, row_max};
+use crate::select::key;
 
 const SHARES: [f64; 7] = [0.0, 1e-9, 0.3, 0.5, 0.9, 0.9999, 1.0 - f64::EPSILON / 2.0];
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::reference::Reference;
 use super::{logits, sequence};
 use crate::config::SamplingParams;
-use crate::sampler::{Sampler, SequenceSampler};
+use crate::{Sampler, SequenceSampler};
 
 /// Returns Pearson's statistic of `draws` draws against the reference, and its degrees of freedom. Tokens with fewer
 /// than ten expected draws form one class.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{LARGE_VOCAB, logits, sequence};
 use crate::Error;
 use crate::config::SamplingParams;
-use crate::sampler::{Sampler, SequenceSampler};
+use crate::{Sampler, SequenceSampler};
 
 fn greedy() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..Default::default() }

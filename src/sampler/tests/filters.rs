@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::reference::{Reference, inverse};
 use super::{LARGE_VOCAB, logits};
 use crate::config::SamplingParams;
-use crate::sampler::{Sampler, SequenceSampler};
+use crate::{Sampler, SequenceSampler};
 
 /// Draws `steps` tokens and compares each with the reference's for the same random number.
 fn compare(row: &[f32], params: &SamplingParams, prompt: &[u32], end_tokens: &[u32], steps: usize) {

@@ -1,5 +1,5 @@
 use super::{LARGE_VOCAB, logits};
-use crate::sampler::Sampler;
+use crate::Sampler;
 
 /// The slow way: float64 and a full sort.
 fn reference(row: &[f32]) -> (Vec<f64>, Vec<usize>) {

@@ -1,6 +1,6 @@
 use super::logits;
-use crate::sampler::math::{row_max, sum};
-use crate::sampler::select::{key, key_id};
+use crate::math::{row_max, sum};
+use crate::select::{key, key_id};
 use crate::selection::exp_nonpositive;
 
 /// Compares the whole range, in steps that hit every binade, with float64.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::harness::{Harness, full, kv_config, limits, sequence, shares};
 use crate::Error;
 use crate::kv_cache::KvCache;
-use crate::scheduler::{NewSequence, ScheduledSeq, Scheduler, SchedulerConfig, Step};
+use crate::{NewSequence, ScheduledSeq, Scheduler, SchedulerConfig, Step};
 
 fn is_invalid(result: crate::Result<()>) -> bool {
     matches!(result, Err(Error::InvalidRequest { .. }))

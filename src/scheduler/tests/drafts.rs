@@ -3,7 +3,7 @@
 use super::harness::{Harness, full, limits, sequence, shares, sliding};
 use super::sim::extras;
 use crate::batch::{SeqExtras, TO_DRAFT};
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
+use crate::{NewSequence, SchedulerConfig, SeqId, Step};
 
 /// Returns a harness with sequence 1, whose first token (50) came with these drafts.
 fn drafted(num_blocks: usize, limits: SchedulerConfig, prompt_len: usize, drafts: &[u32]) -> Harness {

@@ -10,7 +10,7 @@ use super::harness::{Harness, from, limits, sequence, shares};
 use super::sim::{Request, Sim, SimConfig};
 use crate::batch::GroupKind;
 use crate::config::GroupConfig;
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step, WaitingReason};
+use crate::{NewSequence, SchedulerConfig, SeqId, Step, WaitingReason};
 
 fn waiting(h: &Harness) -> Vec<(u64, WaitingReason)> {
     h.scheduler.waiting().into_iter().map(|(id, reason)| (id.0, reason)).collect()

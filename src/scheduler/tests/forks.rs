@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
 use crate::batch::BlockCopy;
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
+use crate::{NewSequence, SchedulerConfig, SeqId};
 
 /// K22: children share the prompt's blocks, and the first writer of the shared block copies it.
 #[test]

@@ -2,7 +2,7 @@
 
 use super::harness::{Harness, full, limits, sequence, shares, sliding};
 use crate::config::GroupConfig;
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
+use crate::{NewSequence, SchedulerConfig, SeqId};
 
 /// Pools of which one is small, and a window that no sequence of these tests exceeds.
 fn one_small(num_blocks: usize) -> [Vec<GroupConfig>; 3] {

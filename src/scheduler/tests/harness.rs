@@ -8,7 +8,7 @@ use crate::Result;
 use crate::batch::{GroupKind, SeqExtras};
 use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
+use crate::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 pub(crate) struct Harness {
     pub(crate) scheduler: Scheduler,

@@ -2,7 +2,7 @@
 
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
+use crate::{NewSequence, SchedulerConfig, SeqId, Step};
 
 /// S9, S10: one request alone runs to its end.
 #[test]

@@ -2,7 +2,7 @@
 
 use super::harness::{Harness, full, limits, sequence, shares};
 use super::sim::{Request, Sim, SimConfig};
-use crate::scheduler::{NewSequence, SchedulerConfig};
+use crate::{NewSequence, SchedulerConfig};
 
 /// Steps have 64 tokens, and prompts of more than 20 are long.
 fn with_long_prompts() -> Harness {

@@ -1,7 +1,7 @@
 //! Tests of preemption when no block is left.
 
 use super::harness::{Harness, limits, sequence, shares};
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
+use crate::{NewSequence, SchedulerConfig, SeqId};
 
 /// The newest of the lowest priority is preempted, is first in line again, and loses none of its tokens.
 #[test]

@@ -4,7 +4,7 @@ use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::batch::{NO_STATE, StateWrite};
 use crate::config::StateConfig;
 use crate::kv_cache::PrefixMiss;
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
+use crate::{NewSequence, SchedulerConfig, SeqId, Step};
 
 fn slots(num_slots: usize, slots_per_seq: usize) -> StateConfig {
     StateConfig { num_slots, slots_per_seq, snapshot_interval: 8 }

@@ -2,7 +2,7 @@
 
 use super::harness::{Harness, limits, sequence, shares};
 use super::sim::{Request, Sim, SimConfig};
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
+use crate::{NewSequence, SchedulerConfig, SeqId};
 
 fn roomy() -> Harness {
     Harness::new(200, SchedulerConfig { max_num_batched_tokens: 64, ..limits() })

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::batch::GroupKind;
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{NewSequence, SchedulerConfig, WaitingReason};
+use crate::{NewSequence, SchedulerConfig, WaitingReason};
 
 fn groups(num_blocks: usize) -> Vec<GroupConfig> {
     let group = |reach| GroupConfig { kind: GroupKind::Bidirectional { reach }, num_blocks };
@@ -84,7 +84,7 @@ fn a_prompt_waits_for_the_tokens_of_a_step() {
     h.add(prompt(1, 10)).unwrap();
     h.add(prompt(2, 7)).unwrap();
     let step = h.schedule();
-    assert_eq!(h.scheduler.waiting(), [(crate::scheduler::SeqId(2), WaitingReason::StepTokens)]);
+    assert_eq!(h.scheduler.waiting(), [(crate::SeqId(2), WaitingReason::StepTokens)]);
     // An interrupted step is repeated.
     h.scheduler.withdraw(&step).unwrap();
     h.scheduler.check_integrity().unwrap();

@@ -1,7 +1,7 @@
 //! Steps that newcomers do not wait for.
 
 use super::harness::{Harness, from, limits, shares};
-use crate::scheduler::{BesideDecodes, NewSequence, SchedulerConfig};
+use crate::{BesideDecodes, NewSequence, SchedulerConfig};
 
 /// A sequence with more than one token.
 const LONG: u64 = 90;

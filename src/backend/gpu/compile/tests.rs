@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rocmforge_quant::codebooks;
+
 use super::embedded::{SOURCES, TARGETS, Target, target_for};
 use super::plan::{KernelType, Unit};
 use super::*;
@@ -10,7 +12,6 @@ use crate::backend::gpu::kernel::{self, NORM_ROWS, ONCE, TABLE};
 use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{EngineArgs, Platform};
-use crate::quant::codebooks;
 
 /// Returns the kernels of a code object with the block size that each was compiled for. The metadata of its ELF note is
 /// a MessagePack map. Its sorted keys put `.max_flat_workgroup_size` right before the kernel's `.name`.

@@ -5,7 +5,7 @@ use crate::backend::Loader;
 use crate::backend::conformance::Random;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::model::{ModelSpec, ModelTensors};
 use crate::quant::GgmlType;

@@ -6,7 +6,7 @@ use super::Sim;
 use super::request::{Live, Request};
 use crate::batch::{Batch, GroupKind, NULL_BLOCK};
 use crate::images::ImageSpan;
-use crate::scheduler::{ScheduledSeq, SeqId, Step};
+use crate::{ScheduledSeq, SeqId, Step};
 
 /// The result of a step for one sequence: the tokens that it accepts, and drafts to follow.
 pub(super) struct Sampled {

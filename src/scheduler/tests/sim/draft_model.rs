@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::device::{attend, first_read};
 use super::{Sim, mix};
 use crate::batch::{Batch, GroupKind, NULL_BLOCK, TO_DRAFT};
-use crate::scheduler::{ScheduledSeq, SeqId, Step};
+use crate::{ScheduledSeq, SeqId, Step};
 
 impl Sim {
     fn full_groups(&self) -> Vec<usize> {

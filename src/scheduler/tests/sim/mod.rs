@@ -25,8 +25,8 @@ use super::harness::num_queued;
 use crate::batch::{GroupKind, TO_DRAFT};
 use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::sequence::Sequence;
-use crate::scheduler::{Accepted, BesideDecodes, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
+use crate::sequence::Sequence;
+use crate::{Accepted, BesideDecodes, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 use device::Sampled;
 use request::Live;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::Sim;
 use super::request::Live;
+use crate::Step;
 use crate::batch::NO_STATE;
-use crate::scheduler::Step;
 
 /// A name that no prefix has.
 const RUBBISH: u64 = u64::MAX;

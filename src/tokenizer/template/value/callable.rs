@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::scope::Scope;
 use super::{List, Value};
-use crate::tokenizer::template::ast::Macro;
-use crate::tokenizer::template::meter::Charge;
-use crate::tokenizer::template::text::Text;
+use crate::template::ast::Macro;
+use crate::template::meter::Charge;
+use crate::template::text::Text;
 
 #[derive(Debug)]
 pub(in super::super) enum Callable {

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use super::{List, Value};
-use crate::tokenizer::template::ast::For;
-use crate::tokenizer::template::fault::{Fault, Res};
-use crate::tokenizer::template::meter::Charge;
+use crate::template::ast::For;
+use crate::template::fault::{Fault, Res};
+use crate::template::meter::Charge;
 
 #[derive(Debug)]
 pub(in super::super) struct Loop {

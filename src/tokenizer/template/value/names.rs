@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 use super::{OVERHEAD, Value};
-use crate::tokenizer::template::ast::Name;
-use crate::tokenizer::template::fault::Res;
-use crate::tokenizer::template::meter::{self, Charge};
+use crate::template::ast::Name;
+use crate::template::fault::Res;
+use crate::template::meter::{self, Charge};
 
 #[derive(Debug, Default)]
 pub(in super::super) struct Names(RefCell<Entries>);

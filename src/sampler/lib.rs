@@ -15,6 +15,10 @@
 //!
 //! Often the best few tokens are enough, or the device finds the token, so that it need not send the row (`candidates`,
 //! `drawn`). Nothing here depends on the batch.
+//!
+//! Start with `Sampler::sample` here, then `sequence`. Of the workspace, this crate knows only `rocmforge_core`: a
+//! request's settings, and what devices select.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod candidates;
 mod cut;
@@ -26,12 +30,14 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
+// The crates below, by the names that the files of this one use.
+use rocmforge_core::{Error, Result, config, selection};
+
 pub use candidates::Picked;
 pub use logprobs::{TokenLogprob, TokenLogprobs};
 pub use sequence::SequenceSampler;
 
 use crate::selection::TokenMask;
-use crate::{Error, Result};
 use cut::CutScratch;
 use math::{exp_weights, row_max};
 use select::{key, key_id, key_logit, top_k};

@@ -4,6 +4,10 @@
 //! limits, and caches them. A `Guide` belongs to a sequence and tracks its position in the grammar. Threads of the pool
 //! compute the allowed tokens while the device computes their logits. A grammar is rejected with its request if it
 //! allows no text, or if its first token takes too much work.
+//!
+//! Start with `guide`, then `compiled`; `source`, `gbnf` and `schema` turn each kind of request into the library's
+//! form. Of the workspace, this crate knows the tokenizer, and the request's settings and masks of `rocmforge_core`.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod ahead;
 mod cache;
@@ -21,6 +25,14 @@ mod tests;
 mod unsupported;
 mod vocabulary;
 
+// The crates below, by the names that the files of this one use.
+use rocmforge_core::{Error, Result, config, error, selection};
+#[cfg(test)]
+use rocmforge_gguf as gguf;
+#[cfg(test)]
+use rocmforge_testdata as testdata;
+use rocmforge_tokenizer as tokenizer;
+
 use std::sync::Arc;
 use std::thread;
 
@@ -36,7 +48,6 @@ use self::compiled::{Compiled, Memory};
 use self::pool::Pool;
 use crate::config::StructuredOutputs;
 use crate::tokenizer::Tokenizer;
-use crate::{Error, Result};
 
 /// The stack for a compilation, since the library descends into schemas and rules recursively.
 const STACK_BYTES: usize = 256 << 20;
@@ -80,7 +91,11 @@ impl Grammars {
         Ok(Guide::new(compiled, self.pool.lanes(&self.cache)?, may_end))
     }
 
-    pub(crate) fn compiled(&self, form: &StructuredOutputs) -> Result<Arc<Compiled>> {
+    /// Returns the compiled grammar that all guides of this form share.
+    ///
+    /// # Errors
+    /// As `guide`.
+    pub fn compiled(&self, form: &StructuredOutputs) -> Result<Arc<Compiled>> {
         if let Some(known) = self.cache.lock().get(form) {
             return Ok(known);
         }

@@ -1,4 +1,6 @@
-//! Golden data for unit tests: `tests/data/<name>.xz`, made by independent implementations.
+//! Test support that several crates share: golden data, made by independent implementations (`tests/data/<name>.xz`),
+//! and temporary files. No crate has it but as a dev-dependency, and it knows no other crate.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -6,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Returns `tests/data`. A test binary that was copied to another machine runs in a checkout there.
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     let here = PathBuf::from("tests/data");
-    if here.is_dir() { here } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data") }
+    if here.is_dir() { here } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data") }
 }
 
 /// Returns the names of the golden models with float weights, sorted; every architecture is among them.
@@ -72,6 +74,13 @@ pub fn temp_file(name: &str, contents: &[u8]) -> TempFile {
 /// Writes `tests/data/<name>.xz`, decompressed, to a temporary file.
 pub fn file(name: &str) -> TempFile {
     temp_file(&name.replace('/', "-"), &bytes(name))
+}
+
+/// Returns the names of a value's fields, which its debug text indents by four spaces.
+pub fn field_names(value: &impl std::fmt::Debug) -> Vec<String> {
+    let text = format!("{value:#?}");
+    let names = text.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
+    names.map(|(name, _)| name.to_owned()).filter(|name| !name.starts_with(' ')).collect()
 }
 
 /// A numpy archive of uncompressed little-endian arrays.

@@ -1,7 +1,5 @@
 //! The block formats of `rocmforge_quant`, with the errors of this crate.
 
-#[cfg(test)]
-pub(crate) use rocmforge_quant::codebooks;
 pub use rocmforge_quant::{GgmlType, can_dequantize};
 
 use crate::{Error, Result};

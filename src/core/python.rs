@@ -1,5 +1,5 @@
-//! The only mapping from `Error` to Python exceptions. The classes are in `rocmforge/errors.py`, because each has two
-//! bases.
+//! The only mapping from `Error` to Python exceptions. It is in this crate since Rust allows it only beside one of the
+//! two types. The classes are in `rocmforge/errors.py`, because each has two bases.
 
 use std::path::Path;
 

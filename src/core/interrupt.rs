@@ -49,8 +49,8 @@ impl Interrupt {
     pub fn is_due(&self) -> bool {
         // Relaxed is enough: a thread that skips work because of this tells the others through their own
         // synchronization, and that also publishes the value it saw.
-        let stop_at = self.shared.stop_at.load(Ordering::Relaxed);
-        stop_at != NEVER && self.shared.origin.elapsed().as_micros() >= u128::from(stop_at)
+        let is_past = |stop_at| self.shared.origin.elapsed().as_micros() >= u128::from(stop_at);
+        self.is_set() && is_past(self.shared.stop_at.load(Ordering::Relaxed))
     }
 
     /// Returns the interrupt of the work that this thread does in `scope`, or one that is never due.
@@ -79,7 +79,6 @@ impl Interrupt {
     }
 
     /// True if a time to stop is set, even a future one.
-    #[cfg(test)]
     pub fn is_set(&self) -> bool {
         self.shared.stop_at.load(Ordering::Relaxed) != NEVER
     }

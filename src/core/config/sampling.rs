@@ -1,7 +1,7 @@
 //! Settings of how a request is sampled and when it ends. Names and defaults are vLLM's, except for `max_tokens` (16
 //! there).
 
-use super::names::{by_name, listed};
+use super::names::{by_name, listed, within};
 use super::structured::StructuredOutputs;
 use crate::{Error, Result};
 
@@ -185,14 +185,6 @@ pub struct SamplingDefaults {
     pub top_k: Option<usize>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
-}
-
-pub(super) fn within(what: &'static str, got: usize, least: usize, most: usize) -> Result<()> {
-    if (least..=most).contains(&got) {
-        return Ok(());
-    }
-    let expected = if most == usize::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
-    Err(Error::invalid(what, got, expected))
 }
 
 /// Rejects a value outside its range. NaN and the infinities are outside every range.

@@ -1,4 +1,9 @@
 //! Tokenizers from GGUF metadata, the streaming detokenizer, chat templates, and the prompts of conversations.
+//!
+//! Start with `Tokenizer` here; `bpe` is the most common model, `template` interprets chat templates, and `chat` makes
+//! the prompts. Of the workspace, this crate knows the metadata of a file (`rocmforge_gguf`), and the errors and
+//! interrupts of `rocmforge_core`.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod bpe;
 mod byte_level;
@@ -14,6 +19,12 @@ mod tests;
 mod unigram;
 mod vocab;
 mod wordpiece;
+
+// The crates below, by the names that the files of this one use.
+use rocmforge_core::{Error, Result, interrupt};
+use rocmforge_gguf as gguf;
+#[cfg(test)]
+use rocmforge_testdata as testdata;
 
 use std::ops::Range;
 
@@ -32,7 +43,6 @@ use self::vocab::{Kind, Spelling, Vocab};
 use self::wordpiece::WordPiece;
 use crate::gguf::Metadata;
 use crate::interrupt::Interrupt;
-use crate::{Error, Result};
 
 const MODEL: &str = "tokenizer.ggml.model";
 

@@ -1,47 +1,55 @@
 //! Writes GGUF files for tests, including malformed ones. Nothing is checked, and everything can be overridden.
 
-use crate::gguf::{Array, Metadata, Value};
 use crate::quant::GgmlType;
+use crate::{Array, GgufFile, Metadata, Value};
+
+impl GgufFile {
+    /// Replaces the metadata, for tests with other keys.
+    pub fn set_metadata(&mut self, metadata: Metadata) {
+        self.metadata = metadata;
+    }
+}
 
 /// A tensor as the directory describes it, which need not be correct.
 #[derive(Clone)]
-pub(crate) struct Tensor {
-    pub(crate) name: Vec<u8>,
-    pub(crate) shape: Vec<u64>,
-    pub(crate) type_id: u32,
+pub struct Tensor {
+    pub name: Vec<u8>,
+    pub shape: Vec<u64>,
+    pub type_id: u32,
     /// The offset within the data section; `None` is the next free multiple of the alignment.
-    pub(crate) offset: Option<u64>,
-    pub(crate) data: Vec<u8>,
+    pub offset: Option<u64>,
+    pub data: Vec<u8>,
 }
 
 impl Tensor {
-    pub(crate) fn new(name: &str, shape: &[u64], ggml_type: GgmlType, data: &[u8]) -> Self {
+    pub fn new(name: &str, shape: &[u64], ggml_type: GgmlType, data: &[u8]) -> Self {
         let (name, shape, data) = (name.as_bytes().to_vec(), shape.to_vec(), data.to_vec());
         Self { name, shape, type_id: ggml_type.id(), offset: None, data }
     }
 
     /// Returns an f32 vector of ones.
-    pub(crate) fn ones(name: &str, len: u64) -> Self {
+    pub fn ones(name: &str, len: u64) -> Self {
         Self::new(name, &[len], GgmlType::F32, &1f32.to_le_bytes().repeat(len as usize))
     }
 }
 
 /// The contents of a file.
 #[derive(Clone)]
-pub(crate) struct Writer {
-    pub(crate) magic: [u8; 4],
-    pub(crate) version: u32,
-    pub(crate) num_tensors: Option<u64>,
-    pub(crate) num_keys: Option<u64>,
+pub struct Writer {
+    pub magic: [u8; 4],
+    pub version: u32,
+    pub num_tensors: Option<u64>,
+    pub num_keys: Option<u64>,
     /// The alignment at which the writer places tensors. `general.alignment` is a key like any other.
-    pub(crate) alignment: usize,
+    pub alignment: usize,
     /// The key, and the encoded type and value.
-    pub(crate) keys: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(crate) tensors: Vec<Tensor>,
+    pub keys: Vec<(Vec<u8>, Vec<u8>)>,
+    pub tensors: Vec<Tensor>,
 }
 
 impl Writer {
-    pub(crate) fn new() -> Self {
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
         Self {
             magic: *b"GGUF",
             version: 3,
@@ -54,25 +62,25 @@ impl Writer {
     }
 
     /// Returns a writer with all keys of a file.
-    pub(crate) fn with_keys(metadata: &Metadata) -> Self {
+    pub fn with_keys(metadata: &Metadata) -> Self {
         metadata.iter().fold(Self::new(), |writer, (key, value)| writer.key(key, value))
     }
 
-    pub(crate) fn key(self, key: &str, value: &Value) -> Self {
+    pub fn key(self, key: &str, value: &Value) -> Self {
         self.raw_key(key.as_bytes(), encode(value))
     }
 
-    pub(crate) fn raw_key(mut self, key: &[u8], type_and_value: Vec<u8>) -> Self {
+    pub fn raw_key(mut self, key: &[u8], type_and_value: Vec<u8>) -> Self {
         self.keys.push((key.to_vec(), type_and_value));
         self
     }
 
-    pub(crate) fn tensor(mut self, tensor: Tensor) -> Self {
+    pub fn tensor(mut self, tensor: Tensor) -> Self {
         self.tensors.push(tensor);
         self
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let mut out = self.magic.to_vec();
         out.extend(self.version.to_le_bytes());
         out.extend(self.num_tensors.unwrap_or(self.tensors.len() as u64).to_le_bytes());
@@ -99,13 +107,13 @@ impl Writer {
     }
 }
 
-pub(crate) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend((bytes.len() as u64).to_le_bytes());
     out.extend(bytes);
 }
 
 /// Returns the encoded type and value (GGUF specification, `gguf_metadata_value_t`).
-pub(crate) fn encode(value: &Value) -> Vec<u8> {
+pub fn encode(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     let mut put = |kind: u32, bytes: &[u8]| {
         out.extend(kind.to_le_bytes());
@@ -162,7 +170,7 @@ fn encode_array(array: &Array) -> Vec<u8> {
 }
 
 /// Returns the encoded element type, count and elements.
-pub(crate) fn array_of(kind: u32, count: usize, elements: impl IntoIterator<Item = u8>) -> Vec<u8> {
+pub fn array_of(kind: u32, count: usize, elements: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let mut out = kind.to_le_bytes().to_vec();
     out.extend((count as u64).to_le_bytes());
     out.extend(elements);

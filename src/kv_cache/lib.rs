@@ -9,6 +9,10 @@
 //!
 //! Invariants (`check_integrity`, `check_owners`): every block is either in the free list or owned. Its number of
 //! owners is the number of tables that list it. The index finds exactly the blocks that have content.
+//!
+//! Start with `KvCache` here, then `plan` and `pool`. Of the workspace, this crate knows only the integers of
+//! `rocmforge_core`: no tensor, no device, no clock.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod block_id;
 mod block_table;
@@ -29,6 +33,9 @@ mod stats;
 mod tests;
 mod tokens;
 
+// The crates below, by the names that the files of this one use.
+use rocmforge_core::{Error, Result, batch};
+
 pub use block_id::BlockId;
 pub use block_table::SeqBlocks;
 pub use config::KvCacheConfig;
@@ -48,7 +55,6 @@ use miss::Evicted;
 use states::States;
 
 use crate::batch::{GroupKind, SeqExtras};
-use crate::{Error, Result};
 
 /// The whole state of the cache. It lives behind one `RwLock`: the engine thread writes, and any thread may read.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The crate's only error type. Each variant says what was got, what was expected and what to do.
+//! The only error type of the engine. Each variant says what was got, what was expected and what to do.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -7,7 +7,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// All errors, grouped by who can fix them: the caller, the file, the machine, or this project.
 #[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// A request (or an engine argument) that cannot be served. The engine continues.
     #[error("{what}: got {got}, expected {expected}")]

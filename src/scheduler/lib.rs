@@ -12,6 +12,10 @@
 //! - `fork` makes several sequences of one.
 //! - `snapshots` decides which recurrent states are saved.
 //! - `draft_model` tracks the tokens that a drafting model has yet to compute.
+//!
+//! Start with `Scheduler` here, then `pick`. Of the workspace, this crate knows the KV cache and the integers of
+//! `rocmforge_core`: no tensor, no device, no clock.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod admission;
 mod commit;
@@ -29,6 +33,12 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod yields;
+
+// The crates below, by the names that the files of this one use.
+#[cfg(test)]
+use rocmforge_core::config;
+use rocmforge_core::{Error, Result, batch, images};
+use rocmforge_kv_cache as kv_cache;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +61,6 @@ use yields::StepTime;
 
 use crate::batch::SeqExtras;
 use crate::kv_cache::KvCache;
-use crate::{Error, Result};
 
 /// The number of steps whose tokens an occasional client may get ahead of clients that always have requests.
 const CREDIT_STEPS: u64 = 2;

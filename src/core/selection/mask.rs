@@ -13,13 +13,15 @@ impl TokenMask {
         &self.0
     }
 
-    #[cfg(test)]
     pub fn allows(&self, token: u32) -> bool {
         self.0.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
     /// Removes these tokens from the set, unless it has no others.
     pub fn remove_unless_alone(&mut self, tokens: &[u32]) {
+        if !tokens.iter().any(|&token| self.allows(token)) {
+            return;
+        }
         let mut rest = self.0.clone();
         for &token in tokens {
             if let Some(word) = rest.get_mut(token as usize / 32) {
