@@ -16,25 +16,27 @@ struct StatesArgs {
 
 // Columns of a head's matrix that a block carries along a sequence, and threads of that block.
 constexpr u32 STATE_COLUMNS = 32, STATE_WALK_THREADS = 128;
+// Rows of a tile of the chunked forms.
+constexpr u32 STATE_TILE = 64;
 
 // A gated delta net over the sequences of a step (`Ops::delta_net`):
 //   delta_net_convolve: convolution and SiLU of q, k and v; q and k get unit length, q is multiplied by 1 /
 //     sqrt(key_size): grid (rows, ceil((2 * key_heads + value_heads) / DELTA_NET_HEADS)).
 //   delta_net_walk_d<D>: each head along the tokens of its sequence; outputs replace v: grid (ceil(value_size /
 //     STATE_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one that is at least key_size.
-//   delta_net_pairs, delta_net_scan: the chunked form, for sequences of at least `chunked_from` tokens, DELTA_NET_TILE
-//     rows at a time: grids (ceil(rows / DELTA_NET_TILE), value_heads), and that of the walk. key_size is
+//   delta_net_pairs, delta_net_scan: the chunked form, for sequences of at least `chunked_from` tokens, STATE_TILE
+//     rows at a time: grids (ceil(rows / STATE_TILE), value_heads), and that of the walk. key_size is
 //     DELTA_NET_KEY_SIZE, value_size a multiple of STATE_COLUMNS.
 //   delta_net_gate: norm of each head of the output, times silu(z): grid (rows, ceil(value_heads / DELTA_NET_HEADS)).
 // key_size and value_size are at most 128. Rows of NO_SEQUENCE give zeros.
-constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_TILE = 64, DELTA_NET_KEY_SIZE = 128;
+constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_KEY_SIZE = 128;
 // For each tile and head: two matrices of token pairs, each as high and low 16-bit halves, and two numbers per token.
 constexpr u32 DELTA_NET_PAIRS_BYTES = 33280;
 struct DeltaNetArgs {
   StatesArgs states;      // of value_heads matrices; channels are q | k | v
   const float* x;         // [rows]: q | k | v | z | gates (one of beta and one of the decay for each value head)
   float* convolved;       // [rows]: q | k | v, then q | k | outputs
-  u16* pairs;             // [ceil(rows / DELTA_NET_TILE)][value_heads] of DELTA_NET_PAIRS_BYTES; only of chunks
+  u16* pairs;             // [ceil(rows / STATE_TILE)][value_heads] of DELTA_NET_PAIRS_BYTES; only of chunks
   void* out;              // [rows] of value_heads * value_size in format_out
   const float* taps;      // [num_taps][q | k | v]
   const float* decay;     // [value_heads]
@@ -49,17 +51,21 @@ struct DeltaNetArgs {
   float eps;
 };
 
-// A Mamba-2 mixer over the sequences of a step (`Ops::mamba2`), in three kernels:
+// A Mamba-2 mixer over the sequences of a step (`Ops::mamba2`):
 //   mamba2_convolve: convolution and SiLU of x, B and C: grid (rows, ceil(channels / CONVOLUTION_THREADS)).
 //   mamba2_walk_d<D>: each head along the tokens of its sequence; outputs replace x: grid (ceil(head_size /
 //     STATE_COLUMNS), heads, sequences). D = 32, 128, 256: the smallest that is at least state_size.
+//   mamba2_pairs, mamba2_scan_d<D>: the chunked form, for sequences of at least `chunked_from` tokens, STATE_TILE rows
+//     at a time: grids (ceil(rows / STATE_TILE), groups), and (head_size / MAMBA2_SCAN_COLUMNS, heads, sequences).
+//     state_size is D = 128, 256, head_size a multiple of MAMBA2_SCAN_COLUMNS.
 //   mamba2_gate: the output times silu(z), then the norm of each group: grid (rows, groups).
 // state_size is at most 256. Rows of NO_SEQUENCE give zeros.
-constexpr u32 CONVOLUTION_THREADS = 256, MAMBA2_GATE_THREADS = 512;
+constexpr u32 CONVOLUTION_THREADS = 256, MAMBA2_GATE_THREADS = 512, MAMBA2_SCAN_COLUMNS = 16;
 struct Mamba2Args {
   StatesArgs states;      // of `heads` matrices [state_size][head_size]; channels are x | B | C
   const float* x;         // [rows]: z | x | B | C | time steps; z and x of each head, B and C of each group
   float* convolved;       // [rows]: x | B | C, then outputs | B | C
+  float* pairs;           // [ceil(rows / STATE_TILE)][groups][STATE_TILE][STATE_TILE]: C_i . B_j; only of chunks
   void* out;              // [rows] of heads * head_size in format_out
   const float* taps;      // [num_taps][x | B | C]
   const float* taps_bias;   // [x | B | C] or null
@@ -68,6 +74,8 @@ struct Mamba2Args {
   const float* skip;      // [heads]
   const float* norm;      // [heads * head_size], or null: none
   u32 heads, head_size, groups, state_size, num_taps;
+  u32 rows;
+  u32 chunked_from;       // the fewest tokens of a sequence that is computed in chunks; at least 1
   u32 format_out;
   float eps;
 };

@@ -1,15 +1,6 @@
 // Mamba-2 mixers: each sequence has a state that is carried from token to token.
-#include "states.h"
+#include "mamba2.h"
 #include "block_sum.h"
-
-DEV u32 inner_cols(const Mamba2Args& a) { return a.heads * a.head_size; }
-DEV u32 group_cols(const Mamba2Args& a) { return a.groups * a.state_size; }
-DEV u32 channels(const Mamba2Args& a) { return inner_cols(a) + 2 * group_cols(a); }
-// Columns of a row of projections.
-DEV u32 projected_cols(const Mamba2Args& a) { return inner_cols(a) + channels(a) + a.heads; }
-DEV Inputs inputs_of(const Mamba2Args& a) {
-  return {a.x + inner_cols(a), a.states.windows, projected_cols(a), channels(a), a.num_taps - 1, 0};
-}
 
 // A thread has a channel.
 KERNEL(CONVOLUTION_THREADS, mamba2_convolve, Mamba2Args) {
@@ -42,16 +33,14 @@ template <u32 D> struct Recurrence {
 
   // Copies the tokens in rows `row` .. `row` + count into shared memory.
   MEM void stage(u32 row, u32 count, Staged& staged) const {
-    const u32 head = columns.head;
     const float* b = a.convolved + (u64)row * channels(a) + inner_cols(a) + group * a.state_size;
     stage_rows<D>(b, group_cols(a), channels(a), count, a.state_size, staged.b, staged.c);
     stage_columns(value_of(row), channels(a), count, columns.count, staged.x);
     const u32 thread = thread_from(64);
     if (thread < count) {
-      const float* steps = a.x + (u64)(row + thread) * projected_cols(a) + inner_cols(a) + channels(a);
-      const float time_step = softplus(steps[head] + a.step_bias[head]);
-      staged.time_step[thread] = time_step;
-      staged.decay[thread] = exp_accurate(a.decay[head] * time_step);
+      const HeadStep step = head_step(a, row + thread, columns.head);
+      staged.time_step[thread] = step.time_step;
+      staged.decay[thread] = exp_accurate(step.log_decay);
     }
   }
 
@@ -88,8 +77,8 @@ template <u32 D> struct Recurrence {
 };
 
 template <u32 D> DEV void mamba2_walk(const Mamba2Args& a) {
-  Recurrence<D> rule{a, (u32)bid_y() / (a.heads / a.groups), {}};
-  walk(a.states, {a.states.matrices, a.heads, a.state_size, a.head_size}, inputs_of(a), rule);
+  Recurrence<D> rule{a, group_of(a, (u32)bid_y()), {}};
+  walk(a.states, matrices_of(a), inputs_of(a), rule, a.chunked_from - 1);
 }
 
 KERNEL(STATE_WALK_THREADS, mamba2_walk_d32, Mamba2Args) { mamba2_walk<32>(a); }

@@ -13,7 +13,6 @@ import numpy as np
 from model_shapes import (
     GRANITE,
     INTERVAL,
-    MAMBA_STATE,
     MAMBA_TAPS,
     NOT_ROTATED,
     ROTATED,
@@ -175,8 +174,14 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         writer.add_feed_forward_length([shape.ffn if kind == "-" else 0 for kind in shape.layout])
     elif shape.ffn:
         writer.add_feed_forward_length(shape.ffn)
+    for key, value in shape.keys:
+        kind = {int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32, bool: gguf.GGUFValueType.BOOL}
+        writer.add_key_value(f"{shape.arch}.{key}", value, kind[type(value)])
     writer.add_head_count(shape.heads)
-    of_layers = [shape.kv_heads if kind == "*" else 0 for kind in shape.layout]
+    of_layers = [shape.kv_heads if kind in "*+" else 0 for kind in shape.layout]
+    if shape.windows_between:
+        of_layers = [shape.kv_of(layer)[0] for layer in range(shape.layers)]
+        writer.add_sliding_window_pattern([int(layer % shape.windows_between[0] > 0) for layer in range(shape.layers)])
     if shape.global_heads:
         kv_of = [shape.kv_of(layer) for layer in range(shape.layers)]
         of_layers = [heads for heads, _ in kv_of]
@@ -194,7 +199,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
     head_dim = shape.global_heads[1] if shape.global_heads else shape.head_dim
     writer.add_head_count_kv(of_layers or shape.kv_heads)
     writer.add_key_length(head_dim)
-    writer.add_value_length(shape.latent[1] if shape.latent else head_dim)
+    writer.add_value_length(shape.latent[1] if shape.latent else shape.value_dim or head_dim)
     if shape.latent:
         q_rank, rank, plain, rotated, value = shape.latent
         if q_rank:
@@ -207,7 +212,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_norm(True)
     else:
-        writer.add_rope_dimension_count(ROTATED if shape.delta_heads else head_dim)
+        writer.add_rope_dimension_count(ROTATED if shape.delta_heads else shape.rotated or head_dim)
     if shape.sections:
         writer.add_rope_dimension_sections([*shape.sections, 0])
         writer.add_uint32(f"{shape.arch}.n_deepstack_layers", len(shape.deepstack))
@@ -219,16 +224,17 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         writer.add_expert_feed_forward_length(shape.expert_ffn)
     if shape.window:
         writer.add_sliding_window(shape.window)
-    if shape.shared_ffn:
+    if shape.shared_ffn and shape.arch != "llama4":
         writer.add_expert_shared_feed_forward_length(shape.shared_ffn)
     if shape.mamba:
-        heads, size, groups = shape.mamba
+        heads, size, groups, state = shape.mamba
         writer.add_ssm_conv_kernel(MAMBA_TAPS)
-        writer.add_ssm_state_size(MAMBA_STATE)
+        writer.add_ssm_state_size(state)
         writer.add_ssm_group_count(groups)
         writer.add_ssm_time_step_rank(heads)
         writer.add_ssm_inner_size(heads * size)
-        writer.add_rope_scaling_finetuned(False)
+        if shape.arch != "falcon-h1":
+            writer.add_rope_scaling_finetuned(False)
     if shape.arch == "granitehybrid":
         writer.add_embedding_scale(GRANITE["embedding"])
         writer.add_residual_scale(GRANITE["residual"])
@@ -262,10 +268,11 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
 
     def attention(layer: str, i: int) -> None:
         kv_heads, size = shape.kv_of(i)
-        q, kv = shape.heads * size, kv_heads * size
+        q, k, v = shape.heads * size, kv_heads * size, kv_heads * (shape.value_dim or size)
         # Qwen 3.5 has a gate behind each head of the queries.
         q_rows = 2 * q if shape.delta_heads else q
-        for name, rows in (("attn_q", q_rows), ("attn_k", kv), ("attn_v", kv)):
+        apart = (("attn_q", q_rows), ("attn_k", k), ("attn_v", v))
+        for name, rows in (("attn_qkv", q_rows + k + v),) if shape.fused_qkv else apart:
             if name == "attn_v" and (kv_heads, size) == shape.global_heads:
                 continue
             matrix(f"{layer}.{name}", name, i, rows, shape.hidden)
@@ -274,7 +281,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         if shape.qk_norm:
             for name in ("attn_q_norm", "attn_k_norm"):
                 writer.add_tensor(f"{layer}.{name}.weight", weights.vector(size, 1.0))
-        matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, q)
+        matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, shape.heads * (shape.value_dim or size))
 
     def latent_attention(layer: str, i: int, q_rank: int, rank: int, plain: int, rotated: int, value: int) -> None:
         q_rows = shape.heads * (plain + rotated)
@@ -304,9 +311,9 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         writer.add_tensor(f"{layer}.ssm_norm.weight", weights.vector(STATE, 1.0))
         matrix(f"{layer}.ssm_out", "ssm_out", i, shape.hidden, inner)
 
-    def mamba(layer: str, i: int, heads: int, size: int, groups: int) -> None:
+    def mamba(layer: str, i: int, heads: int, size: int, groups: int, state: int) -> None:
         inner = heads * size
-        channels = inner + 2 * groups * MAMBA_STATE
+        channels = inner + 2 * groups * state
         matrix(f"{layer}.ssm_in", "ssm_in", i, inner + channels + heads, shape.hidden)
         taps = weights.matrix(channels, MAMBA_TAPS, Type.F32)
         writer.add_tensor(f"{layer}.ssm_conv1d.weight", taps / STD / MAMBA_TAPS)
@@ -342,7 +349,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         kind = shape.layout[i] if shape.layout else "*"
         if shape.delta_heads and shape.is_recurrent(i) and i < shape.layers:
             delta_net(layer, i, *shape.delta_heads)
-        elif kind == "M" and shape.mamba:
+        elif shape.mamba and kind in "M+":
             mamba(layer, i, *shape.mamba)
         elif kind == "C":
             short_convolution(layer, i)
@@ -350,18 +357,22 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
             latent_attention(layer, i, *shape.latent)
         elif kind == "*":
             attention(layer, i)
+        if kind == "+":
+            attention(layer, i)
         if alone:
             if kind == "-":
                 matrix(f"{layer}.ffn_up", "ffn_up", i, shape.ffn, shape.hidden)
                 matrix(f"{layer}.ffn_down", "ffn_down", i, shape.hidden, shape.ffn)
             continue
-        if shape.biases:
+        if shape.biases or (shape.windows_between and i % shape.windows_between[0]):
             writer.add_tensor(f"{layer}.attn_sinks.weight", weights.vector(shape.heads, 0.0))
         # The norm before the feed-forward goes by the name of one after attention in gpt-oss and in Qwen 3.5.
         norms = ["post_attention_norm"] if shape.biases or shape.delta_heads else ["ffn_norm"]
         norms += ["post_attention_norm", "post_ffw_norm"] if shape.post_norms else []
         for name in norms:
-            writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.hidden, 1.0))
+            # llama.cpp's converter gives this one no suffix.
+            suffix = "" if shape.arch == "falcon-h1" and name == "ffn_norm" else ".weight"
+            writer.add_tensor(f"{layer}.{name}{suffix}", weights.vector(shape.hidden, 1.0))
         if shape.global_heads:
             gemma4_experts(layer, i)
         experts = shape.experts if i >= shape.dense_layers else 0
@@ -375,7 +386,7 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, *, circle
         if experts:
             router = weights.matrix(experts, shape.hidden, Type.F32)
             writer.add_tensor(f"{layer}.ffn_gate_inp.weight", router)
-            if shape.latent:
+            if shape.latent or shape.choice_bias:
                 writer.add_tensor(f"{layer}.exp_probs_b.bias", weights.vector(experts, 0.0))
             if shape.biases:
                 writer.add_tensor(f"{layer}.ffn_gate_inp.bias", weights.vector(experts, 0.0))

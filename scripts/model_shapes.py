@@ -32,10 +32,10 @@ class Shape:
     # Qwen 3.5: heads of keys and of values of the gated delta net, which every layer has but each fourth one.
     delta_heads: tuple[int, int] | None = None
     # A letter for each layer, where they are not alike: "M" for Mamba-2, "C" for a short convolution, "*" for
-    # attention, "-" for a feed-forward that is a layer of its own.
+    # attention, "+" for attention beside Mamba-2, "-" for a feed-forward that is a layer of its own.
     layout: str = ""
-    # Mamba-2: heads, the size of a head, and groups of heads.
-    mamba: tuple[int, int, int] | None = None
+    # Mamba-2: heads, the size of a head, groups of heads, and rows of a head's state.
+    mamba: tuple[int, int, int, int] | None = None
     # Width of the expert that serves every token.
     shared_ffn: int = 0
     # Gemma 4: heads of keys, and the size of a head, in each sixth layer, which has no window and no v.
@@ -49,6 +49,19 @@ class Shape:
     # added to the first layers of the text.
     sections: tuple[int, int, int] | None = None
     deepstack: tuple[int, ...] = ()
+    # One tensor for q, k and v.
+    fused_qkv: bool = False
+    # Size of a head's values, if it is not that of its keys.
+    value_dim: int = 0
+    # MiMo V2: the layers whose number is a multiple of this have full attention. The others have windows, sinks, and
+    # this many heads of keys.
+    windows_between: tuple[int, int] | None = None
+    # Experts get a bias of the choice alone.
+    choice_bias: bool = False
+    # The number of first dimensions of a head that are rotated; 0 for all.
+    rotated: int = 0
+    # Further keys, under the name of the architecture.
+    keys: tuple[tuple[str, int | float | bool], ...] = ()
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether the layer carries a state and not keys and values."""
@@ -56,12 +69,15 @@ class Shape:
 
     def kv_of(self, layer: int) -> tuple[int, int]:
         """Heads of keys of an attention layer, and the size of a head."""
+        if self.windows_between:
+            interval, kv_heads = self.windows_between
+            return (kv_heads if layer % interval else self.kv_heads), self.head_dim
         is_global = self.global_heads is not None and layer % GLOBAL_INTERVAL == GLOBAL_INTERVAL - 1
         return self.global_heads if self.global_heads and is_global else (self.kv_heads, self.head_dim)
 
 
-# Mamba-2: rows of a head's matrix and taps of the convolution. LFM2: taps of short convolutions.
-MAMBA_STATE, MAMBA_TAPS, SHORT_TAPS = 128, 4, 3
+# Taps of the convolutions of Mamba-2, and of the short convolutions of LFM2.
+MAMBA_TAPS, SHORT_TAPS = 4, 3
 # Granite 4.0 H: factors on embeddings, residuals and scores, and what logits are divided by.
 GRANITE = {"embedding": 12.0, "residual": 0.22, "attention": 0.0078125, "logit": 6.0}
 # Qwen 3.5: layers from one of full attention to the next, sizes of its delta nets' heads, taps of their convolutions,
@@ -147,13 +163,13 @@ SHAPES = {
         experts_used=6,
         expert_ffn=512,
         layout=("MMMMM*MMMM" * 4),
-        mamba=(48, 64, 1),
+        mamba=(48, 64, 1, 128),
         shared_ffn=1024,
     ),
     "nemotron-nano-9b-v2": Shape(
         *("nemotron_h", 56, 4480, 15680, 40, 8, 128, 131072, False, 1e4, 131072),
         layout="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
-        mamba=(128, 80, 8),
+        mamba=(128, 80, 8, 128),
     ),
     "lfm2-1.2b": Shape(
         *("lfm2", 16, 2048, 8192, 32, 8, 64, 65536, True, 1e6, 128000), qk_norm=True, layout="CC*CC*CC*C*C*C*C"
@@ -166,6 +182,60 @@ SHAPES = {
         shared_ffn=1536,
         latent=(768, 512, 192, 64, 256),
         dense_layers=1,
+    ),
+    "ling-mini-2.0": Shape(
+        *("bailingmoe2", 20, 2048, 5120, 16, 4, 128, 157184, False, 6e5, 32768),
+        qk_norm=True,
+        fused_qkv=True,
+        rotated=64,
+        experts=256,
+        experts_used=8,
+        expert_ffn=512,
+        shared_ffn=512,
+        dense_layers=1,
+        choice_bias=True,
+        keys=(
+            ("leading_dense_block_count", 1),
+            ("expert_group_count", 8),
+            ("expert_group_used_count", 4),
+            ("expert_gating_func", 2),
+            ("expert_shared_count", 1),
+            ("expert_weights_scale", 2.5),
+            ("expert_weights_norm", True),
+        ),
+    ),
+    "falcon-h1-7b": Shape(
+        *("falcon-h1", 44, 3072, 12288, 12, 2, 128, 130048, False, 1e11, 262144),
+        layout="+" * 44,
+        mamba=(24, 128, 1, 256),
+    ),
+    # A quarter of the layers of Scout, and an eighth of those of MiMo V2 Flash: both have over 100 billion weights.
+    "llama-4-scout-quarter": Shape(
+        *("llama4", 12, 5120, 16384, 40, 8, 128, 202048, False, 5e5, 1048576),
+        experts=16,
+        experts_used=1,
+        expert_ffn=8192,
+        shared_ffn=8192,
+        keys=(("interleave_moe_layer_step", 1),),
+    ),
+    "mimo-v2-flash-eighth": Shape(
+        *("mimo2", 6, 4096, 16384, 64, 4, 192, 151680, False, 5e6, 262144),
+        value_dim=128,
+        rotated=64,
+        window=128,
+        windows_between=(6, 8),
+        experts=256,
+        experts_used=8,
+        expert_ffn=2048,
+        dense_layers=1,
+        choice_bias=True,
+        keys=(
+            ("rope.freq_base_swa", 1e4),
+            ("expert_gating_func", 2),
+            ("expert_group_count", 1),
+            ("expert_group_used_count", 1),
+            ("attention.value_scale", 0.707),
+        ),
     ),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, True, 5e5, 131072),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),

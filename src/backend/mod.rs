@@ -151,6 +151,11 @@ pub trait Loader: Sized {
         shape.channels()
     }
 
+    /// Returns the columns that `Mamba2::convolved` needs in a buffer of `rows` rows.
+    fn mamba2_cols(shape: Mamba2Shape, _rows: usize) -> usize {
+        shape.channels()
+    }
+
     /// Allocates the intermediate buffers of `Ops::experts` for `rows` rows. All layers share them.
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Backend as Backend>::ExpertWork>;
 

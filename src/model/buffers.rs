@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::spec::{Ffn, LatentSpec, Mixer, ModelSpec};
 use crate::Result;
-use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader};
+use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader, Mamba2Shape};
 
 /// The largest step that the activations have room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +100,9 @@ trait Allocate {
 
     /// See `Loader::convolved_cols`.
     fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize;
+
+    /// See `Loader::mamba2_cols`.
+    fn mamba2_cols(shape: Mamba2Shape, rows: usize) -> usize;
 }
 
 impl<B: Backend> Buffers<B> {
@@ -118,9 +121,10 @@ pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Resul
 fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A) -> Result<Buffers<A::Memory>> {
     let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: logits } = limits;
     let [projected, mixed] = [0, 1].map(|which| spec.all_layers().map(|layer| layer.cols()[which]).max().unwrap_or(0));
-    let convolved = spec.all_layers().filter_map(|layer| match &layer.mixer {
-        // A device may need more columns than the convolution has outputs.
-        Mixer::DeltaNet(delta_net) => Some(A::convolved_cols(delta_net.shape, tokens)),
+    // A device may need more columns than the convolution has outputs.
+    let convolved = spec.all_layers().filter_map(|layer| match (&layer.mixer, &layer.beside) {
+        (Mixer::DeltaNet(delta_net), _) => Some(A::convolved_cols(delta_net.shape, tokens)),
+        (Mixer::Mamba2(mamba2), _) | (_, Some(mamba2)) => Some(A::mamba2_cols(mamba2.shape, tokens)),
         _ => layer.convolved_cols(),
     });
     let beside = spec.all_layers().filter_map(|layer| Some(layer.beside?.shape.inner_cols())).max();
@@ -220,6 +224,10 @@ impl<L: Loader> Allocate for Taking<'_, L> {
     fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
         L::convolved_cols(shape, rows)
     }
+
+    fn mamba2_cols(shape: Mamba2Shape, rows: usize) -> usize {
+        L::mamba2_cols(shape, rows)
+    }
 }
 
 struct Counting<L> {
@@ -250,5 +258,9 @@ impl<L: Loader> Allocate for Counting<L> {
 
     fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
         L::convolved_cols(shape, rows)
+    }
+
+    fn mamba2_cols(shape: Mamba2Shape, rows: usize) -> usize {
+        L::mamba2_cols(shape, rows)
     }
 }

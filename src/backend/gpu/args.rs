@@ -350,9 +350,10 @@ kernel_args! {
     }
     Mamba2Args {
         states: StatesArgs,
-        x: DevicePtr, convolved: DevicePtr, out: DevicePtr,
+        x: DevicePtr, convolved: DevicePtr, pairs: DevicePtr, out: DevicePtr,
         taps: DevicePtr, taps_bias: DevicePtr, decay: DevicePtr, step_bias: DevicePtr, skip: DevicePtr, norm: DevicePtr,
-        heads: u32, head_size: u32, groups: u32, state_size: u32, num_taps: u32, format_out: Format, eps: f32,
+        heads: u32, head_size: u32, groups: u32, state_size: u32, num_taps: u32,
+        rows: u32, chunked_from: u32, format_out: Format, eps: f32,
     }
     ShortConvolutionArgs {
         states: StatesArgs,

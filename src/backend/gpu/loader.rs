@@ -27,7 +27,7 @@ use super::graphs;
 use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
 use super::library::Library;
-use super::ops::delta_net_pairs_bytes;
+use super::ops::{delta_net_pairs_bytes, mamba2_pairs_bytes};
 use super::plans::VENDOR_WEIGHTS_BYTES;
 use super::select;
 use super::stacks::{device_type, values_bytes};
@@ -37,8 +37,8 @@ use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
-    DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Placement, Progress,
-    Reserve, Role, RopeSpec, StateLayerSpec, StepLimits, Upload,
+    DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, Mamba2Shape, MemoryLedger, Placement,
+    Progress, Reserve, Role, RopeSpec, StateLayerSpec, StepLimits, Upload,
 };
 use crate::config::{ComputeDtype, GpuOptions};
 use crate::quant::{self, GgmlType};
@@ -262,6 +262,12 @@ fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Returns the columns of a buffer whose rows are followed by the token pairs of whole tiles. The sizes come from a file.
+fn with_pairs(channels: usize, pairs_bytes: Option<usize>, rows: usize) -> usize {
+    let pairs = pairs_bytes.map_or(usize::MAX, |bytes| bytes.div_ceil(4));
+    channels.saturating_add(pairs.div_ceil(rows.max(1)))
+}
+
 impl Loader for GpuLoader {
     type Backend = GpuBackend;
 
@@ -352,9 +358,11 @@ impl Loader for GpuLoader {
     }
 
     fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
-        // The rows are followed by the token pairs of whole tiles. The sizes come from a file.
-        let pairs = delta_net_pairs_bytes(shape, rows).map_or(usize::MAX, |bytes| bytes.div_ceil(4));
-        shape.channels().saturating_add(pairs.div_ceil(rows.max(1)))
+        with_pairs(shape.channels(), delta_net_pairs_bytes(shape, rows), rows)
+    }
+
+    fn mamba2_cols(shape: Mamba2Shape, rows: usize) -> usize {
+        with_pairs(shape.channels(), mamba2_pairs_bytes(shape, rows), rows)
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {

@@ -24,7 +24,7 @@ const fn case(
 }
 
 /// Odd sizes, then heads in one group and in several, then the sizes of models.
-const CASES: [Case; 11] = [
+const CASES: [Case; 13] = [
     case([1, 1], [1, 1], 1, true, &[5]),
     case([1, 1], [5, 3], 2, false, &[1, 4]),
     case([6, 2], [33, 17], 4, true, &[7, 2, 21]),
@@ -35,6 +35,9 @@ const CASES: [Case; 11] = [
     case([8, 2], [80, 128], 4, true, &[50, 5, 26]),
     case([2, 1], [33, 200], 4, true, &[3, 12]),
     case([3, 1], [64, 256], 4, true, &[33, 6]),
+    // Sequences that fill 64-token tiles, and sequences that begin and end within them.
+    case([4, 2], [48, 128], 4, true, &[150, 3, 97, 130]),
+    case([2, 1], [16, 256], 4, false, &[70, 130]),
     Case { norm: false, ..case([4, 2], [33, 17], 4, true, &[7, 2, 21]) },
 ];
 
@@ -102,6 +105,10 @@ impl StateLayerCase for Mamba2Layer {
 
     fn cols(&self) -> [usize; 3] {
         [self.shape.cols(), self.shape.channels(), self.shape.inner_cols()]
+    }
+
+    fn convolved_cols<L: Loader>(&self, rows: usize) -> usize {
+        L::mamba2_cols(self.shape, rows)
     }
 
     fn spec(&self, num_slots: usize) -> StateLayerSpec {

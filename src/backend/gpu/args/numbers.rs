@@ -151,15 +151,18 @@ constants! {
     /// Columns of a head's matrix that a block keeps along a sequence.
     STATE_COLUMNS = 32;
     STATE_WALK_THREADS = 128;
+    /// Rows of a tile of the chunked forms of recurrent layers.
+    STATE_TILE = 64;
     /// Heads of a block of `delta_net_convolve` and `delta_net_gate`.
     DELTA_NET_HEADS = 8;
-    /// Rows of a tile of `delta_net_pairs` and `delta_net_scan`, and the size of a head of keys.
-    DELTA_NET_TILE = 64;
+    /// The size of a head of keys of `delta_net_pairs` and `delta_net_scan`.
     DELTA_NET_KEY_SIZE = 128;
     DELTA_NET_PAIRS_BYTES = 33280;
     /// Columns of a block of `mamba2_convolve`, `short_convolution` and `join_rows`.
     CONVOLUTION_THREADS = 256;
     MAMBA2_GATE_THREADS = 512;
+    /// Columns of a block of `mamba2_scan`.
+    MAMBA2_SCAN_COLUMNS = 16;
     /// The mark of a row without a mask, and the most blocks per row of `argmax`.
     NO_MASK = u32::MAX;
     ARGMAX_BLOCKS = 64;

@@ -152,6 +152,11 @@ macro_rules! with_kernels {
                 MAMBA2_WALK_D256: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
                 MAMBA2_GATE: Mamba2Args, Once, One(MAMBA2_GATE_THREADS), "Mamba-2";
             }
+            "mamba2_chunks.hip" States OnMatrixUnits {
+                MAMBA2_PAIRS: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
+                MAMBA2_SCAN_D128: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
+                MAMBA2_SCAN_D256: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
+            }
             "short_convolution.hip" States Plainly {
                 SHORT_CONVOLUTION: ShortConvolutionArgs, Once, One(CONVOLUTION_THREADS), "short convolution";
             }

@@ -302,7 +302,7 @@ fn nvrtc_compiles_and_keeps() {
         let expected = match unit.file {
             "matmul.hip" | "matmul_gated.hip" | "matmul_experts.hip" | "attention_prefill.hip" => MatrixUnit::Wgmma,
             "matmul_f32.hip" | "attention_decode.hip" => MatrixUnit::MmaSync,
-            "attention_latent.hip" | "latent.hip" | "delta_chunks.hip" => MatrixUnit::MmaSync,
+            "attention_latent.hip" | "latent.hip" | "delta_chunks.hip" | "mamba2_chunks.hip" => MatrixUnit::MmaSync,
             _ => MatrixUnit::Unused,
         };
         assert_eq!(MatrixUnit::of(&made.image), expected, "{}", unit.name());

@@ -11,7 +11,7 @@ mod linear;
 mod rows;
 mod states;
 
-pub(super) use states::pairs_bytes as delta_net_pairs_bytes;
+pub(super) use states::{mamba2_pairs_bytes, pairs_bytes as delta_net_pairs_bytes};
 
 pub(super) use experts::most_runs;
 

@@ -1,16 +1,16 @@
 //! Layers with recurrent states.
 
 use crate::backend::gpu::args::{
-    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DELTA_NET_TILE, DeltaNetArgs,
-    Format, JoinRowsArgs, Mamba2Args, STATE_COLUMNS, ShortConvolutionArgs, StatesArgs,
+    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DeltaNetArgs, Format,
+    JoinRowsArgs, MAMBA2_SCAN_COLUMNS, Mamba2Args, STATE_COLUMNS, STATE_TILE, ShortConvolutionArgs, StatesArgs,
 };
 use crate::backend::gpu::buffer::{StateLayer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
     DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_PAIRS, DELTA_NET_SCAN, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128,
-    JOIN_ROWS, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_WALK_D32, MAMBA2_WALK_D128, MAMBA2_WALK_D256, ONCE,
-    SHORT_CONVOLUTION,
+    JOIN_ROWS, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_PAIRS, MAMBA2_SCAN_D128, MAMBA2_SCAN_D256, MAMBA2_WALK_D32,
+    MAMBA2_WALK_D128, MAMBA2_WALK_D256, ONCE, SHORT_CONVOLUTION,
 };
 use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{
@@ -54,18 +54,32 @@ fn num_sequences(step: &GpuStep<'_>) -> Result<u32> {
     count(step.captured.unwrap_or(step.batch.num_seqs()))
 }
 
-/// Returns the bytes that the chunk kernels store for the token pairs of `rows` rows; `None` if they overflow.
+/// Returns the bytes that the chunk kernels of delta nets store for the token pairs of `rows` rows; `None` if they
+/// overflow.
 pub(in crate::backend::gpu) fn pairs_bytes(shape: DeltaNetShape, rows: usize) -> Option<usize> {
-    let tiles = rows.div_ceil(DELTA_NET_TILE as usize);
+    let tiles = rows.div_ceil(STATE_TILE as usize);
     tiles.checked_mul(shape.value_heads)?.checked_mul(DELTA_NET_PAIRS_BYTES as usize)
 }
 
-/// Returns the fewest tokens for which a sequence of the step is computed by chunks; `None` if all go token by token.
-fn chunked_from(step: &GpuStep<'_>, shape: DeltaNetShape) -> Option<u32> {
-    let fits = shape.key_size == DELTA_NET_KEY_SIZE as usize
-        && shape.value_size.is_multiple_of(STATE_COLUMNS as usize)
-        && step.captured.is_none();
-    step.compute.launcher().tuning().states.chunked_from.filter(|_| fits)
+/// Returns the bytes that the chunk kernels of Mamba-2 store for the token pairs of `rows` rows; `None` if they
+/// overflow.
+pub(in crate::backend::gpu) fn mamba2_pairs_bytes(shape: Mamba2Shape, rows: usize) -> Option<usize> {
+    let tiles = rows.div_ceil(STATE_TILE as usize);
+    tiles.checked_mul(shape.groups)?.checked_mul(4 * (STATE_TILE * STATE_TILE) as usize)
+}
+
+/// The sequences of a step that are computed by chunks.
+struct Chunks {
+    /// The fewest tokens of such a sequence; `None` if all sequences go token by token.
+    from: Option<u32>,
+    num_sequences: usize,
+}
+
+/// Returns the chunks of a step whose layer has a shape that `fits` the chunk kernels.
+fn chunks(step: &GpuStep<'_>, fits: bool) -> Chunks {
+    let from = step.compute.launcher().tuning().states.chunked_from.filter(|_| fits && step.captured.is_none());
+    let is_chunked = |seq: usize| from.is_some_and(|least| step.batch.tokens_of(seq).len() >= least as usize);
+    Chunks { from, num_sequences: (0..step.batch.num_seqs()).filter(|&seq| is_chunked(seq)).count() }
 }
 
 pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) -> Result<()> {
@@ -75,9 +89,8 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
     let format = step.compute.activation_format(step.compute.common(), rows);
     let DeltaNetWeights { taps, decay, decay_bias, norm } = weights;
     let DeltaNetShape { key_heads, value_heads, key_size, value_size, taps: num_taps, order, gate_run } = shape;
-    let chunked_from = chunked_from(step, shape);
-    let is_chunked = |seq: usize| chunked_from.is_some_and(|least| step.batch.tokens_of(seq).len() >= least as usize);
-    let num_chunked = (0..step.batch.num_seqs()).filter(|&seq| is_chunked(seq)).count();
+    let fits = key_size == DELTA_NET_KEY_SIZE as usize && value_size.is_multiple_of(STATE_COLUMNS as usize);
+    let Chunks { from: chunked_from, num_sequences: num_chunked } = chunks(step, fits);
     let of_convolved = convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?;
     let pairs = match (num_chunked, pairs_bytes(shape, rows)) {
         (0, _) => of_convolved.ptr(),
@@ -114,7 +127,7 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
     let convolve = [rows, (2 * keys + values).div_ceil(DELTA_NET_HEADS), 1];
     let walk = [args.value_size.div_ceil(STATE_COLUMNS), values, sequences];
     let gate = [rows, values.div_ceil(DELTA_NET_HEADS), 1];
-    let tiles = [rows.div_ceil(DELTA_NET_TILE), values, 1];
+    let tiles = [rows.div_ceil(STATE_TILE), values, 1];
     let walk_kernel = if key_size <= SMALL_MATRIX { DELTA_NET_WALK_D32 } else { DELTA_NET_WALK_D128 };
     // SAFETY: see `ops`; the states were checked against the pool.
     unsafe {
@@ -137,10 +150,24 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
     let format = step.compute.activation_format(step.compute.common(), rows);
     let Mamba2Weights { taps, taps_bias, decay, step_bias, skip, norm } = weights;
     let Mamba2Shape { heads, head_size, groups, state_size, taps: num_taps } = shape;
+    let scan_kernel = match state_size {
+        128 => Some(MAMBA2_SCAN_D128),
+        256 => Some(MAMBA2_SCAN_D256),
+        _ => None,
+    };
+    let scan_kernel = scan_kernel.filter(|_| head_size.is_multiple_of(MAMBA2_SCAN_COLUMNS as usize));
+    let Chunks { from: chunked_from, num_sequences: num_chunked } = chunks(step, scan_kernel.is_some());
+    let of_convolved = convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?;
+    let pairs = match (num_chunked, mamba2_pairs_bytes(shape, rows)) {
+        (0, _) => of_convolved.ptr(),
+        (_, Some(bytes)) => of_convolved.part(4 * (rows * shape.channels()) as u64, bytes as u64)?.ptr(),
+        (_, None) => return Err(Error::internal(format!("pairs of {rows} tokens of {shape:?}"))),
+    };
     let args = Mamba2Args {
         states,
         x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
-        convolved: convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?.ptr(),
+        convolved: of_convolved.ptr(),
+        pairs,
         out: out.write("the mixer's output", rows, shape.inner_cols(), format)?.ptr(),
         taps: taps.read(num_taps * shape.channels())?.ptr(),
         taps_bias: taps_bias.map(|bias| bias.read(shape.channels())).transpose()?.into(),
@@ -153,6 +180,8 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
         groups: count(groups)?,
         state_size: count(state_size)?,
         num_taps: count(num_taps)?,
+        rows: count(rows)?,
+        chunked_from: chunked_from.unwrap_or(u32::MAX),
         format_out: format,
         eps,
     };
@@ -173,7 +202,14 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
     // SAFETY: see `ops`; the states were checked against the pool.
     unsafe {
         launcher.launch(MAMBA2_CONVOLVE, ONCE, convolve, &args)?;
-        launcher.launch(walk_kernel, ONCE, walk, &args)?;
+        if num_chunked < sequences as usize {
+            launcher.launch(walk_kernel, ONCE, walk, &args)?;
+        }
+        if let Some(scan_kernel) = scan_kernel.filter(|_| num_chunked > 0) {
+            launcher.launch(MAMBA2_PAIRS, ONCE, [rows.div_ceil(STATE_TILE), args.groups, 1], &args)?;
+            let scan = [args.head_size / MAMBA2_SCAN_COLUMNS, args.heads, sequences];
+            launcher.launch(scan_kernel, ONCE, scan, &args)?;
+        }
         launcher.launch(MAMBA2_GATE, ONCE, gate, &args)
     }
 }

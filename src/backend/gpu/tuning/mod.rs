@@ -163,8 +163,8 @@ pub struct Cut {
 /// Layers with recurrent states.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct States {
-    /// The fewest tokens of a sequence in a step for which a gated delta net computes tiles on the matrix units.
-    /// `None`: it always goes token by token.
+    /// The fewest tokens of a sequence in a step for which gated delta nets and Mamba-2 compute tiles on the matrix
+    /// units. `None`: they always go token by token.
     pub chunked_from: Option<u32>,
 }
 

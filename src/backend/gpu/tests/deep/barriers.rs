@@ -213,6 +213,13 @@ fn barriers_of_delta_chunks() {
 }
 
 #[test]
+fn barriers_of_mamba2_chunks() {
+    check("barriers_of_mamba2_chunks", "mamba2_chunks.hip", None, |device, tally| {
+        conformance::states::check(devices::loaders(device), tally)
+    });
+}
+
+#[test]
 fn barriers_of_mamba2() {
     check("barriers_of_mamba2", "mamba2.hip", None, |device, tally| {
         conformance::states::check(devices::loaders(device), tally)
