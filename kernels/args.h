@@ -100,6 +100,16 @@ struct DequantizeArgs {
   u32 num_tiles, cols;    // num_tiles: tiles of 16 rows
 };
 
+// Copies of experts in slots on the device. An expert with a slot has its tiles there, at `tiles` (of a second matrix:
+// at `tiles_up`) + slot * slot_bytes.
+constexpr u32 NOT_CACHED = 0xffffffffu;
+struct CachedExperts {
+  const u32* slots;       // [experts]: a slot, or NOT_CACHED; null: no expert has one
+  const u8* tiles;
+  const u8* tiles_up;
+  u64 slot_bytes;
+};
+
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c]; n is RMSNorm with weights `norm`, if given. Kernels of quantised
 // types quantise the input to int8 in blocks of 16 values. With `weights_up`, out[r][o] (+)= the activation of this
 // product (the gate) and of the product with `weights_up`. gemv_<type>
@@ -120,6 +130,7 @@ struct GemvArgs {
   u32 grid_x;             // blocks along x, which walk the tiles; grid y = rows
   float eps;
   u32 share;
+  CachedExperts cached;   // with `experts`
 };
 
 // Two matrices of one stack that differ in type. The first first.grid_x blocks along x compute the first matrix, the
@@ -187,6 +198,7 @@ struct MatmulExpertsArgs {
   MatmulArgs product;
   const u32* experts;     // [ceil(rows / N)]
   u64 expert_bytes;
+  CachedExperts cached;
 };
 
 // The gated activation of the products with gate and up, two matrices of one shape for each block of N rows.
@@ -319,66 +331,7 @@ struct GatherArgs {
   u32 format_in;
 };
 
-// A pair is a row with one of its experts; its number is row * used + rank.
-constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32, MAX_EXPERT_GROUPS = 32;
-
-// How logits become weights of experts.
-enum Gating : u32 {
-  GATING_SOFTMAX = 0,     // of the logits of all experts
-  GATING_SIGMOID = 1,     // of each expert's logit
-};
-
-// Chooses the experts of each row: those of the largest weights, best first, ties to the lower index. With groups
-// (equal runs of neighbouring experts, two at least), only the groups with the largest sums of their two best experts
-// take part. If `normalize`, the weights are divided by their sum. They are multiplied by `scale` and by the expert's
-// factor, if given. choose_experts, CHOOSE_EXPERTS_ROWS a block
-constexpr u32 CHOOSE_EXPERTS_ROWS = 8;
-struct ChooseExpertsArgs {
-  const float* logits;    // [rows][num]
-  const float* bias;      // [num] or null: added to the weights for the choice only
-  const float* factors;   // [num] or null
-  u32* experts;           // [rows][used]
-  float* weights;         // [rows][used]
-  u32 rows, num, used;    // num <= MAX_EXPERTS, used <= MAX_USED_EXPERTS and <= num
-  u32 gating;
-  u32 groups, used_groups;  // 0: none; else used_groups of up to MAX_EXPERT_GROUPS groups are kept per row
-  u32 normalize;
-  float scale;
-};
-
-// Groups pairs by expert: each expert gets a whole number of runs of `run` places. place_experts, one block
-constexpr u32 PLACE_THREADS = MAX_EXPERTS;
-constexpr u32 NO_ROW = 0xffffffffu;
-struct PlaceExpertsArgs {
-  const u32* experts;     // [pairs]
-  u32* places;            // [pairs]; the order of an expert's pairs is not determined
-  u32* rows;              // [runs * run]: the row of the pair at a place, or NO_ROW
-  u32* run_experts;       // [runs]: NO_EXPERT after the last run in use
-  u32 pairs, used;        // pair / used is the row
-  u32 runs, run;          // run: a power of two, at least 8
-};
-
-// Copies rows to the places of their pairs; places without a pair are not written. gather_pairs, 8 places a block
-constexpr u32 GATHER_PAIRS_THREADS = 256;
-struct GatherPairsArgs {
-  const float* x;         // [][cols]
-  const u32* rows;        // [places]: a row of x, or NO_ROW
-  u16* out;               // [places] of `cols` in `format_out`, FORMAT_F16_TILED or FORMAT_BF16_TILED
-  u32 cols;
-  u32 format_out;
-};
-
-// out[r] = sum of weights[pair] * values[places[pair]] over the row's pairs in order, plus out[r] if `add`.
-// add_experts, grid (rows, ceil(cols / ADD_EXPERTS_COLS))
-constexpr u32 ADD_EXPERTS_COLS = 1024;
-struct AddExpertsArgs {
-  const float* values;    // [places][cols]
-  const float* weights;   // [rows][used], or null: all are 1
-  const u32* places;      // [rows][used], or null: the place of a pair is its number
-  float* out;             // [rows][cols]
-  u32 cols, used;
-  u32 add;
-};
+#include "args_experts.h"
 
 // Copies whole KV blocks. copy_blocks, grid y = pairs
 struct CopyBlocksArgs {

@@ -155,6 +155,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   if (row >= a.rows || lane >= a.used) return;
   const u64 pair = (u64)row * a.used + lane;
   a.experts[pair] = mine.expert;
+  if (a.uses) atomic_add_u32(a.uses + mine.expert, 1);
   a.weights[pair] = a.scale * (share / sum) * (a.factors ? a.factors[mine.expert] : 1.f);
 }
 

@@ -18,6 +18,7 @@
 // and adds up in LDS. Any number of columns is supported.
 #include "activation.h"
 #include "args.h"
+#include "cached_experts.h"
 #include "elementary.h"
 #include "quant.h"
 
@@ -237,9 +238,13 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
   float* out = a.out + (u64)bid_y() * a.out_stride;
   Begun begun = {false, 1.f};
   u32 expert = 0;
+  const u8 *weights = a.weights, *weights_up = a.weights_up;
   if (EXPERTS && a.experts) {          // chosen by an earlier kernel
     pdl_wait();
     expert = ld_step(a.experts + bid_y());
+    const u32 slot = slot_of(a.cached, expert);
+    weights = tiles_of(a.cached, slot, a.cached.tiles, weights, expert * a.expert_bytes);
+    weights_up = tiles_of(a.cached, slot, a.cached.tiles_up, weights_up, expert * a.expert_bytes);
     x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
   }
 
@@ -250,12 +255,11 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
       const u32 pieces = blocks * PIECES, length = is_gated ? 2 * pieces : pieces;
       const bool first_chunk = first_block == 0, last_chunk = first_block + blocks == super_blocks;
       const u64 tile_bytes = (u64)row_pieces * Piece::BYTES;
-      const u64 begin = (EXPERTS ? expert * a.expert_bytes : 0) + (bid + (u64)grid * first_tile) * tile_bytes
-                        + first_block * PIECES * Piece::BYTES;
+      const u64 begin = (bid + (u64)grid * first_tile) * tile_bytes + first_block * PIECES * Piece::BYTES;
       const auto address = [&](const Walk& w) {
         const bool up = w.piece >= pieces;
         const u32 piece = up ? w.piece - pieces : w.piece;
-        return (up ? a.weights_up : a.weights) + begin + w.tile * (grid * tile_bytes) + piece * Piece::BYTES;
+        return (up ? weights_up : weights) + begin + w.tile * (grid * tile_bytes) + piece * Piece::BYTES;
       };
 
       Walk mine(group, length), round = mine;                              // that of group 0

@@ -3,14 +3,17 @@
 // models without experts neither compile nor load it.
 #define MATMUL_OF_EXPERTS
 #define WEIGHTS_IN_SHARED                // with wgmma
+#include "cached_experts.h"
 #include "matmul_gated.h"
 
-// Points `product` to the expert of its block of rows. Returns false for a block without an expert.
-DEV bool of_expert(MatmulArgs& product, const MatmulExpertsArgs& a, u32 by) {
+// Points `product` to the expert of its block of rows, whose copies are at `copies`. Returns false for a block without
+// an expert.
+DEV bool of_expert(MatmulArgs& product, const MatmulExpertsArgs& a, const u8* copies, u32 by) {
   pdl_wait();                          // an earlier kernel chose the experts
   const u32 expert = ld_step(a.experts + by);
   if (expert == NO_EXPERT) return false;
-  product.weights += expert * a.expert_bytes;
+  const u32 slot = slot_of(a.cached, expert);
+  product.weights = tiles_of(a.cached, slot, copies, product.weights, expert * a.expert_bytes);
   if (product.bias) product.bias += (u64)expert * product.out_rows;
   return true;
 }
@@ -18,7 +21,7 @@ DEV bool of_expert(MatmulArgs& product, const MatmulExpertsArgs& a, u32 by) {
 template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
   MatmulArgs product = a.product;
   const MatmulPlace<N> at(product, bid_x());
-  if (!of_expert(product, a, at.by)) return;
+  if (!of_expert(product, a, a.cached.tiles, at.by)) return;
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
   add_groups(sums, at);                // there are no splits to add
@@ -32,7 +35,7 @@ template <int N> DEV void matmul_gated_experts(const MatmulGatedExpertsArgs& a) 
     product.weights = a.weights_up;
     product.bias = a.bias_up;
   }
-  if (!of_expert(product, a.gate, at.by)) return;
+  if (!of_expert(product, a.gate, at.is_up ? a.gate.cached.tiles_up : a.gate.cached.tiles, at.by)) return;
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
   finish_gated(sums, product, at, a.activation, a.format_out);

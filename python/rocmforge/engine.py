@@ -49,6 +49,8 @@ class LoadedModel:
             host memory (CPU offload), and the GPU reads them over PCIe.
         gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
+        expert_cache: Maximum GPU memory in bytes for copies of the most used experts of those in host memory; 0 turns
+            the cache off. By default half of what is left beside the weights and 8,192 tokens of KV cache.
         kv_cache_dtype: `f16`, `f32`, or `int8` with a scale for each token and head: about half the memory of `f16`,
             and faster at long contexts.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.

@@ -44,6 +44,7 @@ class EngineSettings(TypedDict, total=False):
     gpu_memory_limit: int | None
     gpu_layers: int | None
     cpu_experts: int | None
+    expert_cache: int | None
     kv_cache_dtype: str
     enable_prefix_caching: bool
     max_queue_size: int

@@ -140,6 +140,12 @@ class Stats:
     """Tokens of images that the encoder computed."""
     image_encoder_seconds: float
     """Time that the image encoder worked."""
+    expert_cache_hits: int
+    """Uses of experts in host memory that had a copy on the GPU; see `expert_cache`."""
+    expert_cache_misses: int
+    """Uses of experts in host memory that had none."""
+    expert_cache_copied_bytes: int
+    """Bytes that were copied into that cache."""
 
     def _repr_html_(self) -> str:
         return table("Stats", [(field.name, _shown(getattr(self, field.name))) for field in fields(self)])

@@ -36,8 +36,8 @@ pub use shapes::{
     BufferShape, ExpertShape, HeadsShape, KvShape, MatrixShape, RopeShape, StateShape, VectorShape, WorkShape,
 };
 pub use specs::{
-    Activation, GateFunction, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind,
-    RopeSpec, StepLimits, Xielu,
+    Activation, ExpertCacheUse, GateFunction, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout,
+    RopeKind, RopeSpec, StepLimits, Xielu,
 };
 pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, ShortConvolutionShape, StateLayerSpec};
 pub use upload::Upload;
@@ -262,6 +262,9 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Returns the number of device allocations since start, which is constant while serving.
     fn device_allocations(&self) -> u64;
+
+    /// Returns the uses of the cache of experts: zeros without one.
+    fn expert_cache(&self) -> ExpertCacheUse;
 
     /// Describes the device and the kernel for each tensor type and op, for start-up and `doctor`.
     fn describe(&self) -> String;

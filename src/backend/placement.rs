@@ -138,9 +138,9 @@ impl Placement {
         }
     }
 
-    /// Yields the place of each upload, in their order, with the bytes that lie there.
-    pub fn places(&self) -> impl Iterator<Item = (Place, u64)> {
-        self.places.iter().copied().zip(self.weights.iter().map(|weight| weight.bytes))
+    /// Yields the place of each upload, in their order.
+    pub fn places(&self) -> impl Iterator<Item = (Place, &Weight)> {
+        self.places.iter().copied().zip(&self.weights)
     }
 
     fn on_host(&self) -> impl Iterator<Item = &Weight> {

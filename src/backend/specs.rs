@@ -334,6 +334,16 @@ pub struct MemoryLedger {
     pub host_weights: u64,
 }
 
+/// Uses of experts that lie in the host's memory, in steps of few rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExpertCacheUse {
+    /// Choices of an expert that had a copy on the device, and of one that had none.
+    pub hits: u64,
+    pub misses: u64,
+    /// Bytes copied to the device.
+    pub copied_bytes: u64,
+}
+
 impl std::ops::Add for MemoryLedger {
     type Output = Self;
 

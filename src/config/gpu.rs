@@ -97,6 +97,8 @@ pub struct GpuOptions {
     pub layers: Option<usize>,
     /// The number of layers whose experts lie in the host's memory. `None`: as few as possible.
     pub cpu_experts: Option<usize>,
+    /// The most bytes on the device for copies of experts that lie in the host's memory. `None`: half of what is left.
+    pub expert_cache: Option<u64>,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
@@ -143,6 +145,7 @@ impl Default for GpuOptions {
             memory_limit: None,
             layers: None,
             cpu_experts: None,
+            expert_cache: None,
             batch_invariant: false,
             self_test: true,
             graphs: None,

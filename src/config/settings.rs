@@ -30,7 +30,7 @@ pub enum Setting<'a> {
 type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
 
 /// Sorted in the order in which users see them.
-pub const SETTINGS: [Named; 32] = [
+pub const SETTINGS: [Named; 33] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
@@ -41,6 +41,7 @@ pub const SETTINGS: [Named; 32] = [
     ("gpu_memory_limit", |args| Setting::OptionalNumber(&mut args.gpu.memory_limit)),
     ("gpu_layers", |args| Setting::OptionalCount(&mut args.gpu.layers)),
     ("cpu_experts", |args| Setting::OptionalCount(&mut args.gpu.cpu_experts)),
+    ("expert_cache", |args| Setting::OptionalNumber(&mut args.gpu.expert_cache)),
     ("kv_cache_dtype", |args| Setting::CacheType(&mut args.kv_cache_dtype)),
     ("enable_prefix_caching", |args| Setting::Switch(&mut args.enable_prefix_caching)),
     ("max_queue_size", |args| Setting::Count(&mut args.max_queue_size)),

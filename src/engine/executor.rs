@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Result;
-use crate::backend::MemoryLedger;
+use crate::backend::{ExpertCacheUse, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::Head;
@@ -51,5 +51,9 @@ pub trait Executor: Send {
     }
     fn memory(&self) -> MemoryLedger;
     fn device_allocations(&self) -> u64;
+    /// Returns the uses of a device's cache of experts: zeros without one.
+    fn expert_cache(&self) -> ExpertCacheUse {
+        ExpertCacheUse::default()
+    }
     fn describe(&self) -> String;
 }

@@ -17,6 +17,7 @@ impl Core {
         self.counters.num_running = self.scheduler.num_running();
         self.counters.num_preemptions = self.scheduler.num_preemptions();
         self.counters.kv_cache = self.shared.kv_cache.read().stats();
+        self.counters.expert_cache = self.executor.expert_cache();
         self.counters.device_allocations = self.executor.device_allocations();
         self.shared.publish(&self.counters, std::mem::take(&mut self.num_taken));
     }

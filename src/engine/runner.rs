@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::executor::Executor;
 use crate::Result;
-use crate::backend::{Backend, MemoryLedger};
+use crate::backend::{Backend, ExpertCacheUse, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::vision::Images;
@@ -70,6 +70,10 @@ where
 
     fn memory(&self) -> MemoryLedger {
         self.backend.memory()
+    }
+
+    fn expert_cache(&self) -> ExpertCacheUse {
+        self.backend.expert_cache()
     }
 
     fn device_allocations(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Snapshots of the engine's state for its users.
 
 use super::output::FinishReason;
+use crate::backend::ExpertCacheUse;
 use crate::kv_cache::{Histogram, KvCacheStats};
 
 /// Counters and gauges; one consistent snapshot per step.
@@ -27,6 +28,8 @@ pub struct Stats {
     pub finished_records: usize,
     pub speculation: SpeculationStats,
     pub images: ImageStats,
+    /// Uses of the device's cache of experts.
+    pub expert_cache: ExpertCacheUse,
 }
 
 /// Counts of images that were looked up and encoded.

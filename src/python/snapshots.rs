@@ -107,6 +107,9 @@ struct StatsFields<'py> {
     mm_cache_hits: u64,
     image_tokens: u64,
     image_encoder_seconds: f64,
+    expert_cache_hits: u64,
+    expert_cache_misses: u64,
+    expert_cache_copied_bytes: u64,
 }
 
 /// Returns a `rocmforge.Stats`.
@@ -157,6 +160,9 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         mm_cache_hits: stats.images.num_hits,
         image_tokens: stats.images.num_tokens,
         image_encoder_seconds: stats.images.busy_micros as f64 / 1e6,
+        expert_cache_hits: stats.expert_cache.hits,
+        expert_cache_misses: stats.expert_cache.misses,
+        expert_cache_copied_bytes: stats.expert_cache.copied_bytes,
     };
     instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
 }

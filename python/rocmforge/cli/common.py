@@ -152,6 +152,15 @@ GpuLayersOption = Annotated[
     int | None,
     typer.Option(min=0, help="Number of first layers kept entirely in GPU memory; by default as many as fit."),
 ]
+ExpertCacheOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=byte_count,
+        metavar="BYTES",
+        help="Maximum GPU memory for copies of the most used experts in host memory; 0 turns the cache off.",
+        show_default=False,
+    ),
+]
 CpuExpertsOption = Annotated[
     int | None,
     typer.Option(min=0, help="Number of last layers whose experts stay in host memory; by default as few as possible."),

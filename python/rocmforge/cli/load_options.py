@@ -32,6 +32,7 @@ _ENGINE = {
     "gpu_memory_limit",
     "gpu_layers",
     "cpu_experts",
+    "expert_cache",
     "kv_cache_dtype",
     "compute_dtype",
 }

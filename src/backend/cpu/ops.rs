@@ -11,10 +11,10 @@ use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, st
 use crate::backend::check_batch::validate_batch;
 use crate::backend::op_args::check_written;
 use crate::backend::{
-    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
-    GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2,
-    Mamba2Weights, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, QkNorms, RopeAndStore, RopeAndStoreLatent,
-    RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution, StepOps, TableRow,
+    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed,
+    ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows,
+    Linear, Mamba2, Mamba2Weights, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, QkNorms, RopeAndStore,
+    RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution, StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -65,6 +65,10 @@ impl Backend for CpuBackend {
     fn to_host<'a>(&'a mut self, buffer: &'a Storage<f32>, rows: usize, cols: usize) -> Result<&'a [f32]> {
         let elements = rows.checked_mul(cols).and_then(|n| buffer.get(..n));
         elements.ok_or_else(|| Error::internal(format!("{rows} rows of {cols} of a buffer of {}", buffer.room())))
+    }
+
+    fn expert_cache(&self) -> ExpertCacheUse {
+        ExpertCacheUse::default()
     }
 
     fn memory(&self) -> MemoryLedger {

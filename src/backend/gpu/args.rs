@@ -75,6 +75,7 @@ kernel_args! {
         table: DevicePtr, positions: DevicePtr, token_ids: DevicePtr, out: DevicePtr, cols: u32, separator: u32,
     }
     DequantizeArgs { weights: DevicePtr, out: DevicePtr, num_tiles: u32, cols: u32 }
+    CachedExperts { slots: DevicePtr, tiles: DevicePtr, tiles_up: DevicePtr, slot_bytes: u64 }
     GemvArgs {
         weights: DevicePtr,
         weights_up: DevicePtr,
@@ -95,6 +96,7 @@ kernel_args! {
         grid_x: u32,
         eps: f32,
         share: u32,
+        cached: CachedExperts,
     }
     GemvPairArgs { first: GemvArgs, second: GemvArgs }
     MatmulArgs {
@@ -116,7 +118,7 @@ kernel_args! {
         weights_up: DevicePtr, bias_up: DevicePtr, activation: ActivationCode, format_out: Format,
     }
     MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
-    MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64 }
+    MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64, cached: CachedExperts }
     MatmulGatedExpertsArgs {
         gate: MatmulExpertsArgs,
         weights_up: DevicePtr, bias_up: DevicePtr, activation: ActivationCode, format_out: Format,
@@ -205,6 +207,7 @@ kernel_args! {
         used_groups: u32,
         normalize: u32,
         scale: f32,
+        uses: DevicePtr,
     }
     PlaceExpertsArgs {
         experts: DevicePtr,

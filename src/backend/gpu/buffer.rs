@@ -3,6 +3,7 @@
 
 use super::arena::aligned;
 use super::args::Format;
+use super::cached::Cached;
 use super::compile::plan::Operands;
 use super::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::backend::{
@@ -129,6 +130,10 @@ impl Buffer {
     }
 }
 
+/// The number of a weight among those that are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Staged(pub usize);
+
 /// A stack of matrices in tiles.
 #[derive(Debug)]
 pub struct Matrix {
@@ -136,9 +141,22 @@ pub struct Matrix {
     pub(super) cols: usize,
     /// Groups of outputs with consecutive tiles of one type.
     pub(super) segments: Vec<Segment>,
+    /// Its number among the weights that steps of many rows read from a copy.
+    pub(super) staged: Option<Staged>,
 }
 
 impl Matrix {
+    /// Returns the same matrix with its tiles in `copy`, a copy of all of them.
+    pub(super) fn moved_to(&self, copy: &DeviceBuffer) -> Result<Self> {
+        let start = self.segments.first().map_or(0, |first| first.tiles.ptr().address());
+        let moved = |segment: &Segment| {
+            let at = segment.tiles.ptr().address().wrapping_sub(start);
+            Ok(Segment { tiles: copy.part(at, segment.tiles.bytes())?, ..segment.clone() })
+        };
+        let segments = self.segments.iter().map(moved).collect::<Result<_>>()?;
+        Ok(Self { segments, rows: self.rows, cols: self.cols, staged: None })
+    }
+
     /// Splits the stack of a feed-forward's gate and up, each of which has half of the outputs. `None` unless both have
     /// one type and start at a tile.
     pub(super) fn gate_and_up(&self) -> Result<Option<[Outputs<'_>; 2]>> {
@@ -227,6 +245,8 @@ pub struct Experts {
     pub(super) gate: Option<ExpertMatrix>,
     pub(super) up: ExpertMatrix,
     pub(super) down: ExpertMatrix,
+    /// Counts of uses, u32 per expert, if some experts are cached.
+    pub(super) uses: Option<DeviceBuffer>,
 }
 
 impl Experts {
@@ -254,9 +274,18 @@ pub(super) struct ExpertMatrix {
     pub tiles: DeviceBuffer,
     /// f32, `rows` values per expert.
     pub bias: Option<DeviceBuffer>,
+    /// Its number among the weights that steps of many rows read from a copy.
+    pub staged: Option<Staged>,
+    /// Copies of some experts on the device.
+    pub cached: Option<Cached>,
 }
 
 impl ExpertMatrix {
+    /// Returns the same matrices with their tiles in `copy`.
+    pub(super) fn moved_to(&self, copy: DeviceBuffer) -> Self {
+        Self { tiles: copy, bias: self.bias.clone(), staged: None, cached: None, ..*self }
+    }
+
     pub(super) fn expert_bytes(&self) -> u64 {
         self.ty.matrix_bytes(self.rows, self.cols)
     }

@@ -2,11 +2,14 @@
 //! matrix library, if any.
 
 use super::args::Format;
-use super::buffer::{Buffer, Segment};
+use super::buffer::{Buffer, ExpertMatrix, Matrix, Segment, Staged};
+use super::expert_cache::ExpertCache;
 use super::launcher::Launcher;
 use super::library::Library;
+use super::staging::{STAGED_ROWS, Staging};
 use super::vendor::blas;
 use super::{DeviceBuffer, DeviceSlice};
+use crate::backend::ExpertCacheUse;
 use crate::{Error, Result};
 
 /// Memory that ops use one after the other.
@@ -22,6 +25,8 @@ pub struct Compute {
     workspace: Workspace,
     library: Option<Library>,
     common: Option<Format>,
+    staging: Option<Staging>,
+    cache: Option<ExpertCache>,
 }
 
 impl Workspace {
@@ -49,8 +54,14 @@ impl Workspace {
 
 impl Compute {
     /// `common` is the format that all matrices take on the matrix units, if they agree on one.
-    pub fn new(launcher: Launcher, workspace: Workspace, library: Option<Library>, common: Option<Format>) -> Self {
-        Self { launcher, workspace, library, common }
+    pub(super) fn new(
+        launcher: Launcher,
+        workspace: Workspace,
+        library: Option<Library>,
+        common: Option<Format>,
+        (staging, cache): (Option<Staging>, Option<ExpertCache>),
+    ) -> Self {
+        Self { launcher, workspace, library, common, staging, cache }
     }
 
     pub fn launcher(&self) -> &Launcher {
@@ -106,6 +117,57 @@ impl Compute {
     /// Converts `x` to `format`, into the conversion buffer.
     pub fn convert(&mut self, x: &Buffer, rows: usize, cols: usize, format: Format) -> Result<()> {
         self.launcher.norm_rows(x, None, rows, cols, &mut self.workspace.conversion, format)
+    }
+
+    /// Waits for copies of weights that a failed step has left.
+    pub(super) fn settle_staging(&mut self) -> Result<()> {
+        self.staging.as_mut().map_or(Ok(()), Staging::settle)
+    }
+
+    /// Lets the cache of experts follow their uses, before a step.
+    pub(super) fn step_cache(&mut self) -> Result<()> {
+        self.cache.as_mut().map_or(Ok(()), |cache| cache.step(self.launcher.stream()))
+    }
+
+    /// Returns the uses of the cache of experts: zeros without one.
+    pub(super) fn cache_uses(&self) -> ExpertCacheUse {
+        self.cache.as_ref().map(ExpertCache::uses).unwrap_or_default()
+    }
+
+    /// Begins a step of this many rows that is not captured.
+    pub(super) fn begin_staging(&mut self, rows: usize) -> Result<()> {
+        match &mut self.staging {
+            Some(staging) if rows >= STAGED_ROWS => staging.begin(self.launcher.stream()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends a step.
+    pub(super) fn end_staging(&mut self) -> Result<()> {
+        self.staging.as_mut().map_or(Ok(()), |staging| staging.end(self.launcher.stream()))
+    }
+
+    /// Returns the matrix with its tiles in the device's copy, for a product of this many rows. `None` if kernels read
+    /// the tiles in place. After the launches, call `release_staged`.
+    pub(super) fn staged(&mut self, matrix: &Matrix, rows: usize) -> Result<Option<Matrix>> {
+        self.take_staged(matrix.staged, rows)?.map(|copy| matrix.moved_to(&copy)).transpose()
+    }
+
+    /// Like `staged`, for the matrices of experts.
+    pub(super) fn staged_experts(&mut self, matrix: &ExpertMatrix, rows: usize) -> Result<Option<ExpertMatrix>> {
+        Ok(self.take_staged(matrix.staged, rows)?.map(|copy| matrix.moved_to(copy)))
+    }
+
+    fn take_staged(&mut self, weight: Option<Staged>, rows: usize) -> Result<Option<DeviceBuffer>> {
+        match (&mut self.staging, weight) {
+            (Some(staging), Some(weight)) if rows >= STAGED_ROWS => staging.take(self.launcher.stream(), weight),
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives back all copies that were taken.
+    pub(super) fn release_staged(&mut self) -> Result<()> {
+        self.staging.as_mut().map_or(Ok(()), |staging| staging.release(self.launcher.stream()))
     }
 
     /// Dequantises those segments (with their columns) that have reserved room for it.

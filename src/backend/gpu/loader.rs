@@ -6,6 +6,7 @@ mod experts;
 mod heads;
 mod matrices;
 mod matrix_library;
+mod on_host;
 mod placement;
 mod samples;
 
@@ -13,6 +14,7 @@ use std::collections::VecDeque;
 
 use budget::{common_format, rope_bytes, upload_bytes};
 use matrix_library::LIBRARY_BYTES;
+use on_host::OnHost;
 use samples::Samples;
 
 use super::arena::{ALIGN, Arena, aligned};
@@ -22,6 +24,7 @@ use super::buffer::{
     Buffer, ExpertWork, Experts, HeadMatrices, KvLayer, Matrix, Rope, Segment, StateLayer, TILE_ROWS, Vector,
 };
 use super::compute::{Compute, Workspace};
+use super::expert_cache::{CacheMemory, CacheSizes, ExpertCache};
 use super::functions::{self, Functions};
 use super::graphs;
 use super::kernel::{self, REPACK};
@@ -31,9 +34,10 @@ use super::ops::{delta_net_pairs_bytes, mamba2_pairs_bytes};
 use super::plans::VENDOR_WEIGHTS_BYTES;
 use super::select;
 use super::stacks::{device_type, values_bytes};
+use super::staging::{StagedWeights, Staging};
 use super::step::StepInputs;
 use super::tuning::Tuning;
-use super::upload::{RawMatrix, Uploader};
+use super::upload::{RawMatrix, Uploader, to_f16};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
@@ -65,8 +69,16 @@ pub struct GpuLoader {
     weights: Arena,
     /// The places of the weights; `None` if all lie on the device.
     placement: Option<Placement>,
+    /// A line about weights in the host's memory.
+    placed: Option<String>,
     /// Memory of the host for the announced matrices and experts, in their order. It is empty for one on the device.
-    on_host: VecDeque<Arena>,
+    on_host: VecDeque<OnHost>,
+    /// Bytes of each staging buffer that is not allocated yet; 0 without such buffers.
+    staging_buffer: u64,
+    staged: StagedWeights,
+    /// The cache of experts that is not allocated yet.
+    cache_sizes: CacheSizes,
+    cache_memory: Option<CacheMemory>,
     /// Room on the device that the placement leaves for the matrix library.
     library_reserve: u64,
     ledger: MemoryLedger,
@@ -122,7 +134,12 @@ impl GpuLoader {
             allocations: Vec::new(),
             weights: Arena::default(),
             placement: None,
+            placed: None,
             on_host: VecDeque::new(),
+            staging_buffer: 0,
+            staged: StagedWeights::default(),
+            cache_sizes: CacheSizes::default(),
+            cache_memory: None,
             library_reserve: 0,
             ledger: MemoryLedger::default(),
             types: Vec::new(),
@@ -239,29 +256,6 @@ impl GpuLoader {
     }
 }
 
-/// Decodes a type that has no kernels to the nearest f16 of each value.
-fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
-    let mut row = vec![0.0; weight.cols];
-    let row_bytes = weight.data.len() / weight.rows.max(1);
-    let mut out = Vec::with_capacity(2 * weight.rows * weight.cols);
-    for data in weight.data.chunks_exact(row_bytes.max(1)) {
-        quant::dequantize(weight.ggml_type, data, &mut row)?;
-        if let Some(value) = row.iter().find(|value| value.abs() > half::f16::MAX.to_f32()) {
-            return Err(Error::Device {
-                device: "gpu".to_owned(),
-                problem: format!(
-                    "tensor {} ({}) holds {value}, beyond the range of the f16 that the GPU keeps such tensors in; use \
-                     device=\"cpu\"",
-                    weight.name,
-                    weight.ggml_type.name()
-                ),
-            });
-        }
-        out.extend(row.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()));
-    }
-    Ok(out)
-}
-
 /// Returns the columns of a buffer whose rows are followed by the token pairs of whole tiles. The sizes come from a file.
 fn with_pairs(channels: usize, pairs_bytes: Option<usize>, rows: usize) -> usize {
     let pairs = pairs_bytes.map_or(usize::MAX, |bytes| bytes.div_ceil(4));
@@ -283,6 +277,8 @@ impl Loader for GpuLoader {
         let dense = self.open_library(uploads, spare)?;
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>() - self.host_bytes();
         self.weights = Arena::new(self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?);
+        self.reserve_staging()?;
+        self.reserve_cache()?;
         self.reserve_on_host(uploads)?;
         if dense > 0 {
             self.dense = Arena::new(self.allocate(dense, "weights for the matrix library", WEIGHTS_ADVICE)?);
@@ -479,6 +475,8 @@ impl Loader for GpuLoader {
         };
         self.ledger.scratch += library_bytes;
 
+        let staging = Staging::new(&self.device, std::mem::take(&mut self.staged))?;
+        let cache = self.cache_memory.take().map(|memory| ExpertCache::new(&self.device, &stream, memory));
         let common = common_format(self.uploaded_types());
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);
@@ -486,10 +484,10 @@ impl Loader for GpuLoader {
         let mut backend = GpuBackend::new(Parts {
             device: self.device,
             options: self.options,
-            compute: Compute::new(launcher, workspace, library, common),
+            compute: Compute::new(launcher, workspace, library, common, (staging, cache.transpose()?)),
             inputs,
             library_problem: self.library_problem,
-            placed: self.placement.as_ref().map(Placement::summary),
+            placed: self.placed,
             graphs,
             cache: self.cache,
             allocations: self.allocations,

@@ -142,6 +142,18 @@ impl DeviceBuffer {
     pub fn ptr(&self) -> DevicePtr {
         self.slice().ptr()
     }
+
+    /// Returns the bytes of page-locked memory of the host, as the source of a copy.
+    ///
+    /// # Errors
+    /// `Error::Internal` for device memory.
+    pub fn host_bytes(&self) -> Result<&[u8]> {
+        match &*self.allocation {
+            // Parts are inside of their allocation, and a slice of the host has fewer bytes than a `usize` counts.
+            Allocation::Host(memory) => Ok(&memory.host.as_slice()[self.start as usize..][..self.bytes as usize]),
+            Allocation::Device(_) => Err(Error::internal("device memory as the host's")),
+        }
+    }
 }
 
 /// A borrowed part of a [`DeviceBuffer`] or a [`MappedBuffer`]. Ops pass it on without reference counting.

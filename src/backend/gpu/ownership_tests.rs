@@ -44,6 +44,7 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
         copies.copy_to_device(weights.part(0, 16)?.slice(), host.as_slice())?;
         event.record(&copies)?;
         event.synchronize()?;
+        compute.wait_for(&event)?;
         compute.fill(scratch.slice(), 1)?;
         compute.copy_on_device(scratch.slice().after(16)?, weights.slice().part(0, 16)?)?;
         compute.launch(&kernel, [3, 1, 1], &NoArgs {})?;

@@ -39,6 +39,15 @@ impl Stream {
         self.device().call(|driver| unsafe { driver.synchronize_stream(self.queue.handle) })
     }
 
+    /// Lets everything that is queued from now on wait for the last record of the event.
+    pub fn wait_for(&self, event: &Event) -> Result<()> {
+        // SAFETY: both live; the driver keeps the event for waits that are queued.
+        self.device().call(|driver| unsafe { driver.wait_event(event.handle, self.queue.handle) })?;
+        // A kernel that overlaps with the last one might start before the event.
+        self.queue.apart.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Queues a copy of (page-locked) host memory to the start of `dst`.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ fn steps_are_captured_at_the_load_alone() {
 #[test]
 fn logits_do_not_depend_on_the_place_of_weights() {
     placement::check_families(&placement::LAYOUTS);
+    placement::check_caches(&["mixtral", "deepseek2", "qwen35moe"]);
 }
 
 #[test]

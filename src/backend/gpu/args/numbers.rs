@@ -54,6 +54,8 @@ constants! {
     ADD_ROWS_COLS = 1024;
     /// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
     DEQUANTIZE_TILES = 4;
+    /// Marks an expert without a slot.
+    NOT_CACHED = u32::MAX;
     GEMV_THREADS = 512;
     /// For a block of `matmul_<type>_n<N>`: its threads, its tiles of 16 outputs, and its groups of 32 lanes that share
     /// the columns of a tile.

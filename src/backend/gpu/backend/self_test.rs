@@ -43,7 +43,7 @@ struct Slice {
 impl Sample {
     /// Takes each tensor with its type on the device and its memory there.
     pub(crate) fn new(parts: &[(&TensorView<'_>, KernelType, &DeviceBuffer)]) -> Self {
-        let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new() };
+        let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new(), staged: None };
         let mut slices = Vec::new();
         for &(weight, ty, tiles) in parts {
             let rows = weight.rows.min(TILE_ROWS);

@@ -11,7 +11,7 @@ use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::graphs::Plan;
 use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
 use crate::backend::op_args::check_written;
-use crate::backend::{Backend, MemoryLedger, NormRows, StepOps};
+use crate::backend::{Backend, ExpertCacheUse, MemoryLedger, NormRows, StepOps};
 use crate::batch::Batch;
 use crate::config::ComputeDtype;
 use crate::interrupt::Interrupt;
@@ -29,7 +29,11 @@ impl GpuBackend {
         let Self { graphs, compute, inputs, attention_shapes, results, transfers, .. } = self;
         graphs.abandon(compute.launcher().stream());
         transfers.settle(compute.launcher().stream())?;
+        compute.settle_staging()?;
         transfers.begin();
+        if graphs.next_turn().is_none() {
+            compute.step_cache()?;
+        }
         inputs.begin(batch, graphs.next_turn(), |rows| graphs.padded(rows))?;
         let chosen = results.begin_step(batch)?;
         let (stream, copy_step) = (compute.launcher().stream(), compute.launcher().function(COPY_STEP, ONCE)?);
@@ -40,6 +44,7 @@ impl GpuBackend {
         let (tokens, logits, captured) = match plan {
             Plan::Run => {
                 inputs.bring(stream, copy_step, chosen)?;
+                compute.begin_staging(batch.num_tokens())?;
                 (batch.num_tokens(), batch.logits_indices.len(), None)
             }
             Plan::Capture { rows } => (rows, rows, Some(rows)),
@@ -48,7 +53,8 @@ impl GpuBackend {
         if plan != Plan::Replay {
             let done = ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], captured));
             // The step's results must be complete before they are read.
-            if let Err(error) = done.and_then(|()| compute.launcher().settle()) {
+            let done = done.and_then(|()| compute.launcher().settle());
+            if let Err(error) = done.and_then(|()| compute.end_staging()) {
                 compute.launcher().forget_left();
                 return Err(error);
             }
@@ -141,6 +147,10 @@ impl Backend for GpuBackend {
 
     fn device_allocations(&self) -> u64 {
         self.device.allocations()
+    }
+
+    fn expert_cache(&self) -> ExpertCacheUse {
+        self.compute.cache_uses()
     }
 
     fn describe(&self) -> String {

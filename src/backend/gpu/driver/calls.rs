@@ -17,6 +17,7 @@ macro_rules! entry_points {
             destroy_event: hipEventDestroy, cuEventDestroy_v2;
             record_event: hipEventRecord, cuEventRecord;
             synchronize_event: hipEventSynchronize, cuEventSynchronize;
+            wait_event: hipStreamWaitEvent, cuStreamWaitEvent;
             load_module: hipModuleLoadData, cuModuleLoadData;
             unload_module: hipModuleUnload, cuModuleUnload;
             function: hipModuleGetFunction, cuModuleGetFunction;
@@ -70,6 +71,7 @@ macro_rules! shared_calls {
         destroy_event: $destroy_event:ident;
         record_event: $record_event:ident;
         synchronize_event: $synchronize_event:ident;
+        wait_event: $wait_event:ident;
         load_module: $load_module:ident;
         unload_module: $unload_module:ident;
         function: $function:ident;
@@ -161,6 +163,11 @@ macro_rules! shared_calls {
         unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
             // SAFETY: see above.
             unsafe { call!(self.$library, $synchronize_event(event)) }
+        }
+
+        unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
+            // SAFETY: see above.
+            unsafe { call!(self.$library, $wait_event(stream, event, 0)) }
         }
 
         fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {

@@ -183,6 +183,10 @@ impl Driver for Fake {
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
         self.check("synchronize_event", event.0, Kind::Event)
     }
+    unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
+        self.check("wait_event", stream.0, Kind::Stream)?;
+        self.check("wait_event", event.0, Kind::Event)
+    }
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
         if !self.captures(stream)? {
             // SAFETY: see above.

@@ -26,6 +26,7 @@ pub(crate) enum Call {
     CreateEvent,
     DestroyEvent,
     Record,
+    WaitEvent,
     CopyToDevice,
     CopyToHost,
     CopyOnDevice,
@@ -43,7 +44,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::MakeCurrent,
         Self::MemoryInfo,
         Self::Allocate,
@@ -57,6 +58,7 @@ impl Call {
         Self::CreateEvent,
         Self::DestroyEvent,
         Self::Record,
+        Self::WaitEvent,
         Self::CopyToDevice,
         Self::CopyToHost,
         Self::CopyOnDevice,
@@ -283,6 +285,10 @@ impl Driver for Faulty {
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
         // SAFETY: see above.
         self.faults.uncounted(Call::Synchronize, || unsafe { self.driver.synchronize_event(event) })
+    }
+    unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        self.faults.uncounted(Call::WaitEvent, || unsafe { self.driver.wait_event(event, stream) })
     }
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
         self.faults.copied(bytes);

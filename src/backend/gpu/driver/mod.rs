@@ -125,6 +125,9 @@ pub(crate) trait Driver: Send + Sync {
     unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()>;
+    /// Lets later work of the stream wait for the last record of the event.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;
 
     #[allow(clippy::missing_safety_doc)]
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()>;

@@ -52,7 +52,9 @@ impl GpuLoader {
             });
         }
         let workspace = self.workspace_bytes(most_cols(uploads));
-        Ok((available - weights).saturating_sub(workspace).saturating_sub(self.library_reserve))
+        Ok((available - weights)
+            .saturating_sub(workspace)
+            .saturating_sub(self.library_reserve + self.staging_bytes() + self.cache_sizes.bytes()))
     }
 
     /// Returns the bytes that may still be allocated on the device: its free memory, at most what is left of the user's

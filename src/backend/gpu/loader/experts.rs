@@ -1,6 +1,7 @@
 //! Memory of a mixture of experts: its weights, and the room of a step in addition to its residuals.
 
-use super::{Arena, GpuLoader, aligned};
+use super::on_host::OnHost;
+use super::{GpuLoader, aligned};
 use crate::Result;
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
@@ -24,6 +25,20 @@ fn router_bytes(spec: &ExpertSpec) -> u64 {
 /// Returns the bytes of all experts' matrices, without router and biases.
 pub(super) fn tiles_bytes(tensors: &ExpertTensors<'_>) -> u64 {
     tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part)).sum()
+}
+
+/// Returns the bytes of the largest matrix of all experts.
+pub(super) fn largest_matrix_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+    tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part)).max().unwrap_or(0)
+}
+
+/// Returns the bytes of the matrices of one expert in the cache.
+pub(super) fn slot_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+    let bytes = |&part: &ExpertPart| {
+        let first = tensors.matrix(part, 0);
+        aligned(device_type(first.ggml_type).matrix_bytes(first.rows, first.cols))
+    };
+    tensors.spec.parts().iter().map(bytes).sum()
 }
 
 /// Returns the bytes of an upload.
@@ -118,9 +133,9 @@ impl GpuLoader {
         let segment = Segment { ty, first_row: 0, rows: num, tiles, bias, dense: None };
         let mut on_host = self.next_on_host();
         let [gate_bias, up_bias, down_bias] = tensors.biases.map_or([None; 3], |biases| biases.map(Some));
-        Ok(Experts {
+        let mut experts = Experts {
             spec: tensors.spec,
-            router: Matrix { rows: num, cols: hidden_size, segments: vec![segment] },
+            router: Matrix { rows: num, cols: hidden_size, segments: vec![segment], staged: None },
             choice_bias: self.optional_values(tensors.choice_bias)?,
             output_scales: self.optional_values(tensors.output_scales)?,
             gate: match tensors.spec.gate {
@@ -129,7 +144,13 @@ impl GpuLoader {
             },
             up: self.expert_matrix(tensors, ExpertPart::Up, up_bias, &mut on_host, progress)?,
             down: self.expert_matrix(tensors, ExpertPart::Down, down_bias, &mut on_host, progress)?,
-        })
+            uses: None,
+        };
+        if let Some(cache) = self.cache_memory.as_mut().filter(|_| on_host.is_there()) {
+            let Experts { gate, up, down, .. } = &mut experts;
+            experts.uses = Some(cache.add(num, gate.iter_mut().chain([up, down]))?);
+        }
+        Ok(experts)
     }
 
     fn optional_values(&mut self, tensor: Option<TensorView<'_>>) -> Result<Option<DeviceBuffer>> {
@@ -142,12 +163,13 @@ impl GpuLoader {
         tensors: &ExpertTensors<'_>,
         part: ExpertPart,
         bias: Option<TensorView<'_>>,
-        on_host: &mut Arena,
+        on_host: &mut OnHost,
         progress: &mut Progress<'_>,
     ) -> Result<ExpertMatrix> {
-        let tiles = self.tiles(on_host, matrix_bytes(tensors, part))?;
+        let (tiles, staged) = self.tiles(on_host, matrix_bytes(tensors, part))?;
         let TensorView { ggml_type, rows, cols, .. } = tensors.matrix(part, 0);
-        let matrix = ExpertMatrix { ty: device_type(ggml_type), rows, cols, tiles, bias: self.optional_values(bias)? };
+        let (ty, bias) = (device_type(ggml_type), self.optional_values(bias)?);
+        let matrix = ExpertMatrix { ty, rows, cols, tiles, bias, staged, cached: None };
         for expert in 0..tensors.spec.num {
             let part = tensors.matrix(part, expert);
             let bytes = matrix.expert_bytes();

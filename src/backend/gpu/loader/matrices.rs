@@ -65,7 +65,7 @@ impl GpuLoader {
             }
         };
         let mut on_host = self.next_on_host();
-        let tiles = self.tiles(&mut on_host, layout.bytes)?;
+        let (tiles, staged) = self.tiles(&mut on_host, layout.bytes)?;
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
             self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
         }
@@ -75,7 +75,7 @@ impl GpuLoader {
             let dense = if keeps { self.dense(run.rows, cols, is_fp8) } else { None };
             self.segment(run, cols, &tiles, bias.as_ref(), dense)
         });
-        Ok(Matrix { rows, cols, segments: segments.collect::<Result<_>>()? })
+        Ok(Matrix { rows, cols, segments: segments.collect::<Result<_>>()?, staged })
     }
 
     /// Takes room for dequantised weights of the matrix library; `None` if it does not fit.

@@ -1,16 +1,21 @@
-//! The places of weights on a GPU: what each upload takes, the room that the device has, and the host's memory for the
-//! rest. `backend::placement` has the plan.
+//! The places of weights on a GPU: what each upload takes, and the room that the device has. `backend::placement` has
+//! the plan.
 
 use super::budget::{most_cols, upload_bytes};
 use super::matrix_library::LIBRARY_BYTES;
+use super::on_host::is_staged;
 use super::{GpuLoader, experts};
-use crate::backend::gpu::DeviceBuffer;
-use crate::backend::gpu::arena::Arena;
+use crate::backend::gpu::expert_cache::CacheSizes;
 use crate::backend::gpu::stacks::Layout;
+use crate::backend::gpu::staging::{BUFFERS, STAGED_ROWS};
 use crate::backend::gpu::vendor;
 use crate::backend::{ByHand, Place, Placement, Reserve, Role, Upload, Weight};
 use crate::config::ComputeDtype;
+use crate::error::readable;
 use crate::{Error, Result};
+
+/// The most of the room that staging buffers take: a quarter.
+const STAGING_SHARE: u64 = 4;
 
 /// Returns an upload as the plan sees it. Only tiles move: norms, biases and routers are small and read by every token.
 fn weight(upload: &Upload<'_>, role: Role) -> Weight {
@@ -30,6 +35,32 @@ fn weight(upload: &Upload<'_>, role: Role) -> Weight {
         _ => bytes,
     };
     Weight { role, bytes, reads, fixed: total - bytes }
+}
+
+/// Returns the bytes of a staging buffer: those of the largest weight on the host of which all buffers together take at
+/// most a quarter of the room; 0 without such a weight.
+fn staging_buffer(uploads: &[Upload<'_>], placement: &Placement, room: u64) -> u64 {
+    let bytes = |(upload, (place, weight)): (&Upload<'_>, (Place, &Weight))| match (place, upload) {
+        (Place::Host, Upload::Experts(tensors)) => experts::largest_matrix_bytes(tensors),
+        (Place::Host, Upload::Matrix(_)) if is_staged(weight.role) => weight.bytes,
+        _ => 0,
+    };
+    let all = uploads.iter().zip(placement.places()).map(bytes);
+    all.filter(|bytes| bytes.saturating_mul(BUFFERS as u64) <= room / STAGING_SHARE).max().unwrap_or(0)
+}
+
+/// Returns the sizes of a cache without slots, for the experts among the uploads whose index `is_meant`.
+fn cache_sizes(uploads: &[Upload<'_>], is_meant: impl Fn(usize) -> bool) -> CacheSizes {
+    let mut sizes = CacheSizes::default();
+    for (index, upload) in uploads.iter().enumerate() {
+        if let Upload::Experts(tensors) = upload
+            && is_meant(index)
+        {
+            sizes.slot_bytes = sizes.slot_bytes.max(experts::slot_bytes(tensors));
+            sizes.experts += tensors.spec.num;
+        }
+    }
+    sizes
 }
 
 impl GpuLoader {
@@ -52,10 +83,24 @@ impl GpuLoader {
             Ok(_) => LIBRARY_BYTES,
             Err(_) => 0,
         };
-        let weights = uploads.iter().zip(roles).map(|(upload, &role)| weight(upload, role)).collect();
-        let placement = Placement::new(weights, room.saturating_sub(wanted.saturating_add(library)), by_hand);
-        let (on_device, on_host) = (placement.device_bytes(), placement.host_bytes());
-        let needed = on_device.saturating_add(least);
+        let weights: Vec<Weight> = uploads.iter().zip(roles).map(|(upload, &role)| weight(upload, role)).collect();
+        let cache = cache_sizes(uploads, |_| true);
+        let asked = cache.within(self.options.expert_cache.unwrap_or(0)).bytes();
+        let beside = wanted.saturating_add(library).saturating_add(asked);
+        let place = |staging: u64| {
+            let placement =
+                Placement::new(weights.clone(), room.saturating_sub(beside.saturating_add(staging)), by_hand);
+            let needed = placement.device_bytes().saturating_add(least).saturating_add(staging);
+            (placement, needed)
+        };
+        let (mut placement, mut needed) = place(0);
+        // Staging buffers take the room of weights, so they are given up if what must lie on the device needs it.
+        let buffer = staging_buffer(uploads, &placement, room);
+        let (staged, needed_with) = place(buffer * BUFFERS as u64);
+        if buffer > 0 && needed_with <= room {
+            (placement, needed, self.staging_buffer) = (staged, needed_with, buffer);
+        }
+        let on_host = placement.host_bytes();
         if on_host == 0 || needed > room {
             // If moving weights does not help, the load is refused as on a device without a host. But if the weights
             // alone are too large, the error is about those that must stay.
@@ -80,10 +125,31 @@ impl GpuLoader {
                 advice: "use a smaller model, or a machine with more memory",
             });
         }
-        self.library_reserve = library.min(room - needed);
+        // A size that the user sets may shrink the KV cache to the least. Otherwise the cache takes half of what the
+        // wanted KV cache leaves.
+        let bytes = match self.options.expert_cache {
+            Some(bytes) => bytes.min(room - needed),
+            None => (room - needed + least).saturating_sub(beside) / 2,
+        };
+        let places: Vec<_> = placement.places().map(|(place, _)| place).collect();
+        let sizes = cache_sizes(uploads, |index| places[index] == Place::Host);
+        let most = (placement.host_reads() / sizes.slot_bytes.max(1)).max(1) as usize;
+        self.cache_sizes = CacheSizes { most, ..sizes }.within(bytes);
+        self.library_reserve = library.min(room - needed - self.cache_sizes.bytes());
         let device = self.device.label();
-        tracing::info!("{device}: {}", placement.summary());
+        let mut summary = placement.summary();
+        if self.staging_buffer > 0 {
+            summary += &format!(
+                "; products of {STAGED_ROWS} rows and more read copies of these weights, through {BUFFERS} buffers of {}",
+                readable(self.staging_buffer)
+            );
+        }
+        if self.cache_sizes.slots > 0 {
+            summary += &format!("; {}", self.cache_sizes);
+        }
+        tracing::info!("{device}: {summary}");
         placement.to_string().lines().for_each(|line| tracing::info!("{line}"));
+        self.placed = Some(summary);
         self.placement = Some(placement);
         Ok(())
     }
@@ -99,40 +165,5 @@ impl GpuLoader {
                 false => "lower gpu_layers, raise cpu_experts, or leave both out",
             },
         }
-    }
-
-    /// Returns the bytes of weights that do not lie on the device.
-    pub(super) fn host_bytes(&self) -> u64 {
-        self.placement.as_ref().map_or(0, Placement::host_bytes)
-    }
-
-    /// Allocates the host's memory of all uploads that lie there, before the first one.
-    pub(super) fn reserve_on_host(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
-        let Some(placement) = &self.placement else { return Ok(()) };
-        for (upload, (place, bytes)) in uploads.iter().zip(placement.places()) {
-            match (upload, place) {
-                (Upload::Matrix(_) | Upload::Experts(_), Place::Device) => self.on_host.push_back(Arena::default()),
-                (_, Place::Device) => {}
-                (_, Place::Host) => {
-                    let memory = DeviceBuffer::on_host(&self.device, bytes)?;
-                    self.allocations.push(memory.clone());
-                    self.on_host.push_back(Arena::new(memory));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the host's memory for the tiles of the next upload of a matrix or of experts; empty if they lie on the
-    /// device.
-    pub(super) fn next_on_host(&mut self) -> Arena {
-        self.on_host.pop_front().unwrap_or_default()
-    }
-
-    /// Takes room for tiles from the host's memory of their upload, else from the device.
-    pub(super) fn tiles(&mut self, on_host: &mut Arena, bytes: u64) -> Result<DeviceBuffer> {
-        let Some(memory) = on_host.take(bytes) else { return self.weights(bytes) };
-        self.ledger.host_weights += bytes;
-        Ok(memory)
     }
 }

@@ -9,11 +9,13 @@ use crate::backend::gpu::args::{
     GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
+use crate::backend::gpu::cached::Cached;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::kernel::{
     ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, Variant,
 };
 use crate::backend::gpu::launcher::Launcher;
+use crate::backend::gpu::staging::STAGED_ROWS;
 use crate::backend::gpu::{DeviceBuffer, DeviceSlice, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
 
@@ -27,6 +29,7 @@ struct Rows<'b> {
 }
 
 /// Products of pairs, each with the matrix of its expert.
+#[derive(Clone, Copy)]
 struct PairProducts<'b> {
     matrix: &'b ExpertMatrix,
     /// A second matrix per expert. The outputs are then the activation of both products.
@@ -141,13 +144,13 @@ impl Compute {
             }
             _ => {
                 let (norm, eps) = gemv_norm(norm, hidden)?;
-                launcher.products_of_pairs(experts, x, norm, eps, rows, work)?;
+                self.products_of_pairs(experts, x, norm, eps, rows, work)?;
                 None
             }
         };
         let weights = (!spec.weighs_inputs).then(|| work.weights.slice());
         let sum = RowSum { values: work.values.memory(), weights, places, used: spec.used };
-        launcher.add_experts(&sum, rows, hidden, out)
+        self.launcher().add_experts(&sum, rows, hidden, out)
     }
 }
 
@@ -184,45 +187,11 @@ impl Launcher {
             used_groups: spec.groups.map_or(Ok(0), |groups| count(groups.used))?,
             normalize: u32::from(spec.normalize),
             scale: spec.scale,
+            uses: experts.uses.as_ref().filter(|_| rows < STAGED_ROWS).map(DeviceBuffer::slice).into(),
         };
         let blocks = count(rows.div_ceil(CHOOSE_EXPERTS_ROWS as usize))?;
         // SAFETY: see `ops`; the loader checked the numbers of experts against the kernel's.
         unsafe { self.launch(CHOOSE_EXPERTS, ONCE, [blocks, 1, 1], &args) }
-    }
-
-    /// Multiplies each pair separately. The results are in the order of the pairs.
-    fn products_of_pairs(
-        &self,
-        experts: &Experts,
-        x: DeviceSlice<'_>,
-        norm: Option<DeviceSlice<'_>>,
-        eps: f32,
-        rows: usize,
-        work: &mut ExpertWork,
-    ) -> Result<()> {
-        let ExpertSpec { used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
-        let (pairs, product_cols) = (rows * used, experts.spec.product_cols());
-        let gated = work.gated.write("the experts' activation", pairs, ffn, Format::F32)?;
-        let values = work.values.write("the experts' output", pairs, hidden, Format::F32)?;
-        let x = Rows { memory: x, stride: hidden, share: used };
-        let up = &experts.up;
-        let numbers = work.experts.slice();
-        let gated_rows = Rows { memory: gated, stride: ffn, share: 1 };
-        let product =
-            |matrix, x, out| PairProducts { matrix, up: None, x, norm: None, eps, pairs, experts: numbers, out };
-        if let Some(gate) = experts.gate.as_ref().filter(|gate| gate.ty == up.ty) {
-            let up = Some((up, activation));
-            self.gemv_of_pairs(&PairProducts { up, norm, ..product(gate, x, gated_rows) })?;
-        } else {
-            let products = work.gate_up.write("the experts' products", pairs, product_cols, Format::F32)?;
-            for (matrix, first) in experts.wide_matrices() {
-                let out = Rows { memory: products.after(4 * first as u64)?, stride: product_cols, share: 1 };
-                self.gemv_of_pairs(&PairProducts { norm, ..product(matrix, x, out) })?;
-            }
-            self.activation_of(experts, products, gated, pairs, Format::F32)?;
-        }
-        let out = Rows { memory: values, stride: hidden, share: 1 };
-        self.gemv_of_pairs(&product(&experts.down, gated_rows, out))
     }
 
     /// Computes `out`, the activation of the products of gate and up, or of up alone.
@@ -263,15 +232,59 @@ impl Launcher {
             grid_x,
             eps,
             share: count(x.share)?,
+            cached: Cached::args(matrix.cached.as_ref(), up.and_then(|(up, _)| up.cached.as_ref())),
         };
         self.launch_gemv(matrix.ty, GemvRows { x: x.memory, out: out.memory, experts: Some(experts) }, &args)
     }
 }
 
 impl Compute {
+    /// Multiplies each pair separately. The results are in the order of the pairs.
+    fn products_of_pairs(
+        &mut self,
+        experts: &Experts,
+        x: DeviceSlice<'_>,
+        norm: Option<DeviceSlice<'_>>,
+        eps: f32,
+        rows: usize,
+        work: &mut ExpertWork,
+    ) -> Result<()> {
+        let ExpertSpec { used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
+        let (pairs, product_cols) = (rows * used, experts.spec.product_cols());
+        let gated = work.gated.write("the experts' activation", pairs, ffn, Format::F32)?;
+        let values = work.values.write("the experts' output", pairs, hidden, Format::F32)?;
+        let x = Rows { memory: x, stride: hidden, share: used };
+        let up = &experts.up;
+        let numbers = work.experts.slice();
+        let gated_rows = Rows { memory: gated, stride: ffn, share: 1 };
+        let base = PairProducts { matrix: up, up: None, x, norm: None, eps, pairs, experts: numbers, out: gated_rows };
+        if let Some(gate) = experts.gate.as_ref().filter(|gate| gate.ty == up.ty) {
+            let [gate_copy, up_copy] = [self.staged_experts(gate, rows)?, self.staged_experts(up, rows)?];
+            let (gate, up) = (gate_copy.as_ref().unwrap_or(gate), up_copy.as_ref().unwrap_or(up));
+            let up = Some((up, activation));
+            self.launcher().gemv_of_pairs(&PairProducts { matrix: gate, up, norm, ..base })?;
+            self.release_staged()?;
+        } else {
+            let products = work.gate_up.write("the experts' products", pairs, product_cols, Format::F32)?;
+            for (matrix, first) in experts.wide_matrices() {
+                let out = Rows { memory: products.after(4 * first as u64)?, stride: product_cols, share: 1 };
+                let copy = self.staged_experts(matrix, rows)?;
+                let matrix = copy.as_ref().unwrap_or(matrix);
+                self.launcher().gemv_of_pairs(&PairProducts { matrix, norm, out, ..base })?;
+                self.release_staged()?;
+            }
+            self.launcher().activation_of(experts, products, gated, pairs, Format::F32)?;
+        }
+        let out = Rows { memory: values, stride: hidden, share: 1 };
+        let copy = self.staged_experts(&experts.down, rows)?;
+        let matrix = copy.as_ref().unwrap_or(&experts.down);
+        self.launcher().gemv_of_pairs(&PairProducts { matrix, x: gated_rows, out, ..base })?;
+        self.release_staged()
+    }
+
     /// Multiplies runs of `run` pairs of one expert on the matrix units. The results are at the pairs' places.
     fn products_of_runs(
-        &self,
+        &mut self,
         experts: &Experts,
         x: DeviceSlice<'_>,
         rows: usize,
@@ -279,7 +292,6 @@ impl Compute {
         [format_in, format_down]: [Format; 2],
         work: &mut ExpertWork,
     ) -> Result<()> {
-        let launcher = self.launcher();
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
         let pairs = rows * used;
         let runs = most_runs(pairs, num, run as usize);
@@ -295,7 +307,7 @@ impl Compute {
             run,
         };
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
-        unsafe { launcher.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
+        unsafe { self.launcher().launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
         let args = GatherPairsArgs {
             x: x.ptr(),
             rows: work.rows_of_places.ptr(),
@@ -304,38 +316,46 @@ impl Compute {
             format_out: format_in,
         };
         // SAFETY: see `ops`; runs are of 16 places and more.
-        unsafe { launcher.launch(GATHER_PAIRS, ONCE, [count(places)? / 8, 1, 1], &args)? };
+        unsafe { self.launcher().launch(GATHER_PAIRS, ONCE, [count(places)? / 8, 1, 1], &args)? };
 
         // Places without a pair are computed too, from stale values, and never read.
         let numbers = work.run_experts.slice();
         let x = work.values.memory();
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
         if let Some(gate) = experts.gate.as_ref().filter(|gate| gate.ty == experts.up.ty) {
-            let of_gate = RunProducts { matrix: gate, x, out: gated, out_stride: ffn, run, runs, experts: numbers };
-            self.gated_matmul_of_runs(&of_gate, &experts.up, activation, format_down)?;
+            let [gate_copy, up_copy] = [self.staged_experts(gate, rows)?, self.staged_experts(&experts.up, rows)?];
+            let (matrix, up) = (gate_copy.as_ref().unwrap_or(gate), up_copy.as_ref().unwrap_or(&experts.up));
+            let of_gate = RunProducts { matrix, x, out: gated, out_stride: ffn, run, runs, experts: numbers };
+            self.gated_matmul_of_runs(&of_gate, up, activation, format_down)?;
+            self.release_staged()?;
         } else {
             let out_stride = experts.spec.product_cols();
             let products = work.gate_up.write("the experts' products", places, out_stride, Format::F32)?;
             for (matrix, first) in experts.wide_matrices() {
                 let out = products.after(4 * first as u64)?;
+                let copy = self.staged_experts(matrix, rows)?;
+                let matrix = copy.as_ref().unwrap_or(matrix);
                 self.matmul_of_runs(&RunProducts { matrix, x, out, out_stride, run, runs, experts: numbers })?;
+                self.release_staged()?;
             }
-            launcher.activation_of(experts, products, gated, places, format_down)?;
+            self.launcher().activation_of(experts, products, gated, places, format_down)?;
         }
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
+        let copy = self.staged_experts(&experts.down, rows)?;
         self.matmul_of_runs(&RunProducts {
-            matrix: &experts.down,
+            matrix: copy.as_ref().unwrap_or(&experts.down),
             x: gated,
             out: values,
             out_stride: hidden,
             run,
             runs,
             experts: numbers,
-        })
+        })?;
+        self.release_staged()
     }
 
     fn matmul_of_runs(&self, products: &RunProducts<'_>) -> Result<()> {
-        let args = self.run_args(products)?;
+        let args = self.run_args(products, None)?;
         let (launcher, &RunProducts { matrix, run, .. }) = (self.launcher(), products);
         let plan = launcher.tuning().expert_matmul(run, args.product.rows, args.product.out_rows);
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
@@ -351,7 +371,7 @@ impl Compute {
         format_out: Format,
     ) -> Result<()> {
         let args = MatmulGatedExpertsArgs {
-            gate: self.run_args(products)?,
+            gate: self.run_args(products, up.cached.as_ref())?,
             weights_up: up.tiles.ptr(),
             bias_up: up.bias().into(),
             activation: activation.into(),
@@ -363,7 +383,8 @@ impl Compute {
         unsafe { launcher.launch(MATMUL_GATED_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
     }
 
-    fn run_args(&self, products: &RunProducts<'_>) -> Result<MatmulExpertsArgs> {
+    /// `up` is the cache of a second matrix.
+    fn run_args(&self, products: &RunProducts<'_>, up: Option<&Cached>) -> Result<MatmulExpertsArgs> {
         let &RunProducts { matrix, x, out, out_stride, run, runs, experts } = products;
         let workspace = self.workspace();
         let product = MatmulArgs {
@@ -380,7 +401,8 @@ impl Compute {
             splits: 1,
             flags: 0,
         };
-        Ok(MatmulExpertsArgs { product, experts: experts.ptr(), expert_bytes: matrix.expert_bytes() })
+        let cached = Cached::args(matrix.cached.as_ref(), up);
+        Ok(MatmulExpertsArgs { product, experts: experts.ptr(), expert_bytes: matrix.expert_bytes(), cached })
     }
 }
 

@@ -11,6 +11,7 @@ use crate::backend::gpu::args::{
     MatmulGatedArgs, MatmulPairArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
+use crate::backend::gpu::cached::Cached;
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_GATED, MATMUL_PAIR, ONCE, Variant};
 use crate::backend::gpu::launcher::{Launcher, Left};
@@ -88,6 +89,13 @@ impl Compute {
         norm: Norm<'_>,
         out_format: Format,
     ) -> Result<()> {
+        let copy = self.staged(args.matrix, args.rows)?;
+        let matrix = copy.as_ref().unwrap_or(args.matrix);
+        self.multiply(Linear { matrix, ..args }, norm, out_format)?;
+        self.release_staged()
+    }
+
+    fn multiply(&mut self, args: Linear<'_, GpuBackend>, norm: Norm<'_>, out_format: Format) -> Result<()> {
         let Linear { x, matrix, rows, out, add } = args;
         let (norm, eps) = gemv_norm(norm, matrix.cols)?;
         if add {
@@ -216,7 +224,11 @@ impl Compute {
                     flags: 0,
                 },
             };
-            return self.launcher().matmul_gated([gate, up], activation, &product, plan, self.workspace());
+            let copy = self.staged(gate_up, rows)?;
+            let halves = copy.as_ref().map(Matrix::gate_and_up).transpose()?.flatten();
+            let both = halves.as_ref().map_or([gate, up], |[gate, up]| [gate, up]);
+            self.launcher().matmul_gated(both, activation, &product, plan, self.workspace())?;
+            return self.release_staged();
         }
         // The library writes 16-bit products if the activation's own format would round them to f16 anyway. Segments
         // must begin at whole tiles of columns, or the activation would not find the 16-bit rows. There must be no
@@ -405,6 +417,7 @@ fn gemv_args(outputs: &Outputs<'_>, product: &Product<'_>, grid_x: u32) -> Resul
         grid_x,
         eps,
         share: 1,
+        cached: Cached::args(None, None),
     })
 }
 

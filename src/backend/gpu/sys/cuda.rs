@@ -74,6 +74,7 @@ api! {
         fn cuEventDestroy_v2(EventHandle) -> Status;
         fn cuEventRecord(EventHandle, StreamHandle) -> Status;
         fn cuEventSynchronize(EventHandle) -> Status;
+        fn cuStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
         fn cuModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;
         fn cuModuleUnload(ModuleHandle) -> Status;
         fn cuModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;

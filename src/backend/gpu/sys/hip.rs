@@ -53,6 +53,7 @@ api! {
         fn hipEventDestroy(EventHandle) -> Status;
         fn hipEventRecord(EventHandle, StreamHandle) -> Status;
         fn hipEventSynchronize(EventHandle) -> Status;
+        fn hipStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
         fn hipModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;
         fn hipModuleUnload(ModuleHandle) -> Status;
         fn hipModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;

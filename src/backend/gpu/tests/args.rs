@@ -50,6 +50,7 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
     let of_states = include_str!("../../../../kernels/args_states.h");
     let of_attention = include_str!("../../../../kernels/args_attention.h");
     let header = include_str!("../../../../kernels/args.h")
+        .replace("#include \"args_experts.h\"\n", include_str!("../../../../kernels/args_experts.h"))
         .replace("#include \"args_attention.h\"\n", of_attention)
         .replace("#include \"args_states.h\"\n", of_states);
     let structs = header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));

@@ -24,7 +24,7 @@ pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-w
 
 /// Targets of tests that fail calls or read the free memory. Each test has one, so none sees the faults and allocations
 /// of another. `open` takes the text after the `@` as a name of the device.
-const OWN_DEVICES: [&str; 14] = [
+const OWN_DEVICES: [&str; 18] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
@@ -39,6 +39,10 @@ const OWN_DEVICES: [&str; 14] = [
     "cpu-wave32:up@limit",
     "cpu-wave32:up@placed",
     "cpu-wave32:up@pinned",
+    "cpu-wave32:up@staged",
+    "cpu-wave64:up@staged",
+    "cpu-wave32:up@cached",
+    "cpu-wave64:up@cached",
 ];
 
 /// Returns the stand-in's library: `cargo build -p hipsim` puts it next to the test binary's folder.
