@@ -61,6 +61,11 @@ using Tile = TYPE;
 #define NAME_TQ2_0 tq2_0
 #define NAME_IQ2_XXS iq2_xxs
 #define NAME_IQ3_XXS iq3_xxs
+#define NAME_IQ2_XS iq2_xs
+#define NAME_IQ2_S iq2_s
+#define NAME_IQ3_S iq3_s
+#define NAME_IQ1_S iq1_s
+#define NAME_IQ1_M iq1_m
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #ifdef SECOND

@@ -76,7 +76,6 @@ class GpuKernelReport(TypedDict):
     """The GPU's kernels for an op on weights of a type, or on activations."""
 
     tensor_type: str | None
-    stored_as: str | None
     op: str
     kernels: list[str]
     unit: str

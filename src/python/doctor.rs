@@ -11,7 +11,7 @@ use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::Error;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
+use crate::backend::gpu::{KernelRow, KernelType, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::diagnose::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, system, taken_device};
 use crate::engine::LoadProgress;
@@ -73,7 +73,6 @@ enum DeviceReport {
 #[derive(IntoPyObject)]
 struct GpuKernelReport {
     tensor_type: Option<&'static str>,
-    stored_as: Option<&'static str>,
     op: String,
     kernels: Vec<String>,
     unit: String,
@@ -209,8 +208,7 @@ impl From<&KernelRow> for GpuKernelReport {
             _ => None,
         };
         Self {
-            tensor_type: row.weights.map(|(in_file, _)| in_file.name()),
-            stored_as: row.weights.map(|(_, on_device)| on_device.name()),
+            tensor_type: row.weights.map(KernelType::name),
             op: row.op.clone(),
             kernels: row.kernels.clone(),
             unit: row.unit.name(),

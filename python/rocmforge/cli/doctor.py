@@ -136,9 +136,7 @@ def _print_gpu(device: DeviceReport) -> None:
     table = []
     for name in dict.fromkeys(row["tensor_type"] for row in typed):
         mine = {row["op"]: row for row in typed if row["tensor_type"] == name}
-        stored = mine[ops[0]]["stored_as"]
-        shown = name if stored == name else f"{name} (kept as {stored})"
-        table.append([shown, *(_kernel(mine[op]) for op in ops), _code(mine.values())])
+        table.append([name, *(_kernel(mine[op]) for op in ops), _code(mine.values())])
     print_table("Kernels of the GPU, weights", ["tensor type", *ops, "code"], table)
     typer.echo()
     others = [row for row in rows if row["tensor_type"] is None]

@@ -88,7 +88,7 @@ const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, t
     Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 51] = [
+const CASES: [Case; 53] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -149,6 +149,8 @@ const CASES: [Case; 51] = [
     // More super-blocks than a kernel loads at once, in groups of 64 and of 16 rows.
     case(34, 2, 1, 1280, 32, GgmlType::Q8_0),
     Case { types: [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q8_0], ..case(34, 2, 1, 1280, 32, GgmlType::Q4_K) },
+    Case { types: [GgmlType::IQ2_XS, GgmlType::IQ2_S, GgmlType::IQ3_S], ..case(20, 4, 2, 256, 256, GgmlType::IQ2_XS) },
+    Case { types: [GgmlType::IQ1_S, GgmlType::IQ1_S, GgmlType::IQ1_M], ..case(5, 4, 2, 256, 256, GgmlType::IQ1_S) },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {

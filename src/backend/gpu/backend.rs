@@ -17,7 +17,6 @@ use super::{Device, DeviceBuffer, KernelType, Kernels};
 use crate::Result;
 use crate::backend::{KvLayerSpec, MemoryLedger};
 use crate::config::GpuOptions;
-use crate::quant::GgmlType;
 
 /// A GPU backend, created by [`super::GpuLoader`].
 pub struct GpuBackend {
@@ -45,7 +44,7 @@ pub struct GpuBackend {
     _allocations: Vec<DeviceBuffer>,
     ledger: MemoryLedger,
     kernels: Kernels,
-    types: Vec<(KernelType, GgmlType)>,
+    types: Vec<KernelType>,
 }
 
 /// Everything that the loader hands over to the backend.
@@ -62,7 +61,7 @@ pub(super) struct Parts {
     pub allocations: Vec<DeviceBuffer>,
     pub ledger: MemoryLedger,
     pub kernels: Kernels,
-    pub types: Vec<(KernelType, GgmlType)>,
+    pub types: Vec<KernelType>,
 }
 
 impl GpuBackend {

@@ -3,18 +3,17 @@
 use super::graphs::{Graphs, Usable};
 use super::tuning::Tuning;
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
-use crate::quant::GgmlType;
 
 /// Returns one line about them, a sentence per topic.
 pub(super) fn describe(
     properties: &DeviceProperties,
     tuning: &Tuning,
     kernels: &Kernels,
-    types: &[(KernelType, GgmlType)],
+    types: &[KernelType],
     long_prompts: &str,
     graphs: &Graphs,
 ) -> String {
-    let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
+    let types: Vec<_> = types.iter().map(|&ty| of_type(kernels, ty)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
         "{} ({}, {}), {} multiprocessors, tuned as {tuning}; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}",
@@ -40,17 +39,13 @@ pub(super) fn decode_steps(captured: &Usable) -> String {
     }
 }
 
-fn of_type(kernels: &Kernels, ty: KernelType, file_type: GgmlType) -> String {
+fn of_type(kernels: &Kernels, ty: KernelType) -> String {
     let unit = |file| kernels.origin(Unit::typed(file, ty)).map_or_else(String::new, |o| origin(&o));
-    let as_what = match KernelType::of(file_type) {
-        Some(_) => String::new(),
-        None => format!(" dequantised to {} at load, slower", ty.name()),
-    };
     let matmul = match ty.matmul_format() {
         Some(_) => format!("matmul {}", unit("matmul.hip")),
         None => "gemv for any rows, slow".to_owned(),
     };
-    format!("{}{as_what} (gemv {}, {matmul})", file_type.name(), unit("gemv.hip"))
+    format!("{} (gemv {}, {matmul})", ty.name(), unit("gemv.hip"))
 }
 
 fn origin(origin: &Origin) -> String {

@@ -155,13 +155,16 @@ fn check_latent(row: usize, values: usize) -> Result<()> {
 }
 
 impl KernelType {
-    /// Returns the kernels of a file's type; `None` if there are none and the weights are dequantised.
-    pub fn of(ty: GgmlType) -> Option<Self> {
+    /// Returns the kernels of a file's type.
+    ///
+    /// # Errors
+    /// `Error::Internal` for a type without kernels. Every type that weights may have has some.
+    pub fn of(ty: GgmlType) -> Result<Self> {
         macro_rules! find {
             ($($variant:ident $ggml:ident $operands:ident)*) => {
                 match ty {
-                    $(GgmlType::$ggml => Some(Self::$variant),)*
-                    _ => None,
+                    $(GgmlType::$ggml => Ok(Self::$variant),)*
+                    _ => Err(Error::internal(format!("weights of type {}, which has no kernels", ty.name()))),
                 }
             };
         }

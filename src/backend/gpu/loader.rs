@@ -33,11 +33,11 @@ use super::library::Library;
 use super::ops::{delta_net_pairs_bytes, mamba2_pairs_bytes};
 use super::plans::VENDOR_WEIGHTS_BYTES;
 use super::select;
-use super::stacks::{device_type, values_bytes};
+use super::stacks::values_bytes;
 use super::staging::{StagedWeights, Staging};
 use super::step::StepInputs;
 use super::tuning::Tuning;
-use super::upload::{RawMatrix, Uploader, to_f16};
+use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
@@ -45,7 +45,7 @@ use crate::backend::{
     Progress, Reserve, Role, RopeSpec, StateLayerSpec, StepLimits, Upload,
 };
 use crate::config::{ComputeDtype, GpuOptions};
-use crate::quant::{self, GgmlType};
+use crate::quant;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
@@ -82,8 +82,8 @@ pub struct GpuLoader {
     /// Room on the device that the placement leaves for the matrix library.
     library_reserve: u64,
     ledger: MemoryLedger,
-    /// Types on the device, each with the file types that are stored in it.
-    types: Vec<(KernelType, GgmlType)>,
+    /// The types of the uploaded weights.
+    types: Vec<KernelType>,
     samples: Samples,
     /// Segments whose dequantised copy is kept, with their columns.
     kept: Vec<(Segment, usize)>,
@@ -103,7 +103,7 @@ pub struct GpuLoader {
 }
 
 /// Yields the stacks of matrices among the uploads.
-fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
+fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
         Upload::Heads(..)
@@ -204,25 +204,12 @@ impl GpuLoader {
         tiles: DeviceSlice<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<KernelType> {
-        let (ty, decoded);
-        let data = match KernelType::of(weight.ggml_type) {
-            Some(native) => {
-                ty = native;
-                weight.data
-            }
-            None => {
-                ty = KernelType::F16;
-                decoded = to_f16(weight)?;
-                &decoded[..]
-            }
-        };
-        let row_bytes = data.len() / weight.rows.max(1);
+        let ty = KernelType::of(weight.ggml_type)?;
+        let row_bytes = weight.data.len() / weight.rows.max(1);
         let repack = self.kernels.function(&REPACK.id(ty))?;
-        let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
-        let file_row_bytes = weight.data.len() / weight.rows.max(1);
-        let matrix = RawMatrix { data, row_bytes, cols: weight.cols, scale: weight.scale() };
-        uploader
-            .matrix(matrix, &repack, tiles, ty.tile_bytes(), &mut |rows| progress((rows * file_row_bytes) as u64))?;
+        let uploader = self.uploader(weight.data.len(), TILE_ROWS * row_bytes)?;
+        let matrix = RawMatrix { data: weight.data, row_bytes, cols: weight.cols, scale: weight.scale() };
+        uploader.matrix(matrix, &repack, tiles, ty.tile_bytes(), &mut |rows| progress((rows * row_bytes) as u64))?;
         Ok(ty)
     }
 
@@ -234,8 +221,8 @@ impl GpuLoader {
         progress: &mut Progress<'_>,
     ) -> Result<()> {
         let ty = self.upload_tiles(weight, tiles.slice(), progress)?;
-        if !self.types.contains(&(ty, weight.ggml_type)) {
-            self.types.push((ty, weight.ggml_type));
+        if !self.types.contains(&ty) {
+            self.types.push(ty);
         }
         Ok(())
     }
@@ -275,7 +262,7 @@ impl Loader for GpuLoader {
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
         let dense = self.open_library(uploads, spare)?;
-        let bytes = uploads.iter().map(upload_bytes).sum::<u64>() - self.host_bytes();
+        let bytes = uploads.iter().map(upload_bytes).sum::<Result<u64>>()? - self.host_bytes();
         self.weights = Arena::new(self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?);
         self.reserve_staging()?;
         self.reserve_cache()?;
@@ -285,10 +272,12 @@ impl Loader for GpuLoader {
             self.ledger.scratch += dense;
         }
         // Compile kernels now, several at once, if they have to be compiled on this machine.
-        let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
-        types.extend(experts::types(uploads));
+        let of_experts = experts::types(uploads)?;
+        let of_stacks = stacks(uploads).flatten().map(|part| KernelType::of(part.weight.ggml_type));
+        let mut types = of_stacks.collect::<Result<Vec<_>>>()?;
+        types.extend(&of_experts);
         let parts = functions::Parts {
-            experts: experts::types(uploads).next().is_some(),
+            experts: !of_experts.is_empty(),
             latent: uploads.iter().any(|upload| matches!(upload, Upload::Heads(..))),
             states: uploads.iter().any(|upload| matches!(upload, Upload::Taps(_))),
             fp8: self.options.compute_dtype == ComputeDtype::Fp8,
@@ -431,7 +420,7 @@ impl Loader for GpuLoader {
 
     fn finish(mut self) -> Result<GpuBackend> {
         self.finish_uploads()?;
-        let mut types: Vec<_> = self.types.iter().map(|(ty, _)| *ty).collect();
+        let mut types = self.types.clone();
         if self.has_experts {
             types.push(KernelType::F32); // For the routers.
         }
@@ -467,7 +456,7 @@ impl Loader for GpuLoader {
                 let memory = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
                 let (weights, workspace) =
                     (memory.part(0, VENDOR_WEIGHTS_BYTES)?, memory.part(VENDOR_WEIGHTS_BYTES, blas::WORKSPACE_BYTES)?);
-                let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
+                let all_16_bit = self.types.iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = rows.least(all_16_bit, self.dense.bytes() > 0);
                 Some(Library::new(blas, weights, workspace, least_rows))
             }
@@ -477,7 +466,7 @@ impl Loader for GpuLoader {
 
         let staging = Staging::new(&self.device, std::mem::take(&mut self.staged))?;
         let cache = self.cache_memory.take().map(|memory| ExpertCache::new(&self.device, &stream, memory));
-        let common = common_format(self.uploaded_types());
+        let common = common_format(&self.types);
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);
         let launcher = Launcher::new(stream, functions, self.tuning);

@@ -4,21 +4,18 @@
 use super::compile::plan::Per;
 use super::compile::{MatrixUnit, Origin, target_for};
 use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant};
-use super::stacks::device_type;
 use super::system::System;
 use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
 use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit};
 use super::{describe, graphs};
 use crate::config::{GpuOptions, Platform};
-use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
 
 /// The kernels of one op, for weights of one type, for a stack of two types, or for activations.
 pub struct KernelRow {
-    /// The type in the file, and on the device: types without kernels are dequantised at load. `None` unless the
-    /// weights have one type.
-    pub weights: Option<(GgmlType, KernelType)>,
+    /// `None` unless the weights have one type.
+    pub weights: Option<KernelType>,
     pub op: String,
     pub kernels: Vec<String>,
     pub unit: Unit,
@@ -52,17 +49,16 @@ pub fn kernel_rows(
             return Err(Error::Interrupted);
         }
     }
-    let types = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty));
     let tuning = device.tuning(options);
-    let of_types = types.flat_map(|&ty| of_type(ty, &tuning, platform));
+    let of_types = KernelType::ALL.iter().flat_map(|&ty| of_type(ty, &tuning, platform));
     let pairs = if tuning.matmul.most_pair_rows > 0 { &KernelType::PAIRS[..] } else { &[] };
     let of_pairs = pairs.iter().flat_map(|&pair| of_pair(pair, platform));
     let all = of_types.chain(of_pairs).chain(of_activations(platform));
     Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
 }
 
-/// The type of an op's weights in the file and on the device, the op's name, and the kernels that it launches.
-type Wanted = (Option<(GgmlType, KernelType)>, String, Vec<KernelId>);
+/// The type of an op's weights, the op's name, and the kernels that it launches.
+type Wanted = (Option<KernelType>, String, Vec<KernelId>);
 
 /// Yields the table's rows that `doctor` lists, for kernels that are compiled per one of these.
 fn listed(per: &'static [Per]) -> impl Iterator<Item = (&'static Row, &'static str)> {
@@ -76,8 +72,7 @@ fn ids_of(row: &Row, subject: Subject, platform: Platform) -> Vec<KernelId> {
 }
 
 /// Returns the rows for a type's ops: those of every platform, and NVIDIA's.
-pub(super) fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
-    let ty = device_type(file_type);
+pub(super) fn of_type(ty: KernelType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
     let per: &'static [Per] = match platform {
         Platform::Nvidia => &[Per::Type, Per::TypeOnNvidia],
@@ -98,7 +93,7 @@ pub(super) fn of_type(file_type: GgmlType, tuning: &Tuning, platform: Platform) 
         } else {
             ids_of(row, Subject::Type(ty), platform)
         };
-        (Some((file_type, ty)), op.to_owned(), ids)
+        (Some(ty), op.to_owned(), ids)
     })
 }
 
@@ -154,7 +149,7 @@ fn of_activations(platform: Platform) -> Vec<Wanted> {
 }
 
 /// Looks up the kernels of an op, all in one unit.
-fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: String, ids: &[KernelId]) -> KernelRow {
+fn look_up(kernels: &Kernels, weights: Option<KernelType>, op: String, ids: &[KernelId]) -> KernelRow {
     let unit = ids.first().map_or(Unit::plain(""), |id| id.unit);
     let found = ids.iter().try_for_each(|id| kernels.function(id).map(drop));
     let origin = found.and_then(|()| {

@@ -4,14 +4,9 @@
 use super::KernelType;
 use super::arena::aligned;
 use super::buffer::TILE_ROWS;
+use crate::Result;
 use crate::backend::LinearPart;
-use crate::quant::GgmlType;
 use crate::tensor::TensorView;
-
-/// Returns the type of a tensor on the device: its own, in tiles, or else f16 after dequantisation.
-pub(super) fn device_type(ty: GgmlType) -> KernelType {
-    KernelType::of(ty).unwrap_or(KernelType::F16)
-}
 
 /// Returns the bytes of all numbers of a tensor as f32, with the gap that follows them.
 pub(super) fn values_bytes(tensor: &TensorView<'_>) -> u64 {
@@ -19,8 +14,8 @@ pub(super) fn values_bytes(tensor: &TensorView<'_>) -> u64 {
 }
 
 /// Returns the bytes of a tensor on the device.
-pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
-    aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
+pub(super) fn part_bytes(weight: &TensorView<'_>) -> Result<u64> {
+    Ok(aligned(KernelType::of(weight.ggml_type)?.matrix_bytes(weight.rows, weight.cols)))
 }
 
 pub(super) struct Layout {
@@ -43,11 +38,11 @@ pub(super) struct Run {
 }
 
 impl Layout {
-    pub(super) fn of(parts: &[LinearPart<'_>]) -> Self {
+    pub(super) fn of(parts: &[LinearPart<'_>]) -> Result<Self> {
         let (mut starts, mut segments): (Vec<u64>, Vec<Run>) = (Vec::new(), Vec::new());
         let (mut start, mut first_row) = (0, 0);
         for LinearPart { weight, .. } in parts {
-            let ty = device_type(weight.ggml_type);
+            let ty = KernelType::of(weight.ggml_type)?;
             match segments.last_mut() {
                 Some(last)
                     if last.ty == ty
@@ -59,11 +54,11 @@ impl Layout {
                 _ => segments.push(Run { ty, first_row, rows: weight.rows, start }),
             }
             starts.push(start);
-            start += part_bytes(weight);
+            start += part_bytes(weight)?;
             first_row += weight.rows;
         }
         let has_bias = parts.iter().any(|part| part.bias.is_some());
         let bias_bytes = if has_bias { aligned(4 * first_row as u64) } else { 0 };
-        Self { starts, segments, bytes: start, bias_bytes }
+        Ok(Self { starts, segments, bytes: start, bias_bytes })
     }
 }

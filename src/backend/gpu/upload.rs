@@ -154,26 +154,3 @@ fn copy_in_parts(from: &[u8], to: &mut [u8]) {
         }
     });
 }
-
-/// Decodes a type that has no kernels to the nearest f16 of each value.
-pub(super) fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
-    let mut row = vec![0.0; weight.cols];
-    let row_bytes = weight.data.len() / weight.rows.max(1);
-    let mut out = Vec::with_capacity(2 * weight.rows * weight.cols);
-    for data in weight.data.chunks_exact(row_bytes.max(1)) {
-        quant::dequantize(weight.ggml_type, data, &mut row)?;
-        if let Some(value) = row.iter().find(|value| value.abs() > half::f16::MAX.to_f32()) {
-            return Err(Error::Device {
-                device: "gpu".to_owned(),
-                problem: format!(
-                    "tensor {} ({}) holds {value}, beyond the range of the f16 that the GPU keeps such tensors in; use \
-                     device=\"cpu\"",
-                    weight.name,
-                    weight.ggml_type.name()
-                ),
-            });
-        }
-        out.extend(row.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()));
-    }
-    Ok(out)
-}

@@ -34,6 +34,11 @@ macro_rules! with_kernel_types {
             Tq2_0 TQ2_0 F16
             Iq2Xxs IQ2_XXS F16
             Iq3Xxs IQ3_XXS F16
+            Iq2Xs IQ2_XS F16
+            Iq2S IQ2_S F16
+            Iq3S IQ3_S F16
+            Iq1S IQ1_S F16
+            Iq1M IQ1_M F16
         }
     };
 }

@@ -323,9 +323,9 @@ fn nvrtc_compiles_and_keeps() {
 /// The codebooks of the kernels are those of the scalar decoders.
 #[test]
 fn codebooks_are_those_of_the_decoders() {
-    let (_, text) = SOURCES.iter().find(|(name, _)| *name == "quant_grids.h").unwrap();
     let words = |name: &str| -> Vec<u32> {
-        let (_, rest) = text.split_once(&format!("{name}_GRID[")).unwrap();
+        let tables: String = SOURCES.iter().filter(|(file, _)| file.starts_with("quant_grids_")).map(|s| s.1).collect();
+        let (_, rest) = tables.split_once(&format!("{name}_GRID[")).unwrap();
         let (list, _) = rest.split_once('{').unwrap().1.split_once('}').unwrap();
         let words = list.split(',').map(str::trim).filter_map(|word| word.strip_prefix("0x"));
         words.map(|word| u32::from_str_radix(word, 16).unwrap()).collect()
@@ -333,6 +333,16 @@ fn codebooks_are_those_of_the_decoders() {
     let points = |points: &[i8]| -> Vec<u32> {
         points.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(four.map(|point| point as u8))).collect()
     };
-    assert_eq!(words("IQ2_XXS"), points(codebooks::IQ2_XXS.as_flattened()));
-    assert_eq!(words("IQ3_XXS"), points(codebooks::IQ3_XXS.as_flattened()));
+    for (name, codebook) in [
+        ("IQ2_XXS", codebooks::IQ2_XXS.as_flattened()),
+        ("IQ2_XS", codebooks::IQ2_XS.as_flattened()),
+        ("IQ2_S", codebooks::IQ2_S.as_flattened()),
+        ("IQ3_XXS", codebooks::IQ3_XXS.as_flattened()),
+        ("IQ3_S", codebooks::IQ3_S.as_flattened()),
+    ] {
+        assert_eq!(words(name), points(codebook), "{name}");
+    }
+    let fours = points(codebooks::IQ1.map(|entry| entry.map(|point| point + 1)).as_flattened());
+    let packed: Vec<u32> = fours.as_chunks().0.iter().map(|[first, second]| first << 3 | second << 5).collect();
+    assert_eq!(words("IQ1"), packed);
 }

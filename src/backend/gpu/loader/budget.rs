@@ -11,18 +11,18 @@ use crate::tensor::TensorView;
 use crate::{Error, Result};
 
 /// Returns the bytes of an upload on the device.
-pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
-    match upload {
+pub(super) fn upload_bytes(upload: &Upload<'_>) -> Result<u64> {
+    Ok(match upload {
         Upload::Matrix(parts) => {
-            let Layout { bytes, bias_bytes, .. } = Layout::of(parts);
+            let Layout { bytes, bias_bytes, .. } = Layout::of(parts)?;
             bytes + bias_bytes
         }
         Upload::Heads(tensor, _) => heads_bytes(tensor),
-        Upload::Experts(tensors) => experts::weight_bytes(tensors),
+        Upload::Experts(tensors) => experts::weight_bytes(tensors)?,
         Upload::Vector(tensor) | Upload::Taps(tensor) => values_bytes(tensor),
         Upload::Constant(len) => aligned(4 * *len as u64),
         Upload::Rope(spec) => rope_bytes(spec),
-    }
+    })
 }
 
 /// Returns the bytes of matrices of heads, which are f16.
@@ -42,7 +42,7 @@ impl GpuLoader {
     /// `OutOfMemory` if the weights alone do not fit.
     pub(super) fn room_for_buffers(&self, uploads: &[Upload<'_>]) -> Result<u64> {
         let available = self.available()?;
-        let weights = uploads.iter().map(upload_bytes).sum::<u64>() - self.host_bytes();
+        let weights = uploads.iter().map(upload_bytes).sum::<Result<u64>>()? - self.host_bytes();
         if weights > available {
             return Err(Error::OutOfMemory {
                 what: format!("the model, its weights alone, on {}", self.device.label()),
@@ -66,11 +66,6 @@ impl GpuLoader {
         let free = self.device.free_memory()?;
         let limit = self.options.memory_limit.map(|limit| limit.saturating_sub(self.device.allocated_bytes()));
         Ok(limit.map_or(free, |left| free.min(left)).saturating_sub(MARGIN))
-    }
-
-    /// Yields the types of the uploaded weights.
-    pub(super) fn uploaded_types(&self) -> impl Iterator<Item = KernelType> {
-        self.types.iter().map(|(ty, _)| *ty)
     }
 
     /// Returns the bytes of a `Workspace` for matrices of up to `max_cols` inputs: its partial sums, counters and
@@ -104,8 +99,8 @@ pub(super) fn most_cols(uploads: &[Upload<'_>]) -> usize {
 }
 
 /// Returns the format that the matrix kernels of all types take; `None` if they differ or there is none.
-pub(super) fn common_format(types: impl Iterator<Item = KernelType>) -> Option<Format> {
-    let mut formats = types.map(KernelType::matmul_format);
+pub(super) fn common_format(types: &[KernelType]) -> Option<Format> {
+    let mut formats = types.iter().map(|ty| ty.matmul_format());
     let first = formats.next()??;
     formats.all(|format| format == Some(first)).then_some(first)
 }
@@ -189,7 +184,7 @@ mod tests {
             }
             taken.push(loader.ledger.weights - before);
         }
-        assert_eq!(taken, uploads.iter().map(upload_bytes).collect::<Vec<_>>());
+        assert_eq!(taken, uploads.iter().map(|upload| upload_bytes(upload).unwrap()).collect::<Vec<_>>());
         assert_eq!(loader.weights.bytes(), taken.iter().sum::<u64>());
     }
 }

@@ -5,16 +5,17 @@ use super::{GpuLoader, aligned};
 use crate::Result;
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
-use crate::backend::gpu::stacks::{device_type, values_bytes};
+use crate::backend::gpu::stacks::values_bytes;
 use crate::backend::gpu::{DeviceBuffer, EXPERT_RUNS, KernelType, check_experts};
 use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
 /// Returns the bytes of one of the matrices of all experts, in whole tiles per expert.
-fn matrix_bytes(tensors: &ExpertTensors<'_>, part: ExpertPart) -> u64 {
+fn matrix_bytes(tensors: &ExpertTensors<'_>, part: ExpertPart) -> Result<u64> {
     let first = tensors.matrix(part, 0);
-    aligned(tensors.spec.num as u64 * device_type(first.ggml_type).matrix_bytes(first.rows, first.cols))
+    let of_one = KernelType::of(first.ggml_type)?.matrix_bytes(first.rows, first.cols);
+    Ok(aligned(tensors.spec.num as u64 * of_one))
 }
 
 /// Returns the bytes of the router on the device, which is f32.
@@ -23,43 +24,37 @@ fn router_bytes(spec: &ExpertSpec) -> u64 {
 }
 
 /// Returns the bytes of all experts' matrices, without router and biases.
-pub(super) fn tiles_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+pub(super) fn tiles_bytes(tensors: &ExpertTensors<'_>) -> Result<u64> {
     tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part)).sum()
 }
 
 /// Returns the bytes of the largest matrix of all experts.
-pub(super) fn largest_matrix_bytes(tensors: &ExpertTensors<'_>) -> u64 {
-    tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part)).max().unwrap_or(0)
+pub(super) fn largest_matrix_bytes(tensors: &ExpertTensors<'_>) -> Result<u64> {
+    let parts = tensors.spec.parts();
+    parts.iter().try_fold(0, |largest: u64, &part| Ok(largest.max(matrix_bytes(tensors, part)?)))
 }
 
 /// Returns the bytes of the matrices of one expert in the cache.
-pub(super) fn slot_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+pub(super) fn slot_bytes(tensors: &ExpertTensors<'_>) -> Result<u64> {
     let bytes = |&part: &ExpertPart| {
         let first = tensors.matrix(part, 0);
-        aligned(device_type(first.ggml_type).matrix_bytes(first.rows, first.cols))
+        Ok(aligned(KernelType::of(first.ggml_type)?.matrix_bytes(first.rows, first.cols)))
     };
     tensors.spec.parts().iter().map(bytes).sum()
 }
 
 /// Returns the bytes of an upload.
-pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> Result<u64> {
     let biases = [tensors.router_bias, tensors.choice_bias, tensors.output_scales].into_iter().flatten();
     let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
-    router_bytes(&tensors.spec) + tiles_bytes(tensors) + biases.sum::<u64>()
+    Ok(router_bytes(&tensors.spec) + tiles_bytes(tensors)? + biases.sum::<u64>())
 }
 
-/// Yields the types on the device of the experts and routers among the uploads.
-pub(super) fn types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
-    let router = experts_among(uploads).next().map(|_| KernelType::F32);
-    matrix_types(uploads).chain(router)
-}
-
-/// Yields the types on the device of the experts among the uploads, without routers.
-pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
-    experts_among(uploads)
-        .flat_map(|tensors| [tensors.gate, Some(tensors.up), Some(tensors.down)])
-        .flatten()
-        .map(|tensor| device_type(tensor.ggml_type))
+/// Returns the types of the experts and routers among the uploads.
+pub(super) fn types(uploads: &[Upload<'_>]) -> Result<Vec<KernelType>> {
+    let router = experts_among(uploads).next().map(|_| Ok(KernelType::F32));
+    let matrices = experts_among(uploads).flat_map(|tensors| [tensors.gate, Some(tensors.up), Some(tensors.down)]);
+    matrices.flatten().map(|tensor| KernelType::of(tensor.ggml_type)).chain(router).collect()
 }
 
 /// Yields the numbers of inputs of the experts' matrices.
@@ -166,9 +161,9 @@ impl GpuLoader {
         on_host: &mut OnHost,
         progress: &mut Progress<'_>,
     ) -> Result<ExpertMatrix> {
-        let (tiles, staged) = self.tiles(on_host, matrix_bytes(tensors, part))?;
+        let (tiles, staged) = self.tiles(on_host, matrix_bytes(tensors, part)?)?;
         let TensorView { ggml_type, rows, cols, .. } = tensors.matrix(part, 0);
-        let (ty, bias) = (device_type(ggml_type), self.optional_values(bias)?);
+        let (ty, bias) = (KernelType::of(ggml_type)?, self.optional_values(bias)?);
         let matrix = ExpertMatrix { ty, rows, cols, tiles, bias, staged, cached: None };
         for expert in 0..tensors.spec.num {
             let part = tensors.matrix(part, expert);

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use super::GpuLoader;
 use super::budget::heads_bytes;
-use super::{GpuLoader, to_f16};
 use crate::backend::Progress;
 use crate::backend::experts::share;
 use crate::backend::gpu::buffer::HeadMatrices;
-use crate::quant::GgmlType;
+use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
@@ -37,4 +37,27 @@ impl GpuLoader {
         }
         Ok(matrices)
     }
+}
+
+/// Decodes weights to the nearest f16 of each value.
+fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
+    let mut row = vec![0.0; weight.cols];
+    let row_bytes = weight.data.len() / weight.rows.max(1);
+    let mut out = Vec::with_capacity(2 * weight.rows * weight.cols);
+    for data in weight.data.chunks_exact(row_bytes.max(1)) {
+        quant::dequantize(weight.ggml_type, data, &mut row)?;
+        if let Some(value) = row.iter().find(|value| value.abs() > half::f16::MAX.to_f32()) {
+            return Err(Error::Device {
+                device: "gpu".to_owned(),
+                problem: format!(
+                    "tensor {} ({}) holds {value}, beyond the range of the f16 that the GPU keeps such tensors in; use \
+                     device=\"cpu\"",
+                    weight.name,
+                    weight.ggml_type.name()
+                ),
+            });
+        }
+        out.extend(row.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()));
+    }
+    Ok(out)
 }

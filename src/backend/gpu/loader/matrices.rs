@@ -55,7 +55,7 @@ impl GpuLoader {
     pub(super) fn matrix_weights(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<Matrix> {
         let [rows, cols] = shape(parts)?;
         self.max_cols = self.max_cols.max(cols);
-        let layout = Layout::of(parts);
+        let layout = Layout::of(parts)?;
         let bias = match layout.bias_bytes {
             0 => None,
             bytes => {
@@ -67,7 +67,7 @@ impl GpuLoader {
         let mut on_host = self.next_on_host();
         let (tiles, staged) = self.tiles(&mut on_host, layout.bytes)?;
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
-            self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
+            self.upload_part(weight, &tiles.part(start, part_bytes(weight)?)?, progress)?;
         }
         let dtype = self.options.compute_dtype;
         let (keeps, is_fp8) = (kept_bytes(parts, dtype).is_some(), is_fp8(parts, dtype));

@@ -78,6 +78,7 @@ impl GpuLoader {
             }
             let dtype = self.options.compute_dtype;
             let products = vendor::products(stacks(uploads), self.limits.tokens, rows, dtype);
+            let products = products.map_err(|error| error.to_string())?;
             vendor::trial::check(self.device.properties(), library, &products, &self.options)?;
             let mut blas = VendorBlas::open_file(&self.device, library)?;
             // A library that is not tested may still lack them.

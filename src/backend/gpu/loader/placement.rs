@@ -18,49 +18,54 @@ use crate::{Error, Result};
 const STAGING_SHARE: u64 = 4;
 
 /// Returns an upload as the plan sees it. Only tiles move: norms, biases and routers are small and read by every token.
-fn weight(upload: &Upload<'_>, role: Role) -> Weight {
-    let total = upload_bytes(upload);
+fn weight(upload: &Upload<'_>, role: Role) -> Result<Weight> {
+    let total = upload_bytes(upload)?;
     let (bytes, row_bytes) = match upload {
         Upload::Matrix(parts) => {
-            let (bytes, rows) = (Layout::of(parts).bytes, parts.iter().map(|part| part.weight.rows).sum::<usize>());
+            let (bytes, rows) = (Layout::of(parts)?.bytes, parts.iter().map(|part| part.weight.rows).sum::<usize>());
             (bytes, bytes / rows.max(1) as u64)
         }
-        Upload::Experts(tensors) => (experts::tiles_bytes(tensors), 0),
+        Upload::Experts(tensors) => (experts::tiles_bytes(tensors)?, 0),
         Upload::Heads(..) | Upload::Vector(_) | Upload::Constant(_) | Upload::Taps(_) | Upload::Rope(_) => (0, 0),
     };
     let reads = match (role, upload) {
-        (Role::Fixed, _) => return Weight { role, bytes: 0, reads: 0, fixed: total },
+        (Role::Fixed, _) => return Ok(Weight { role, bytes: 0, reads: 0, fixed: total }),
         (Role::Table, _) => row_bytes,
         (_, Upload::Experts(tensors)) => bytes / tensors.spec.num.max(1) as u64 * tensors.spec.used as u64,
         _ => bytes,
     };
-    Weight { role, bytes, reads, fixed: total - bytes }
+    Ok(Weight { role, bytes, reads, fixed: total - bytes })
 }
 
 /// Returns the bytes of a staging buffer: those of the largest weight on the host of which all buffers together take at
 /// most a quarter of the room; 0 without such a weight.
-fn staging_buffer(uploads: &[Upload<'_>], placement: &Placement, room: u64) -> u64 {
-    let bytes = |(upload, (place, weight)): (&Upload<'_>, (Place, &Weight))| match (place, upload) {
-        (Place::Host, Upload::Experts(tensors)) => experts::largest_matrix_bytes(tensors),
-        (Place::Host, Upload::Matrix(_)) if is_staged(weight.role) => weight.bytes,
-        _ => 0,
-    };
-    let all = uploads.iter().zip(placement.places()).map(bytes);
-    all.filter(|bytes| bytes.saturating_mul(BUFFERS as u64) <= room / STAGING_SHARE).max().unwrap_or(0)
+fn staging_buffer(uploads: &[Upload<'_>], placement: &Placement, room: u64) -> Result<u64> {
+    let mut largest = 0;
+    for (upload, (place, weight)) in uploads.iter().zip(placement.places()) {
+        let bytes = match (place, upload) {
+            (Place::Host, Upload::Experts(tensors)) => experts::largest_matrix_bytes(tensors)?,
+            (Place::Host, Upload::Matrix(_)) if is_staged(weight.role) => weight.bytes,
+            _ => 0,
+        };
+        if bytes.saturating_mul(BUFFERS as u64) <= room / STAGING_SHARE {
+            largest = largest.max(bytes);
+        }
+    }
+    Ok(largest)
 }
 
 /// Returns the sizes of a cache without slots, for the experts among the uploads whose index `is_meant`.
-fn cache_sizes(uploads: &[Upload<'_>], is_meant: impl Fn(usize) -> bool) -> CacheSizes {
+fn cache_sizes(uploads: &[Upload<'_>], is_meant: impl Fn(usize) -> bool) -> Result<CacheSizes> {
     let mut sizes = CacheSizes::default();
     for (index, upload) in uploads.iter().enumerate() {
         if let Upload::Experts(tensors) = upload
             && is_meant(index)
         {
-            sizes.slot_bytes = sizes.slot_bytes.max(experts::slot_bytes(tensors));
+            sizes.slot_bytes = sizes.slot_bytes.max(experts::slot_bytes(tensors)?);
             sizes.experts += tensors.spec.num;
         }
     }
-    sizes
+    Ok(sizes)
 }
 
 impl GpuLoader {
@@ -74,7 +79,7 @@ impl GpuLoader {
         let by_hand = ByHand { gpu_layers: self.options.layers, cpu_experts: self.options.cpu_experts };
         let (free, workspace) = (self.available()?, self.workspace_bytes(most_cols(uploads)));
         let room = free.saturating_sub(workspace);
-        let total: u64 = uploads.iter().map(upload_bytes).sum();
+        let total = uploads.iter().map(upload_bytes).sum::<Result<u64>>()?;
         if by_hand.is_empty() && total.saturating_add(least) <= room {
             return Ok(());
         }
@@ -83,8 +88,9 @@ impl GpuLoader {
             Ok(_) => LIBRARY_BYTES,
             Err(_) => 0,
         };
-        let weights: Vec<Weight> = uploads.iter().zip(roles).map(|(upload, &role)| weight(upload, role)).collect();
-        let cache = cache_sizes(uploads, |_| true);
+        let weights: Vec<Weight> =
+            uploads.iter().zip(roles).map(|(upload, &role)| weight(upload, role)).collect::<Result<_>>()?;
+        let cache = cache_sizes(uploads, |_| true)?;
         let asked = cache.within(self.options.expert_cache.unwrap_or(0)).bytes();
         let beside = wanted.saturating_add(library).saturating_add(asked);
         let place = |staging: u64| {
@@ -95,7 +101,7 @@ impl GpuLoader {
         };
         let (mut placement, mut needed) = place(0);
         // Staging buffers take the room of weights, so they are given up if what must lie on the device needs it.
-        let buffer = staging_buffer(uploads, &placement, room);
+        let buffer = staging_buffer(uploads, &placement, room)?;
         let (staged, needed_with) = place(buffer * BUFFERS as u64);
         if buffer > 0 && needed_with <= room {
             (placement, needed, self.staging_buffer) = (staged, needed_with, buffer);

@@ -4,9 +4,8 @@ use crate::Result;
 use crate::backend::gpu::KernelType;
 use crate::backend::gpu::backend::Sample;
 use crate::backend::gpu::buffer::{Experts, Matrix};
-use crate::backend::gpu::stacks::{Layout, device_type};
+use crate::backend::gpu::stacks::Layout;
 use crate::backend::{ExpertTensors, LinearPart};
-use crate::quant::GgmlType;
 
 /// The first matrix of each type, and the first stack of each pair of types that has special kernels.
 #[derive(Default)]
@@ -22,10 +21,10 @@ impl Samples {
     /// # Errors
     /// `Error::Internal` for a matrix that does not consist of these parts.
     pub(super) fn of_matrix(&mut self, parts: &[LinearPart<'_>], matrix: &Matrix) -> Result<()> {
-        let layout = Layout::of(parts);
+        let layout = Layout::of(parts)?;
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
-            let ty = device_type(weight.ggml_type);
-            if self.has(&[(ty, weight.ggml_type)]) {
+            let ty = KernelType::of(weight.ggml_type)?;
+            if self.has(&[ty]) {
                 continue;
             }
             // The segment that starts with the matrix, or contains it.
@@ -44,8 +43,7 @@ impl Samples {
                 first_of(run.start).map(|(part, _)| (&part.weight, segment.ty, &segment.tiles))
             });
             let weights: Vec<_> = weights.collect();
-            let types: Vec<_> = weights.iter().map(|(weight, ty, _)| (*ty, weight.ggml_type)).collect();
-            if !self.has(&types) {
+            if !self.has(&[first.ty, second.ty]) {
                 self.0.push(Sample::new(&weights));
             }
         }
@@ -60,7 +58,7 @@ impl Samples {
         let matrices = experts.gate.iter().chain([&experts.up, &experts.down]);
         for (&part, matrix) in tensors.spec.parts().iter().zip(matrices) {
             let tensor = tensors.matrix(part, 0);
-            if !self.has(&[(matrix.ty, tensor.ggml_type)]) {
+            if !self.has(&[matrix.ty]) {
                 let tiles = matrix.tiles.part(0, matrix.expert_bytes())?;
                 self.0.push(Sample::new(&[(&tensor, matrix.ty, &tiles)]));
             }
@@ -68,8 +66,8 @@ impl Samples {
         Ok(())
     }
 
-    /// True if there is a sample of these types, on the device and in the file.
-    fn has(&self, types: &[(KernelType, GgmlType)]) -> bool {
+    /// True if there is a sample of these types.
+    fn has(&self, types: &[KernelType]) -> bool {
         self.0.iter().any(|sample| sample.is_of(types))
     }
 }
@@ -81,10 +79,10 @@ mod tests {
     use crate::backend::conformance::Random;
     use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
     use crate::config::GpuOptions;
+    use crate::quant::GgmlType;
     use crate::tensor::TensorView;
 
-    /// There is one sample per type in the file, even if two types share a matrix on the device, and one per pair. The
-    /// self-test finds each at its place.
+    /// There is one sample per type, and one per pair. The self-test finds each at its place.
     #[test]
     fn each_type_is_sampled_once_where_it_lies() {
         const TYPES: [[GgmlType; 2]; 2] = [[GgmlType::F16, GgmlType::IQ1_S], [GgmlType::Q4_K, GgmlType::Q6_K]];
@@ -113,9 +111,7 @@ mod tests {
             loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
             loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
         }
-        let of = |ty| (device_type(ty), ty);
-        let [[f16, iq1_s], [q4_k, q6_k]] = TYPES.map(|types| types.map(of));
-        assert_eq!(f16.0, iq1_s.0);
+        let [[f16, iq1_s], [q4_k, q6_k]] = TYPES.map(|types| types.map(|ty| KernelType::of(ty).unwrap()));
         let expected = [vec![f16], vec![iq1_s], vec![q4_k], vec![q6_k], vec![q4_k, q6_k]];
         assert_eq!(loader.samples.all().len(), expected.len());
         assert!(loader.samples.all().iter().zip(&expected).all(|(sample, types)| sample.is_of(types)));

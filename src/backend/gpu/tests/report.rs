@@ -13,15 +13,15 @@ use crate::config::{GpuOptions, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 
 /// Returns the row of a type, or of activations, and an op.
-fn row<'a>(rows: &'a [KernelRow], ty: Option<GgmlType>, op: &str) -> &'a KernelRow {
-    let mut found = rows.iter().filter(|row| row.weights.map(|(in_file, _)| in_file) == ty && row.op == op);
+fn row<'a>(rows: &'a [KernelRow], ty: Option<KernelType>, op: &str) -> &'a KernelRow {
+    let mut found = rows.iter().filter(|row| row.weights == ty && row.op == op);
     let row = found.next().unwrap_or_else(|| panic!("no row for {ty:?}, {op}"));
     assert!(found.next().is_none(), "{ty:?}, {op}");
     row
 }
 
-/// Every type of a file has a row for every op, with the kernels of that type, or of F16 if it has none. All come from
-/// the code objects of the device or its family, which use the target's matrix unit.
+/// Every type that weights may have has a row for every op. All kernels come from the code objects of the device or its
+/// family, which use the target's matrix unit.
 pub(super) fn check_kernels(targets: &[(&'static str, MatrixUnit, Option<&'static str>)]) {
     for &(target, matrix_unit, family) in targets {
         let Some((device, options)) = devices::open(target) else { return };
@@ -39,10 +39,11 @@ pub(super) fn check_kernels(targets: &[(&'static str, MatrixUnit, Option<&'stati
             assert_eq!(*origin, expected, "{} {}", row.unit.name(), row.op);
         }
         for &ty in GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty)) {
-            let kernels = KernelType::of(ty).unwrap_or(KernelType::F16).name().to_lowercase();
+            let ty = KernelType::of(ty).unwrap();
+            let kernels = ty.name().to_lowercase();
             let many = row(&rows, Some(ty), "product of more rows");
             let expected = match ty {
-                GgmlType::F32 => (vec!["gemv_f32".to_owned()], None),
+                KernelType::F32 => (vec!["gemv_f32".to_owned()], None),
                 _ => ([8, 16, 32, 64].map(|n| format!("matmul_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
             };
             assert_eq!((many.kernels.clone(), many.matrix_unit), expected, "{ty:?} on {target}");
@@ -52,7 +53,7 @@ pub(super) fn check_kernels(targets: &[(&'static str, MatrixUnit, Option<&'stati
             ] {
                 let experts = row(&rows, Some(ty), op);
                 let expected = match ty {
-                    GgmlType::F32 => (vec!["gemv_f32".to_owned()], None),
+                    KernelType::F32 => (vec!["gemv_f32".to_owned()], None),
                     _ => ([16, 64].map(|n| format!("{kernel}_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
                 };
                 assert_eq!((experts.kernels.clone(), experts.matrix_unit), expected, "{ty:?} on {target}");
@@ -95,13 +96,13 @@ fn gate_and_up_of_few_rows_have_kernels_on_nvidia() {
         rows.next().map(|(_, _, ids)| ids.iter().map(|id| id.name.clone()).collect::<Vec<_>>())
     };
     let of_q4_k = [8, 16, 32, 64].map(|n| format!("matmul_gated_q4_k_n{n}"));
-    assert_eq!(kernels(GgmlType::Q4_K, tuning, Platform::Nvidia).unwrap(), of_q4_k);
-    assert_eq!(kernels(GgmlType::F32, tuning, Platform::Nvidia).unwrap(), ["gemv_f32"]);
+    assert_eq!(kernels(KernelType::Q4K, tuning, Platform::Nvidia).unwrap(), of_q4_k);
+    assert_eq!(kernels(KernelType::F32, tuning, Platform::Nvidia).unwrap(), ["gemv_f32"]);
     assert_eq!(
-        kernels(GgmlType::Q4_K, &tuning.batch_invariant(), Platform::Nvidia).unwrap(),
+        kernels(KernelType::Q4K, &tuning.batch_invariant(), Platform::Nvidia).unwrap(),
         ["matmul_gated_q4_k_n32"]
     );
-    assert_eq!(kernels(GgmlType::Q4_K, tuning, Platform::Amd), None);
+    assert_eq!(kernels(KernelType::Q4K, tuning, Platform::Amd), None);
 }
 
 /// In batch-invariant mode a single row uses the kernel of all rows.
@@ -112,8 +113,8 @@ fn batch_invariant_products_have_one_kernel() {
     assert_eq!(matrix_library(&device, &options), "not used: results are batch-invariant");
     let rows = kernel_rows(&device, &options, &mut |_, _| true).unwrap();
     for op in ["product of 1 row", "product of more rows"] {
-        assert_eq!(row(&rows, Some(GgmlType::Q4_K), op).kernels, ["matmul_q4_k_n32"]);
-        assert_eq!(row(&rows, Some(GgmlType::F32), op).kernels, ["gemv_f32"]);
+        assert_eq!(row(&rows, Some(KernelType::Q4K), op).kernels, ["matmul_q4_k_n32"]);
+        assert_eq!(row(&rows, Some(KernelType::F32), op).kernels, ["gemv_f32"]);
     }
     assert!(!rows.iter().any(|row| row.op.contains("Q4_K with Q6_K")));
 }

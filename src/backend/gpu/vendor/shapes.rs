@@ -1,6 +1,7 @@
 //! The products of a model that the matrix library would compute. It is tested with these.
 
 use super::blas::{Element, Product};
+use crate::Result;
 use crate::backend::LinearPart;
 use crate::backend::gpu::KernelType;
 use crate::backend::gpu::args::Format;
@@ -19,25 +20,28 @@ const MANY_OUTPUTS: usize = 16 << 20;
 /// Returns each shape once at the fewest rows that the library would serve, and once at those of a long prompt.
 /// `tokens` are the rows of the largest step. Only the model knows if a product is added to its output, so both cases
 /// are tested.
+///
+/// # Errors
+/// The errors of `KernelType::of`.
 pub(crate) fn products<'a, 'b: 'a>(
-    stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone,
+    stacks: impl Iterator<Item = &'a [LinearPart<'b>]>,
     tokens: usize,
     library: &LibraryRows,
     dtype: ComputeDtype,
-) -> Vec<Product> {
-    let types = stacks.clone().flat_map(|parts| Layout::of(parts).segments).map(|run| run.ty);
-    let all_16_bit = types.into_iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
+) -> Result<Vec<Product>> {
+    let stacks = stacks.map(|parts| Ok((parts, Layout::of(parts)?))).collect::<Result<Vec<_>>>()?;
+    let mut runs = stacks.iter().flat_map(|(_, layout)| &layout.segments);
+    let all_16_bit = runs.all(|run| matches!(run.ty, KernelType::F16 | KernelType::Bf16));
     let least = library.least(all_16_bit, true);
     let mut all = Vec::new();
     if tokens < least {
-        return all;
+        return Ok(all);
     }
-    for parts in stacks {
+    for (parts, layout) in stacks {
         let Some(cols) = parts.first().map(|part| part.weight.cols.next_multiple_of(TILE_COLS)) else { continue };
         let out_stride = parts.iter().map(|part| part.weight.rows).sum::<usize>();
         let bias = parts.iter().any(|part| part.bias.is_some());
         let many = MANY_ROWS.min(tokens).min(MANY_OUTPUTS / out_stride.max(1)).max(least);
-        let layout = Layout::of(parts);
         for run in &layout.segments {
             let Some(format) = run.ty.matmul_format() else { continue };
             let of_16_bits = if format.row_major() == Format::Bf16 { Element::Bf16 } else { Element::F16 };
@@ -63,7 +67,7 @@ pub(crate) fn products<'a, 'b: 'a>(
     // Products of one matrix are consecutive, so it is made once.
     all.sort_by_key(|p| (p.out_rows, p.cols, p.input, p.out_stride, p.rows, p.add, p.output == Element::F16));
     all.dedup();
-    all
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -79,6 +83,7 @@ mod tests {
 
     fn of(stacks: &[Vec<LinearPart<'static>>], tokens: usize) -> Vec<Product> {
         products(stacks.iter().map(Vec::as_slice), tokens, &hopper::TUNING.library.unwrap(), ComputeDtype::Auto)
+            .unwrap()
     }
 
     /// Equal shapes are tested once, gate and up also as f16, and types without 16-bit products not at all.

@@ -74,7 +74,7 @@ pub fn survey(
             bias: None,
         };
         let parts: Vec<_> = rows.iter().map(part).collect();
-        let products = products([&parts[..]].into_iter(), TOKENS, &rows_served, options.compute_dtype);
+        let products = products([&parts[..]].into_iter(), TOKENS, &rows_served, options.compute_dtype)?;
         let problem = trial::verdict(device.properties(), &library, &products, options).err();
         tried.push(Tried { name, products: products.len(), problem });
     }
