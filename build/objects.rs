@@ -39,7 +39,7 @@ pub(crate) fn compile(
     targets: &[&'static str],
     directory: &Path,
 ) -> Result<Vec<Object>, String> {
-    let units: Vec<Unit> = Unit::all(false).into_iter().filter(|unit| sources.contains(unit.file)).collect();
+    let units: Vec<Unit> = Unit::all().into_iter().filter(|unit| sources.contains(unit.file)).collect();
     let mut objects = Vec::new();
     for &target in targets {
         for &unit in &units {

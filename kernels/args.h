@@ -170,8 +170,8 @@ struct MatmulArgs {
   u32 flags;              // LinearFlags
 };
 
-// Stores the gated activation of the products with gate and up, two matrices of one shape. matmul_gated_<type>_n<N>,
-// NVIDIA only. Half of a block's tiles are of gate, half of up. Grid x covers the outputs with padding. No splits.
+// Stores the gated activation of the products with gate and up, two matrices of one shape. matmul_gated_<type>_n<N>.
+// Half of a block's tiles are of gate, half of up. Grid x covers the outputs with padding. No splits.
 constexpr u32 MATMUL_GATED_WGMMA_TILES_N64 = 16;
 struct MatmulGatedArgs {
   MatmulArgs product;     // with gate; `out`: [rows] of out_rows in `format_out`, FORMAT_F16_TILED or FORMAT_BF16_TILED

@@ -55,7 +55,7 @@ template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
 
 // Counts single waves, if a block's share belongs to one wave. Without a barrier; true for the lanes of the last wave.
 DEV bool last_wave_to_arrive(u32* counter, u32 waves) {
-  if (shfl_u32(arrive(counter), 0) != waves - 1) return false;
+  if (of_first_lane(arrive(counter)) != waves - 1) return false;
   FENCE(2, acquire_fence);
   if (lane_id() == 0) *counter = 0;
   return true;

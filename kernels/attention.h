@@ -216,7 +216,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       float s = product(i, k);
-      for (u32 m = LANES / 2; m; m >>= 1) s += shfl_xor(s, (int)m);
+      s = sum_lanes<LANES>(s);
       if constexpr (HAS_SCALES<T>) s *= k_scale;
       if (softcap != 0.f) s = soft_cap(s, softcap) * LOG2E;
       top[i] = mine ? s : NOTHING;
@@ -291,8 +291,7 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++)
       #pragma unroll
-      for (u32 u = 0; u < KEYS; u++)
-        for (u32 m = LANES / 2; m; m >>= 1) score[i][u] += shfl_xor(score[i][u], (int)m);
+      for (u32 u = 0; u < KEYS; u++) score[i][u] = sum_lanes<LANES>(score[i][u]);
     if constexpr (HAS_SCALES<T>)
       #pragma unroll
       for (u32 i = 0; i < QUERIES; i++)
@@ -352,18 +351,20 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       for (u32 j = 0; j < 8; j++) values[i][p][j] *= factor;
   }
 
-  // Adds up the runs of the group; each run then holds the result.
-  MEMBER void merge_runs() {
-    for (u32 m = LANES; m < 32; m *= 2)
+  // Adds up the runs of the group, from neighbouring ones on; each run then holds the result.
+  template <u32 M = LANES> MEMBER void merge_runs() {
+    if constexpr (M < 32) {
       #pragma unroll
       for (u32 i = 0; i < QUERIES; i++) {
-        rescale(i, fmax_(top[i], shfl_xor(top[i], (int)m)));
-        sum[i] += shfl_xor(sum[i], (int)m);
+        rescale(i, fmax_(top[i], shfl_xor<M>(top[i])));
+        sum[i] += shfl_xor<M>(sum[i]);
         #pragma unroll
         for (u32 p = 0; p < VALUE_PARTS; p++)
           #pragma unroll
-          for (u32 j = 0; j < 8; j++) values[i][p][j] += shfl_xor(values[i][p][j], (int)m);
+          for (u32 j = 0; j < 8; j++) values[i][p][j] += shfl_xor<M>(values[i][p][j]);
       }
+      merge_runs<2 * M>();
+    }
   }
 };
 

@@ -405,7 +405,9 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
     if (warp_any((highest[0] - top[0]) * to_log2 > RISE || (highest[1] - top[1]) * to_log2 > RISE))
       #pragma unroll
       for (u32 h = 0; h < 2; h++) {
-        for (int m = 4; m < 32; m *= 2) highest[h] = fmax_(highest[h], shfl_xor(highest[h], m));
+        highest[h] = fmax_(highest[h], shfl_xor<4>(highest[h]));
+        highest[h] = fmax_(highest[h], shfl_xor<8>(highest[h]));
+        highest[h] = fmax_(highest[h], shfl_xor<16>(highest[h]));
         highest[h] = fmax_(highest[h], top[h]);
         const float factor = fast_exp2((top[h] - highest[h]) * to_log2);
         top[h] = highest[h];
@@ -445,9 +447,12 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
     if (tiles.key < end) tiles.copy_first(keys.k, S::K_STRIDE, scales[0]);
   }
 
-  for (int m = 4; m < 32; m *= 2)
-    #pragma unroll
-    for (u32 h = 0; h < 2; h++) sum[h] += shfl_xor(sum[h], m);
+  #pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    sum[h] += shfl_xor<4>(sum[h]);
+    sum[h] += shfl_xor<8>(sum[h]);
+    sum[h] += shfl_xor<16>(sum[h]);
+  }
   for (u32 done = 0; done < heads; done += S::QUERIES) {
     block_sync();                                        // the previous content was read
     #pragma unroll

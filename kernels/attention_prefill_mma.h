@@ -159,7 +159,7 @@ template <u32 D> struct Rows {
         score[n][i] = at - first < end - first ? score[n][i] : MASKED;     // first <= at < end, in one comparison
         highest = fmax_(highest, score[n][i]);
       }
-      for (int m = 8; m; m >>= 1) highest = fmax_(highest, shfl_xor(highest, m));
+      highest = max_lanes<16>(highest);
       const float factor = fast_exp2(top[i] - highest);
       top[i] = highest;
       sum[i] *= factor;
@@ -192,7 +192,7 @@ template <u32 D> struct Rows {
     float* out = (float*)(lds.q + first_row * Lds::K_STRIDE);
     #pragma unroll
     for (u32 i = 0; i < MMA_ACC; i++) {
-      for (int m = 8; m; m >>= 1) sum[i] += shfl_xor(sum[i], m);
+      sum[i] = sum_lanes<16>(sum[i]);
       sum[i] = softmax_factor(a, tile.head, top[i], sum[i]);
     }
     #pragma unroll

@@ -51,8 +51,8 @@ template <u32 TILES> struct RowsSoftmax {
       float highest = MASKED;
       #pragma unroll
       for (u32 i = 0; i < EIGHTS * 2; i++) highest = fmax_(highest, score[half / 2][i / 2][half % 2 * 2 + i % 2]);
-      highest = fmax_(highest, shfl_xor(highest, 1));
-      highest = fmax_(highest, shfl_xor(highest, 2));
+      highest = fmax_(highest, shfl_xor<1>(highest));
+      highest = fmax_(highest, shfl_xor<2>(highest));
       const bool rises = (highest - old) * to_log2 > RISE;
       factor[half / 2][half % 2] = rises ? fast_exp2((old - highest) * to_log2) : 1.f;
       old = rises ? highest : old;
@@ -97,8 +97,8 @@ DEV void last_factors(const AttentionArgs& a, u32 head, const RowsSoftmax<TILES>
   #pragma unroll
   for (u32 half = 0; half < 2 * TILES; half++) {
     float total = softmax.sum[half / 2][half % 2];
-    total += shfl_xor(total, 1);
-    total += shfl_xor(total, 2);
+    total += shfl_xor<1>(total);
+    total += shfl_xor<2>(total);
     factors[half] = softmax_factor(a, head, softmax.top[half / 2][half % 2] * to_log2, total);
   }
 }

@@ -4,11 +4,10 @@
 
 // Returns the maximum over a block of BLOCK threads, to every thread. `waves` is shared memory for this call only.
 template <u32 BLOCK> DEV u32 block_max(u32 v, u32 (&waves)[BLOCK / WARP]) {
-  const auto larger = [](u32 a, u32 b) { return a > b ? a : b; };
-  for (int m = WARP / 2; m; m >>= 1) v = larger(v, shfl_xor_u32(v, m));
+  v = max_lanes<WARP>(v);
   if (lane_id() == 0) waves[tid_x() / WARP] = v;
   block_sync();
   u32 largest = 0;
-  for (u32 i = 0; i < BLOCK / WARP; i++) largest = larger(largest, waves[i]);
+  for (u32 i = 0; i < BLOCK / WARP; i++) largest = waves[i] > largest ? waves[i] : largest;
   return largest;
 }

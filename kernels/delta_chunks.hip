@@ -41,7 +41,7 @@ DEV void invert(PairsLds& lds) {
       if (j + 2 < row) sum[1] = fma_(lds.below[row][j + 2], lds.inverse[j + 2][column], sum[1]);
     }
     float all = sum[0] + sum[1];
-    all += shfl_xor(all, 1);
+    all += shfl_xor<1>(all);
     if (part == 0) lds.inverse[row][column] = (row == column ? 1.f : 0.f) - all;
     warp_sync();
   }

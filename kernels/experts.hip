@@ -13,6 +13,7 @@ struct Candidate {
   u32 key, expert;
   MEM bool before(const Candidate& c) const { return (key > c.key) | ((key == c.key) & (expert < c.expert)); }
 };
+template <int M> DEV Candidate shfl_xor(Candidate v) { return {shfl_xor<M>(v.key), shfl_xor<M>(v.expert)}; }
 
 constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane: lane, lane + 32, ...
 
@@ -47,10 +48,17 @@ DEV float share_of(const ChooseExpertsArgs& a, float logit, float top) {
 }
 
 // Sums a number over a group of 32 lanes.
-DEV float group_sum(float v) {
-  for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);
-  return v;
-}
+DEV float group_sum(float v) { return sum_lanes<32>(v); }
+
+// The two largest keys of those seen so far.
+struct TwoBest {
+  u32 best, second;
+  MEM TwoBest with(const TwoBest& o) const {
+    const u32 smaller = o.best < best ? o.best : best, larger = o.second < second ? second : o.second;
+    return {o.best < best ? best : o.best, smaller < larger ? larger : smaller};
+  }
+};
+template <int M> DEV TwoBest shfl_xor(TwoBest v) { return {shfl_xor<M>(v.best), shfl_xor<M>(v.second)}; }
 
 // Removes the keys of all experts outside of the row's best groups. A group's score is the sum of its two best experts.
 // Lane g compares group g with the others.
@@ -58,22 +66,11 @@ DEV void keep_best_groups(const ChooseExpertsArgs& a, u32 (&keys)[HELD], u32 lan
   const u32 of_group = a.num / a.groups;
   u32 mine = NO_KEY;                                       // of the lane's group
   for (u32 group = 0; group < a.groups; group++) {
-    u32 best = NO_KEY, second = NO_KEY;
+    TwoBest two{NO_KEY, NO_KEY};
     #pragma unroll
-    for (u32 i = 0; i < HELD; i++) {
-      const u32 key = (i * 32 + lane) / of_group == group ? keys[i] : NO_KEY;
-      const u32 smaller = key < best ? key : best;
-      best = key < best ? best : key;
-      second = smaller < second ? second : smaller;
-    }
-    #pragma unroll
-    for (int m = 16; m; m >>= 1) {
-      const u32 other = shfl_xor_u32(best, m), next = shfl_xor_u32(second, m);
-      const u32 smaller = other < best ? other : best, larger = next < second ? second : next;
-      best = other < best ? best : other;
-      second = smaller < larger ? larger : smaller;
-    }
-    const u32 sum = logit_key(unordered(best) + unordered(second));
+    for (u32 i = 0; i < HELD; i++) two = two.with({(i * 32 + lane) / of_group == group ? keys[i] : NO_KEY, NO_KEY});
+    two = combine_lanes<32>(two, [](const TwoBest& a, const TwoBest& b) { return a.with(b); });
+    const u32 sum = logit_key(unordered(two.best) + unordered(two.second));
     mine = group == lane ? sum : mine;
   }
   u32 before = 0;                                          // groups that are better than the lane's
@@ -82,7 +79,7 @@ DEV void keep_best_groups(const ChooseExpertsArgs& a, u32 (&keys)[HELD], u32 lan
     before += (other > mine) | ((other == mine) & (group < lane));
   }
   u32 kept = lane < a.groups && before < a.used_groups ? 1u << lane : 0;
-  for (int m = 16; m; m >>= 1) kept |= shfl_xor_u32(kept, m);
+  kept = combine_lanes<32>(kept, [](u32 a, u32 b) { return a | b; });
   #pragma unroll
   for (u32 i = 0; i < HELD; i++) {
     const u32 expert = i * 32 + lane;
@@ -107,11 +104,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   u32 largest = 0;
   float all = 1.f;
   if (weighs_all && a.gating == GATING_SOFTMAX) {
-    largest = first_of(keys, lane).key;
-    for (int m = 16; m; m >>= 1) {
-      const u32 other = shfl_xor_u32(largest, m);
-      largest = other > largest ? other : largest;
-    }
+    largest = max_lanes<32>(first_of(keys, lane).key);
     all = 0.f;
     #pragma unroll
     for (u32 i = 0; i < HELD; i++) {
@@ -134,14 +127,10 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
 
   Candidate mine{NO_KEY, 0};
   for (u32 rank = 0; rank < a.used; rank++) {
-    Candidate best = first_of(keys, lane);
-    #pragma unroll
-    for (int m = 16; m; m >>= 1) {
-      const Candidate other{shfl_xor_u32(best.key, m), shfl_xor_u32(best.expert, m)};
-      const bool earlier = other.before(best);
-      best.key = earlier ? other.key : best.key;
-      best.expert = earlier ? other.expert : best.expert;
-    }
+    const Candidate best = combine_lanes<32>(first_of(keys, lane), [](const Candidate& a, const Candidate& b) {
+      const bool later = b.before(a);
+      return Candidate{later ? b.key : a.key, later ? b.expert : a.expert};
+    });
     if (rank == 0 && !weighs_all) largest = best.key;
     mine.key = rank == lane ? best.key : mine.key;
     mine.expert = rank == lane ? best.expert : mine.expert;

@@ -34,7 +34,7 @@ struct Quantised {
   MEM void put(u32 c, const float v[4]) {
     u32 bits = 0;                                      // of the largest magnitude; NaN wins and becomes the scale
     for (int i = 0; i < 4; i++) { const u32 b = f32_bits(v[i]) & 0x7fffffffu; bits = b > bits ? b : bits; }
-    for (int m = 1; m <= 2; m <<= 1) { const u32 b = shfl_xor_u32(bits, m); bits = b > bits ? b : bits; }
+    bits = max_lanes<4>(bits);
     const float largest = bits_f32(bits), d = largest * (1.f / 127.f);
     const bool usable = largest > 1e-35f && largest < 1e37f;           // else codes are 0: 1 / d would overflow
     const float inverse = 127.f * fast_rcp(largest);
@@ -42,8 +42,7 @@ struct Quantised {
     u32 packed = 0;
     for (int i = 0; i < 4; i++) packed |= (f32_bits(fma_(v[i], inverse, 12582912.f)) & 255u) << (8 * i);
     packed = usable ? packed : 0;
-    i32 sum = dot4(packed, 0x01010101u, 0);
-    for (int m = 1; m <= 2; m <<= 1) sum += shfl_xor(sum, m);
+    const i32 sum = sum_lanes<4>(dot4(packed, 0x01010101u, 0));
     *(u32*)(q + x_index(c)) = packed;
     if ((c & 12) == 0) meta[x_index(c) >> 4] = {d, d * (float)sum};
   }
@@ -90,7 +89,7 @@ template <u32 COUNT> struct Span {
 
 // Returns 1 / rms of a row from each thread's sum of squares.
 template <class X> DEV float inverse_rms(Shared<X>& s, const GemvArgs& a, float sum) {
-  for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
+  sum = sum_lanes<32>(sum);
   if ((tid_x() & 31) == 0) s.squares[tid_x() >> 5] = sum;
   block_sync();
   sum = 0.f;
@@ -290,8 +289,8 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
           float sums[4] = {gate0, gate1, y0, y1};
           for (int k = 0; k < 4; k++) {
             if (k >= 2 && !is_gated) break;
-            sums[k] += shfl_xor(sums[k], 1);
-            sums[k] += shfl_xor(sums[k], 2);
+            sums[k] += shfl_xor<1>(sums[k]);
+            sums[k] += shfl_xor<2>(sums[k]);
           }
           if (leaves) {
             float (*place)[16] = s.partial[(length < GROUPS ? n : now.tile) & 3][group];

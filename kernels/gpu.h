@@ -109,7 +109,27 @@ DEV void warp_sync() {                 // lanes run in lockstep: this keeps the 
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 DEV u32 shfl_u32(u32 v, int src) { return (u32)__builtin_amdgcn_ds_bpermute(src << 2, (int)v); }
-DEV u32 shfl_xor_u32(u32 v, int m) { return shfl_u32(v, lane_id() ^ m); }
+DEV u32 of_first_lane(u32 v) { return (u32)__builtin_amdgcn_readfirstlane((int)v); }
+// By DPP, an operand of the vector unit, where it can exchange these lanes. Other exchanges go through LDS.
+template <int CONTROL> DEV u32 dpp(u32 v) {
+  return (u32)__builtin_amdgcn_update_dpp(0, (int)v, CONTROL, 0xf, 0xf, true);
+}
+template <int M> DEV u32 shfl_xor(u32 v) {
+  static_assert(M == 1 || M == 2 || M == 4 || M == 8 || M == 16 || M == 32, "a power of two");
+  if constexpr (M == 1) return dpp<0xb1>(v);               // quad_perm:[1,0,3,2]
+  else if constexpr (M == 2) return dpp<0x4e>(v);          // quad_perm:[2,3,0,1]
+#if defined(__GFX9__)
+  else if constexpr (M == 4) {
+    const int below = __builtin_amdgcn_update_dpp((int)v, (int)v, 0x104, 0xf, 0x5, false);       // row_shl:4
+    return (u32)__builtin_amdgcn_update_dpp(below, (int)v, 0x114, 0xf, 0xa, false);              // row_shr:4
+  } else if constexpr (M == 8) return dpp<0x128>(v);       // row_ror:8
+  else if constexpr (M == 16) return (u32)__builtin_amdgcn_ds_swizzle((int)v, 0x401f);           // needs no address
+  else return shfl_u32(v, lane_id() ^ M);
+#else
+  else if constexpr (M < 16) return dpp<0x160 | M>(v);     // row_xmask
+  else return (u32)__builtin_amdgcn_permlanex16((int)v, (int)v, 0x76543210, (int)0xfedcba98, true, false);
+#endif
+}
 DEV u64 warp_ballot(bool p) {
 #if !__has_builtin(__builtin_amdgcn_ballot_w32)              // clang <= 15
   return __builtin_amdgcn_uicmp((u32)p, 0u, 33 /* not equal */);
@@ -240,7 +260,8 @@ DEV int lane_id() { u32 r; asm("mov.u32 %0, %%laneid;" : "=r"(r)); return (int)r
 DEV void block_sync() { __syncthreads(); }
 DEV void warp_sync() { __syncwarp(); }
 DEV u32 shfl_u32(u32 v, int src) { return __shfl_sync(0xffffffffu, v, src); }
-DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
+DEV u32 of_first_lane(u32 v) { return shfl_u32(v, 0); }
+template <int M> DEV u32 shfl_xor(u32 v) { return __shfl_xor_sync(0xffffffffu, v, M); }
 DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 DEV u32 atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
 DEV void lds_add_u64(u64* p, u64 v) { atomicAdd(p, v); }
@@ -418,6 +439,10 @@ DEV void prefetch(const void*) {}
 //   lookup16           bytes of the 16-byte table {t0, .., t3}, selected by the low and by the high nibbles of w.
 //                      Permutes select among eight entries by three bits; another one selects the upper or lower eight
 //                      by the fourth.
+//   shfl_xor<M>        the number of lane ^ M, which must be active
+//   combine_lanes      the numbers of LANES neighbouring lanes, combined by `op` with lane ^ LANES / 2 first and
+//                      lane ^ 1 last. All of these lanes get the result.
+//   of_first_lane      the number of lane 0 of a wave, in all of its lanes
 //   release_fence      a thread's earlier writes become visible to all blocks before its next atomic
 //   acquire_fence      later reads see what others released before the thread's last atomic
 //   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the previous one has ended. It
@@ -455,9 +480,20 @@ DEV u16 f2bf(float f) {
 constexpr float LOG2E = 1.44269504088896340736f;
 DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
 
-DEV float shfl_xor(float v, int m) { return bits_f32(shfl_xor_u32(f32_bits(v), m)); }
-DEV i32 shfl_xor(i32 v, int m) { return (i32)shfl_xor_u32((u32)v, m); }
-DEV float warp_sum(float v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
-DEV i32 warp_sum(i32 v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
-DEV float warp_max(float v) { for (int m = WARP / 2; m; m >>= 1) v = fmax_(v, shfl_xor(v, m)); return v; }
+template <int M> DEV float shfl_xor(float v) { return bits_f32(shfl_xor<M>(f32_bits(v))); }
+template <int M> DEV i32 shfl_xor(i32 v) { return (i32)shfl_xor<M>((u32)v); }
+template <int M> DEV u64 shfl_xor(u64 v) { return (u64)shfl_xor<M>((u32)(v >> 32)) << 32 | shfl_xor<M>((u32)v); }
+template <int LANES, class T, class F> DEV T combine_lanes(T v, F op) {
+  if constexpr (LANES > 1) return combine_lanes<LANES / 2>(op(v, shfl_xor<LANES / 2>(v)), op);
+  else return v;
+}
+template <int LANES, class T> DEV T sum_lanes(T v) { return combine_lanes<LANES>(v, [](T a, T b) { return a + b; }); }
+template <int LANES, class T> DEV T max_lanes(T v) {
+  return combine_lanes<LANES>(v, [](T a, T b) { return a > b ? a : b; });
+}
+template <int LANES> DEV float max_lanes(float v) {
+  return combine_lanes<LANES>(v, [](float a, float b) { return fmax_(a, b); });
+}
+template <class T> DEV T warp_sum(T v) { return sum_lanes<WARP>(v); }
+DEV float warp_max(float v) { return max_lanes<WARP>(v); }
 DEV bool warp_any(bool p) { return warp_ballot(p) != 0; }

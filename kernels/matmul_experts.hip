@@ -6,22 +6,26 @@
 #include "cached_experts.h"
 #include "matmul_gated.h"
 
-// Points `product` to the expert of its block of rows, whose copies are at `copies`. Returns false for a block without
-// an expert.
-DEV bool of_expert(MatmulArgs& product, const MatmulExpertsArgs& a, const u8* copies, u32 by) {
+// Returns the expert of a block of rows, or NO_EXPERT.
+DEV u32 expert_of(const MatmulExpertsArgs& a, u32 by) {
   pdl_wait();                          // an earlier kernel chose the experts
-  const u32 expert = ld_step(a.experts + by);
-  if (expert == NO_EXPERT) return false;
-  const u32 slot = slot_of(a.cached, expert);
-  product.weights = tiles_of(a.cached, slot, copies, product.weights, expert * a.expert_bytes);
-  if (product.bias) product.bias += (u64)expert * product.out_rows;
-  return true;
+  return ld_step(a.experts + by);
+}
+// Returns the tiles of an expert: its copy among `copies` if there is one.
+DEV const u8* weights_of(const MatmulExpertsArgs& a, const u8* copies, const u8* weights, u32 expert) {
+  return tiles_of(a.cached, slot_of(a.cached, expert), copies, weights, expert * a.expert_bytes);
+}
+DEV const float* bias_of(const float* bias, u32 expert, u32 out_rows) {
+  return bias ? bias + (u64)expert * out_rows : bias;
 }
 
 template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
   MatmulArgs product = a.product;
   const MatmulPlace<N> at(product, bid_x());
-  if (!of_expert(product, a, a.cached.tiles, at.by)) return;
+  const u32 expert = expert_of(a, at.by);
+  if (expert == NO_EXPERT) return;
+  product.weights = weights_of(a, a.cached.tiles, product.weights, expert);
+  product.bias = bias_of(product.bias, expert, product.out_rows);
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
   add_groups(sums, at);                // there are no splits to add
@@ -31,14 +35,15 @@ template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
 template <int N> DEV void matmul_gated_experts(const MatmulGatedExpertsArgs& a) {
   MatmulArgs product = a.gate.product;
   const GatedPlace<N> at(product, bid_x());
-  if (at.is_up) {
-    product.weights = a.weights_up;
-    product.bias = a.bias_up;
-  }
-  if (!of_expert(product, a.gate, at.is_up ? a.gate.cached.tiles_up : a.gate.cached.tiles, at.by)) return;
+  const u32 expert = expert_of(a.gate, at.by);
+  if (expert == NO_EXPERT) return;
+  const u8* copies = at.is_up ? a.gate.cached.tiles_up : a.gate.cached.tiles;
+  product.weights = weights_of(a.gate, copies, at.is_up ? a.weights_up : product.weights, expert);
+  product.bias = bias_of(product.bias, expert, product.out_rows);
+  const float* bias_up = bias_of(a.bias_up, expert, product.out_rows);
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
-  finish_gated(sums, product, at, a.activation, a.format_out);
+  finish_gated(sums, product, bias_up, at, a.activation, a.format_out);
 }
 
 #define MATMUL_EXPERTS_KERNEL(N) \

@@ -86,8 +86,8 @@ template <u32 FEW, u32 GROUPS> DEV void multiply_few(const MatmulF32Args& a, flo
     #pragma unroll
     for (int h = 0; h < 2; h++) {
       float sum = sums[r][h];
-      sum += shfl_xor(sum, 1);
-      sum += shfl_xor(sum, 2);
+      sum += shfl_xor<1>(sum);
+      sum += shfl_xor<2>(sum);
       if ((lane & 3) == 0) partial[group][r][lane / 4 + 8 * h] = sum;
     }
   block_sync();

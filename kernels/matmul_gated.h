@@ -5,17 +5,24 @@
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 
-// A block has as many tiles of gate as of up, for the same outputs; its first waves have those of gate. Outputs include
-// the padding of their format, so some blocks have tiles outside the matrices.
+// A block has as many tiles of gate as of up, for the same outputs; its first waves have those of gate. A single wave
+// of 64 lanes has a tile of each, for its two groups of lanes. Outputs include the padding of their format, so some
+// blocks have tiles outside the matrices.
 template <int N> struct GatedPlace : MatmulPlace<N> {
   typedef MatmulShape<N> S;
-  static_assert(S::ROW_WAVES % 2 == 0, "half of the waves have tiles of gate");
   static constexpr u32 TILES = S::TILES / 2;
-  bool is_up;
+  bool is_up;              // of this lane's weights
   MEM static u32 width(const MatmulArgs& a) { return ((a.out_rows + 255) / 256 * 16 + TILES - 1) / TILES; }
   MEM GatedPlace(const MatmulArgs& a, u32 x) : MatmulPlace<N>(a, x, width(a)) {
-    is_up = this->row_wave >= S::ROW_WAVES / 2;
-    this->first_tile = this->bx * TILES + this->row_wave % (S::ROW_WAVES / 2) * S::WAVE_TILES;
+    if constexpr (S::ROW_WAVES == 1) {
+      static_assert(WARP == 64 && S::TILES == 2, "a tile for each group of lanes");
+      is_up = lane_id() >= 32;
+      this->first_tile = this->bx - (is_up ? 1 : 0);     // `multiply` adds the group's number
+    } else {
+      static_assert(S::ROW_WAVES % 2 == 0, "half of the waves have tiles of gate");
+      is_up = this->row_wave >= S::ROW_WAVES / 2;
+      this->first_tile = this->bx * TILES + this->row_wave % (S::ROW_WAVES / 2) * S::WAVE_TILES;
+    }
   }
 };
 
@@ -23,7 +30,7 @@ template <int N> struct GatedPlace : MatmulPlace<N> {
 // the memory of the block's operands.
 template <int N> struct GatedRoom {
   typedef MatmulShape<N> S;
-  static constexpr u32 COLS = S::TILES / 2 * 16, ROWS = N < 32 ? N : 32;
+  static constexpr u32 COLS = S::TILES / 2 * 16, ROWS = S::NT * S::COLS < 32 ? S::NT * S::COLS : 32;
   static constexpr u32 STRIDE = 2 * COLS + 4;        // eight rows use different banks
   static constexpr u32 BYTES = ROWS * STRIDE * sizeof(float);
   MEM static float* get() {
@@ -53,16 +60,36 @@ DEV void gate_eight(const float* gate, const float* up, u32 activation, u32 c, u
   }
 }
 
-// Stores the activation of a block's products, in a tiled format for the matrix units.
+// Adds the biases of gate and up, which are null or [out_rows].
 template <int N>
-DEV void finish_gated(MatmulSums<N>& sums, const MatmulArgs& a, const GatedPlace<N>& at, u32 activation, u32 format) {
+DEV void add_biases(MatmulSums<N>& sums, u32 out_rows, const float* gate, const float* up, const GatedPlace<N>& at) {
+  typedef MatmulShape<N> S;
+  #pragma unroll
+  for (int m = 0; m < S::WAVE_TILES; m++) {
+    const u32 tile = at.row_wave * S::WAVE_TILES + m, of_gate = S::TILES / 2;
+    const float* bias = tile < of_gate ? gate : up;
+    if (!bias) continue;
+    #pragma unroll
+    for (int i = 0; i < S::ACC; i++) {
+      const u32 row = (at.bx * of_gate + tile % of_gate) * 16 + mma_row(lane_id(), i);
+      const float b = bias[row < out_rows ? row : out_rows - 1];
+      #pragma unroll
+      for (int n = 0; n < S::NT; n++) sums.v[m][n][i] += b;
+    }
+  }
+}
+
+// Stores the activation of a block's products, in a tiled format for the matrix units. `a` is of gate.
+template <int N> DEV void finish_gated(MatmulSums<N>& sums, const MatmulArgs& a, const float* bias_up,
+                                       const GatedPlace<N>& at, u32 activation, u32 format) {
   typedef MatmulShape<N> S;
   typedef GatedRoom<N> Room;
   add_groups(sums, at);
-  if (a.bias) add_bias_and_residual(sums, a, at, a.out, 0);
+  add_biases(sums, a.out_rows, a.bias, bias_up, at);
   float* room = Room::get();
   const int lane = lane_id();
-  constexpr int STEPS = N / Room::ROWS, NT = S::NT / STEPS;
+  constexpr u32 ROWS = N < Room::ROWS ? N : Room::ROWS;              // the others are padding of the matrix unit
+  constexpr int STEPS = N / ROWS, NT = S::NT / STEPS;
   #pragma unroll
   for (int step = 0; step < STEPS; step++) {
     block_sync();                      // the previous content has been read
@@ -76,13 +103,13 @@ DEV void finish_gated(MatmulSums<N>& sums, const MatmulArgs& a, const GatedPlace
             room[(n * S::COLS + mma_col(lane, i)) * Room::STRIDE
                  + (at.row_wave * S::WAVE_TILES + m) * 16 + mma_row(lane, i)] = sums.v[m][step * NT + n][i];
     block_sync();
-    for (u32 i = (u32)tid_x(); i < Room::ROWS * Room::COLS / 8; i += S::THREADS) {
-      const u32 row = i % Room::ROWS, first = i / Room::ROWS * 8, c = at.bx * Room::COLS + first;
+    for (u32 i = (u32)tid_x(); i < ROWS * Room::COLS / 8; i += S::THREADS) {
+      const u32 row = i % ROWS, first = i / ROWS * 8, c = at.bx * Room::COLS + first;
       const float* products = room + row * Room::STRIDE + first;
       float y[8];
       gate_eight(products, products + Room::COLS, activation, c, a.out_rows, y);
       if (c < (a.out_rows + 255) / 256 * 256)
-        store_eight(a.out, format, at.by * N + step * Room::ROWS + row, c, a.out_rows, y);
+        store_eight(a.out, format, at.by * N + step * ROWS + row, c, a.out_rows, y);
     }
   }
 }

@@ -3,18 +3,14 @@
 #define MATMUL_OF_GATE
 #define WEIGHTS_IN_SHARED                // with wgmma
 #include "matmul_gated.h"
-#if GPU_NV
 
 template <int N> DEV void matmul_gated(const MatmulGatedArgs& a) {
   MatmulArgs product = a.product;
   const GatedPlace<N> at(product, bid_x());
-  if (at.is_up) {
-    product.weights = a.weights_up;
-    product.bias = a.bias_up;
-  }
+  if (at.is_up) product.weights = a.weights_up;
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
-  finish_gated(sums, product, at, a.activation, a.format_out);
+  finish_gated(sums, product, a.bias_up, at, a.activation, a.format_out);
 }
 
 #define MATMUL_GATED_KERNEL(N) \
@@ -23,4 +19,3 @@ MATMUL_GATED_KERNEL(8)
 MATMUL_GATED_KERNEL(16)
 MATMUL_GATED_KERNEL(32)
 MATMUL_GATED_KERNEL(64)
-#endif

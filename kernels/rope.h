@@ -104,7 +104,7 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
       const float u = pairs[i / 2].first[i % 2], v = pairs[i / 2].second[i % 2];
       squares = fma_(u, u, fma_(v, v, squares));
     }
-    for (int m = LANES / 2; m; m >>= 1) squares += shfl_xor(squares, m);
+    squares = sum_lanes<LANES>(squares);
     return fast_rsqrt(squares / (float)at.head_dim + eps);
   }
   // All lanes of a wave call it. With `weights` null this group's head is unchanged.
@@ -152,8 +152,7 @@ template <u32 SIZE, u32 LANES = 32> struct GroupHead {
     };
     #pragma unroll
     for (u32 i = 0; i < 2 * TURNS; i++) { see(pairs[i / 2].first[i % 2]); see(pairs[i / 2].second[i % 2]); }
-    for (int m = LANES / 2; m; m >>= 1) see(bits_f32(shfl_xor_u32(largest, m)));
-    const float top = bits_f32(largest), levels = top > 0.f ? LEVELS / top : 0.f;
+    const float top = bits_f32(max_lanes<LANES>(largest)), levels = top > 0.f ? LEVELS / top : 0.f;
     #pragma unroll
     for (u32 i = 0; i < 2 * TURNS && rounds; i++) {
       pairs[i / 2].first[i % 2] = rint_(pairs[i / 2].first[i % 2] * levels);

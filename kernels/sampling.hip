@@ -76,11 +76,8 @@ struct Whole {
 
 // Gives all lanes of a wave its best key, and whether it has seen a NaN.
 DEV void best_of_wave(u64& best, u32& nan) {
-  for (int m = WARP / 2; m; m >>= 1) {
-    const u32 high = shfl_xor_u32((u32)(best >> 32), m), low = shfl_xor_u32((u32)best, m);
-    best = max_u64(best, (u64)high << 32 | low);
-    nan |= shfl_xor_u32(nan, m);
-  }
+  best = max_lanes<WARP>(best);
+  nan = combine_lanes<WARP>(nan, [](u32 a, u32 b) { return a | b; });
 }
 
 // Rescales a sum from its own maximum to a maximum that is larger by -below. `below` is not finite if nothing was

@@ -151,8 +151,8 @@ template <u32 N> struct RowSums {
     for (u32 n = 0; n < N; n++)
       #pragma unroll
       for (u32 c = 0; c < 4; c++) {
-        x[n][c] += shfl_xor(x[n][c], 8);
-        x[n][c] += shfl_xor(x[n][c], 16);
+        x[n][c] += shfl_xor<8>(x[n][c]);
+        x[n][c] += shfl_xor<16>(x[n][c]);
       }
     const u32 thread = (u32)tid_x();
     if ((thread & 31) < 8)

@@ -2,10 +2,7 @@
 #include "delta_net.h"
 
 // Sums over a group of 32 lanes, in one order.
-DEV float group_sum(float v) {
-  for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);
-  return v;
-}
+DEV float group_sum(float v) { return sum_lanes<32>(v); }
 
 // ------------------------------------------------------------------------------------------------ convolution
 // Elements of a head that a lane of a group holds.
@@ -98,8 +95,8 @@ template <u32 D> struct DeltaRule {
         sums[1][c] = fma_(q[i], s[i][c], sums[1][c]);
       }
     }
-    k_dot_q += shfl_xor(k_dot_q, 8);
-    k_dot_q += shfl_xor(k_dot_q, 16);
+    k_dot_q += shfl_xor<8>(k_dot_q);
+    k_dot_q += shfl_xor<16>(k_dot_q);
     if (((u32)tid_x() & 31) == 0) staged.k_dot_q[token & 1][(u32)tid_x() >> 5] = k_dot_q;
     staged.sums.add_up(sums, token & 1, columns.column);
     k_dot_q = 0.f;

@@ -105,6 +105,8 @@ class Hot:
     distinct: float = 1.0
 
 
+# Rows of a block of products, in the order of the tuning tables.
+SHAPES = (8, 16, 32, 64)
 # A tile has this share of the bytes that 32 lanes load of it: neighbouring lanes load a row's scale alike.
 DISTINCT = {"q4_k": 2304 / 2496, "q6_k": 3360 / 3456, "q8_0": 1.0}
 HOT = (
@@ -112,7 +114,7 @@ HOT = (
     *(
         Hot(f"matmul_{ty}_n{rows}", f"matmul.{ty}", blocks=("matmul", rows), distinct=DISTINCT[ty])
         for ty in ("q4_k", "q6_k")
-        for rows in (8, 16, 32, 64)
+        for rows in SHAPES
     ),
     Hot("attention_decode_f16_d128", "attention_decode", blocks=("attention", 0)),
     Hot("attention_decode_head_f16_d128", "attention_decode", blocks=("per_head", 0)),
@@ -121,6 +123,10 @@ HOT = (
     # addition.
     Hot("delta_net_walk_d128", "states", "vector", operations=32 * 7),
 )
+
+
+# Kernels whose lanes exchange numbers by constant masks only.
+WITHOUT_PERMUTES = ("gemv_", "attention_decode_")
 
 
 class Resources(Protocol):
@@ -158,6 +164,25 @@ class Bound:
     waves: float
     bytes: float
     loop: int
+    # Blocks that a multiprocessor has room for, and those that launches are planned for, if they are.
+    room: int
+    planned: int | None
+    # Exchanges of lanes that go through LDS with an address for each lane.
+    permutes: int
+
+    def faults(self) -> list[str]:
+        """Lists what is wrong with the kernel, or with the launches that are planned for it."""
+        found = []
+        if self.planned and self.planned > self.room:
+            found.append(
+                f"{self.kernel} on {self.device}: {self.planned} blocks of a multiprocessor are planned, "
+                f"{self.room} fit"
+            )
+        if self.permutes and self.kernel.startswith(WITHOUT_PERMUTES):
+            found.append(
+                f"{self.kernel} on {self.device} has {self.permutes} ds_bpermute: shfl_xor<M> of kernels/gpu.h has none"
+            )
+        return found
 
     def line(self) -> str:
         """The figures for a terminal."""
@@ -293,15 +318,17 @@ def hot_loop(code: Code, weigh: Callable[[Instruction], int]) -> Loop | None:
     return max(code.loops, key=own, default=None)
 
 
+def room_of(resources: Resources, device: Device) -> int:
+    """Blocks that a multiprocessor has room for: by registers, and by LDS."""
+    blocks = resources.waves * SIMDS // -(-resources.threads // device.family.lanes)
+    return min(blocks, device.lds // resources.lds) if resources.lds else blocks
+
+
 def waves_of(resources: Resources, device: Device, most_blocks: int | None) -> float:
-    """Waves of a SIMD: by registers, by LDS, and by the blocks that a multiprocessor is given."""
-    waves = -(-resources.threads // device.family.lanes)
-    blocks = resources.waves * SIMDS // waves
-    if resources.lds:
-        blocks = min(blocks, device.lds // resources.lds)
-    if most_blocks:
-        blocks = min(blocks, most_blocks)
-    return blocks * waves / SIMDS
+    """Waves of a SIMD: those of the blocks that fit and that a multiprocessor is given."""
+    room = room_of(resources, device)
+    blocks = min(room, most_blocks) if most_blocks else room
+    return blocks * -(-resources.threads // device.family.lanes) / SIMDS
 
 
 def planned_blocks(hot: Hot, device: Device) -> int | None:
@@ -309,17 +336,16 @@ def planned_blocks(hot: Hot, device: Device) -> int | None:
     if hot.blocks is None:
         return None
     what, rows = hot.blocks
-    # The module itself has what several families share.
-    paths = [ROOT / "src/backend/gpu/tuning" / name for name in (f"{device.tuning}.rs", "mod.rs")]
+    path = ROOT / "src/backend/gpu/tuning" / f"{device.tuning}.rs"
     pattern = {
         "gemv": r"gemv: Gemv \{[^}]*?\bblocks: (\d+)",
-        "matmul": rf"MatmulShape \{{\s+most_rows: \S+,\s+block_rows: {rows},\s+blocks: (\d+)",
+        "matmul": rf"shapes_of_waves\(\[(?:\d+, ){{{SHAPES.index(rows) if rows else 0}}}(\d+)",
         "attention": r"attention: Attention \{[^}]*?\n\s+blocks: (\d+)",
         "per_head": r"per_head_blocks: (\d+)",
     }[what]
-    found = next(filter(None, (re.search(pattern, path.read_text(encoding="utf-8")) for path in paths)), None)
+    found = re.search(pattern, path.read_text(encoding="utf-8"))
     if not found:
-        raise SystemExit(f"{paths[0]} does not say how many blocks of {hot.name} a multiprocessor has ({pattern})")
+        raise SystemExit(f"{path} does not say how many blocks of {hot.name} a multiprocessor has ({pattern})")
     return int(found[1])
 
 
@@ -374,6 +400,9 @@ def bound_of(hot: Hot, device: Device, code: Trace, resources: Resources, most_b
         waves=waves,
         bytes=loaded,
         loop=blocks.blocks[loop.head][0].address - code[0].address,
+        room=room_of(resources, device),
+        planned=most_blocks,
+        permutes=sum(instruction.name == "ds_bpermute_b32" for instruction in code),
     )
 
 

@@ -4,8 +4,9 @@
     scripts/kernel_report.py [--all] [--write] [target/kernels/release.tsv]
 
 The list of code objects is written by the build (release builds have all targets). Fails if a kernel of the inner loop
-spills registers, if any kernel wants more shared memory (LDS) than a block may have, or if what bounds a hot kernel by
-the model of kernel_model.py is worse by more than 10 % than docs/kernels.md says; --write writes the bounds into it.
+spills registers, if any kernel wants more shared memory (LDS) than a block may have, if launches are planned for more
+blocks than fit a multiprocessor, if decoding exchanges lanes through LDS by addresses, or if what bounds a hot kernel
+by the model of kernel_model.py is worse by more than 10 % than docs/kernels.md says; --write writes the bounds into it.
 Prints one line per kernel and target with --all, else the worst over all targets of each kernel. "Waves" is how many
 waves of a SIMD the vector registers allow.
 """
@@ -163,7 +164,7 @@ def check_bounds(bounds: list[kernel_model.Bound], arguments: argparse.Namespace
     faults, remarks = kernel_table.compare(bounds, kernel_table.DOCUMENT.read_text(encoding="utf-8"))
     print(f"bounds: {len(bounds)} of hot kernels on {len(there)} GPUs, {len(faults)} worse than docs/kernels.md says")
     print("\n".join(remarks), end="\n" if remarks else "")
-    return faults
+    return [fault for bound in bounds for fault in bound.faults()] + faults
 
 
 def main() -> None:

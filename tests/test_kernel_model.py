@@ -3,7 +3,7 @@ documents."""
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -316,14 +316,26 @@ def test_a_kernel_without_a_loop_is_named() -> None:
 def test_every_launch_is_in_the_tuning_tables() -> None:
     planned = {(hot.name, device.name): kernel_model.planned_blocks(hot, device) for hot in HOT for device in DEVICES}
     assert all((planned[hot.name, device.name] is None) == (hot.blocks is None) for hot in HOT for device in DEVICES)
-    table = (ROOT / "src/backend/gpu/tuning/mod.rs").read_text(encoding="utf-8")
-    rows = re.findall(r"MatmulShape \{.*block_rows: (\d+), blocks: (\d+)", table)
-    assert rows
-    assert [planned[f"matmul_q4_k_n{n}", "MI300X"] for n, _ in rows] == [int(blocks) for _, blocks in rows]
+    for device in DEVICES:
+        table = (ROOT / f"src/backend/gpu/tuning/{device.tuning}.rs").read_text(encoding="utf-8")
+        (blocks,) = re.findall(r"shapes_of_waves\(\[([\d, ]+)\]\)", table)
+        assert [planned[f"matmul_q4_k_n{n}", device.name] for n in (8, 16, 32, 64)] == [*map(int, blocks.split(", "))]
+
+
+def test_plans_and_exchanges_of_hot_kernels_are_checked() -> None:
+    """More planned blocks than fit are a fault, and so are exchanges through LDS where there need be none."""
+    good = Bound("gemv_q4_k", "MI300X", "memory", 100, 2.0, 0.2, 0.0, 2, 4608, 0, 3, 3, 0)
+    assert good.faults() == []
+    assert replace(good, planned=None, room=0).faults() == []
+    (fault,) = replace(good, planned=4).faults()
+    assert "4 blocks of a multiprocessor are planned, 3 fit" in fault
+    (fault,) = replace(good, permutes=2).faults()
+    assert "has 2 ds_bpermute" in fault
+    assert replace(good, kernel="states", permutes=2).faults() == []
 
 
 def bound(share: float, unit: str = "vector", device: str = "MI300X") -> Bound:
-    return Bound("gemv_q4_k", device, unit, share, 2.0, 0.2, 0.0, 2, 4608, 0)
+    return Bound("gemv_q4_k", device, unit, share, 2.0, 0.2, 0.0, 2, 4608, 0, 1, 1, 0)
 
 
 @pytest.fixture

@@ -371,7 +371,8 @@ DEV int lane_id() { return tid_x() & (WARP - 1); }
 #define GPU_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 DEV void warp_sync(GPU_PLACE) { gpu::wait(gpu::AT_WAVE_OP, {file, line}); }
 DEV u32 shfl_u32(u32 v, int src, GPU_PLACE) { return gpu::exchange(v, {file, line})[src & (WARP - 1)]; }
-DEV u32 shfl_xor_u32(u32 v, int m, GPU_PLACE) { return gpu::exchange(v, {file, line})[(lane_id() ^ m) & (WARP - 1)]; }
+DEV u32 of_first_lane(u32 v, GPU_PLACE) { return gpu::exchange(v, {file, line})[0]; }
+template <int M> DEV u32 shfl_xor(u32 v, GPU_PLACE) { return gpu::exchange(v, {file, line})[lane_id() ^ M]; }
 DEV u64 warp_ballot(bool p, GPU_PLACE) {
   const u32* votes = gpu::exchange(p, {file, line});
   u64 mask = 0;

@@ -26,7 +26,7 @@ def units() -> dict[str, list[str]]:
         r'^ {12}"(\w+)\.hip" \w+ (\w+) \{(.*?)^ {12}\}', TABLE, re.MULTILINE | re.DOTALL
     ):
         compiled_for = set(re.findall(r"^ {16}\w+(?: as \w+)?: \w+, (\w+),", body, re.MULTILINE))
-        assert compiled_for <= PLAIN | {"Type", "TypeOnNvidia", "Pair"}, f"{file}: {compiled_for}"
+        assert compiled_for <= PLAIN | {"Type", "Pair"}, f"{file}: {compiled_for}"
         if compiled_for & PLAIN:
             found[file] = []
         if "Type" in compiled_for:

@@ -12,7 +12,7 @@ use super::graphs::{Graphs, Usable};
 use super::select::Results;
 use super::step::StepInputs;
 use super::transfers::Transfers;
-use super::warm_up::{AttentionShape, WarmUp};
+use super::warm_up::{AttentionShape, StepKernels, WarmUp};
 use super::{Device, DeviceBuffer, KernelType, Kernels};
 use crate::Result;
 use crate::backend::{KvLayerSpec, MemoryLedger};
@@ -27,6 +27,8 @@ pub struct GpuBackend {
     compute: Compute,
     inputs: StepInputs,
     warm_up: WarmUp,
+    /// Kernels of a decode step, by its rows.
+    step_kernels: StepKernels,
     /// The specification of each KV layer.
     cache: Vec<KvLayerSpec>,
     /// Shapes of the attention ops called so far, without duplicates.
@@ -74,6 +76,7 @@ impl GpuBackend {
         Ok(Self {
             graphs: Graphs::new(parts.graphs, parts.inputs.most_decodes()),
             warm_up: WarmUp::First,
+            step_kernels: StepKernels::new(),
             cache: parts.cache,
             attention_shapes: Vec::new(),
             device: parts.device,

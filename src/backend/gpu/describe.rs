@@ -2,6 +2,7 @@
 
 use super::graphs::{Graphs, Usable};
 use super::tuning::Tuning;
+use super::warm_up::{FEW_ROWS, StepKernels};
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 
 /// Returns one line about them, a sentence per topic.
@@ -12,11 +13,12 @@ pub(super) fn describe(
     types: &[KernelType],
     long_prompts: &str,
     graphs: &Graphs,
+    step_kernels: &StepKernels,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&ty| of_type(kernels, ty)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
-        "{} ({}, {}), {} multiprocessors, tuned as {tuning}; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}",
+        "{} ({}, {}), {} multiprocessors, tuned as {tuning}; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}{}",
         properties.name,
         properties.arch,
         properties.driver,
@@ -27,6 +29,7 @@ pub(super) fn describe(
             0 => String::new(),
             some => format!(", but the {some} largest op by op: graphs take more memory than is left for them"),
         },
+        kernels_of_steps(step_kernels),
         if tuning.is_batch_invariant() { "; batch-invariant" } else { "" },
     )
 }
@@ -37,6 +40,14 @@ pub(super) fn decode_steps(captured: &Usable) -> String {
         Ok(()) => "decode steps: captured and replayed".to_owned(),
         Err(reason) => format!("decode steps: op by op, slower ({reason})"),
     }
+}
+
+/// Says how many kernels a decode step launches: of one sequence, and of a few together.
+fn kernels_of_steps(step_kernels: &StepKernels) -> String {
+    let one = step_kernels.get(&1).map(|kernels| format!("{kernels} for 1 sequence"));
+    let few = step_kernels.range(2..=FEW_ROWS).next_back().map(|(rows, kernels)| format!("{kernels} for {rows}"));
+    let both: Vec<_> = [one, few].into_iter().flatten().collect();
+    if both.is_empty() { String::new() } else { format!("; kernels of a decode step: {}", both.join(", ")) }
 }
 
 fn of_type(kernels: &Kernels, ty: KernelType) -> String {

@@ -65,8 +65,13 @@ impl Device {
     }
 
     pub(super) fn on_host(driver: Box<dyn Driver>, host: HostMemory) -> Self {
-        let properties = driver.properties();
-        let (label, tuning) = (properties.label(), Tuning::of(properties));
+        let tuning = Tuning::of(driver.properties());
+        Self::tuned(driver, host, tuning)
+    }
+
+    /// Creates a device whose launches are planned by this table.
+    pub(super) fn tuned(driver: Box<dyn Driver>, host: HostMemory, tuning: &'static Tuning) -> Self {
+        let label = driver.properties().label();
         let inner = Inner {
             driver,
             host,

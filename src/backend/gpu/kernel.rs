@@ -339,8 +339,7 @@ impl Row {
             Per::Head => heads(|_, _, _| true),
             Per::VectorHead => heads(|platform, dtype, size| !decodes_on_matrix_units(platform, dtype, size)),
             Per::MatrixHead => heads(decodes_on_matrix_units),
-            Per::TypeOnNvidia if platform != Platform::Nvidia => Vec::new(),
-            Per::Type | Per::TypeOnNvidia => KernelType::ALL.iter().map(|&ty| Subject::Type(ty)).collect(),
+            Per::Type => KernelType::ALL.iter().map(|&ty| Subject::Type(ty)).collect(),
             Per::Pair => KernelType::PAIRS.map(Subject::Pair).to_vec(),
         };
         let variants = subjects.into_iter().flat_map(|subject| match self.threads {

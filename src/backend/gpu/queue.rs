@@ -1,6 +1,6 @@
 //! A driver's stream, kept alive for everything that was launched on it.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::device::Device;
 use super::sys::StreamHandle;
@@ -11,6 +11,8 @@ pub(super) struct Queue {
     pub handle: StreamHandle,
     /// True if the next kernel must not overlap with the last one.
     pub apart: AtomicBool,
+    /// Kernels launched so far, captured ones included.
+    pub launches: AtomicU64,
 }
 
 impl Drop for Queue {

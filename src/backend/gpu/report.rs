@@ -36,7 +36,7 @@ pub fn kernel_rows(
 ) -> Result<Vec<KernelRow>> {
     let kernels = Kernels::new(device, options)?;
     let platform = kernels.platform();
-    let units = Unit::all(platform == Platform::Nvidia);
+    let units = Unit::all();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut done = 0;
     for some in units.chunks(threads) {
@@ -71,14 +71,10 @@ fn ids_of(row: &Row, subject: Subject, platform: Platform) -> Vec<KernelId> {
     variants.map(|variant| row.id(variant)).collect()
 }
 
-/// Returns the rows for a type's ops: those of every platform, and NVIDIA's.
+/// Returns the rows for a type's ops.
 pub(super) fn of_type(ty: KernelType, tuning: &Tuning, platform: Platform) -> impl Iterator<Item = Wanted> {
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
-    let per: &'static [Per] = match platform {
-        Platform::Nvidia => &[Per::Type, Per::TypeOnNvidia],
-        Platform::Amd => &[Per::Type],
-    };
-    listed(per).map(move |(row, op)| {
+    listed(&[Per::Type]).map(move |(row, op)| {
         // The kernel of a product depends on its rows and on the mode.
         let ids = if row.is(GEMV) {
             product(ty, 1..=1, tuning, |variant| MATMUL.id(variant))

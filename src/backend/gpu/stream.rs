@@ -1,7 +1,7 @@
 //! Streams (in-order queues of work on the device) and the events between them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::device::Device;
 use super::graph::Graph;
@@ -21,11 +21,17 @@ impl Stream {
     pub fn new(device: &Device) -> Result<Self> {
         device.check()?;
         let handle = device.call(|driver| driver.create_stream())?;
-        Ok(Self { queue: Arc::new(Queue { device: device.clone(), handle, apart: AtomicBool::new(false) }) })
+        let (apart, launches) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { queue: Arc::new(Queue { device: device.clone(), handle, apart, launches }) })
     }
 
     pub fn device(&self) -> &Device {
         &self.queue.device
+    }
+
+    /// Returns the number of kernels launched so far. Captured launches count, those of a replay do not.
+    pub fn launches(&self) -> u64 {
+        self.queue.launches.load(Ordering::Relaxed)
     }
 
     /// Returns the driver's handle, for calls of other libraries.
@@ -114,6 +120,7 @@ impl Stream {
         function.check_grid(self.device().properties(), grid)?;
         let args = ArgBytes::new(args);
         let overlaps = !self.queue.apart.swap(false, Ordering::Relaxed);
+        self.queue.launches.fetch_add(1, Ordering::Relaxed);
         self.device()
             .call(|driver| {
                 // SAFETY: the caller's promise; the driver copies the arguments before it returns.

@@ -2,7 +2,7 @@
 //! of attention. Nothing is captured later. A driver takes a graph's memory from the room reserved for it next to the
 //! KV cache, and no request waits for a capture.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::buckets::buckets;
@@ -26,6 +26,12 @@ pub(super) struct Wanted {
 /// Query heads, KV heads, and elements per head.
 pub(super) type AttentionShape = [u32; 3];
 
+/// Kernels that a step of single rows launches, by its rows.
+pub(super) type StepKernels = BTreeMap<usize, u64>;
+
+/// Rows of the second step that runs at load where no step is captured, to count its kernels.
+pub(super) const FEW_ROWS: usize = 8;
+
 /// Returns the bytes to reserve for the graphs of steps of up to `most_rows` rows.
 pub(super) fn room(most_rows: usize) -> u64 {
     PIECE_BYTES + buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
@@ -35,6 +41,8 @@ pub(super) fn room(most_rows: usize) -> u64 {
 pub(super) enum WarmUp {
     /// A step of one row runs without capture. It does all first-time work, and shows attention's shapes.
     First,
+    /// A step of a few rows runs, if steps are not captured.
+    Few,
     Capturing(Capturing),
     Done,
 }

@@ -1,7 +1,7 @@
 //! Models with waves of 64 lanes, on gfx942, and all families in fp8. They take minutes, so `make test` leaves this
 //! module out. `make test-kernels` runs it.
 
-use super::{gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, placement, rows};
+use super::{gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, launches, placement, rows};
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::backend::gpu::tests::vendor;
 use crate::config::KvCacheDtype;
@@ -20,6 +20,11 @@ fn golden_logits_cpu_wave64() {
 #[test]
 fn steps_are_captured_at_the_load_alone() {
     gpu_captures::check_captures(&["arch/lfm2", "arch/qwen35"]);
+}
+
+#[test]
+fn kernels_of_a_step_are_counted() {
+    launches::check_launches(&launches::MORE_CARDS);
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod images;
 mod instruction_sets;
 mod keys;
 mod latent;
+mod launches;
 mod layers;
 mod nemotron;
 pub(crate) mod nextn;

@@ -12,6 +12,7 @@ FAILED = "FAILED"
 LEFT_OUT = "left out"
 # `describe` and `doctor` begin with this where they speak of a device on which no decode step is captured.
 NOT_CAPTURED = "decode steps: op by op"
+KERNELS = "kernels of a decode step"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from rocmforge import LLM, _rocmforge
 from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.bench import decode_speed, prompt_speed
 from rocmforge.cli.device_test import made_up
-from rocmforge.cli.device_test.outcome import FAILED, LEFT_OUT, OK, Job, Outcome
+from rocmforge.cli.device_test.outcome import FAILED, KERNELS, LEFT_OUT, OK, Job, Outcome
 from rocmforge.cli.summary import model_summary, short, size
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def speed(job: Job) -> Outcome:
             job.watch(f"measuring {name}")
             run()
             speeds[name] = statistics.median(run() for _ in range(REPETITIONS))
+        kernels = [part for part in llm.describe().split("; ") if part.startswith(KERNELS)]
     per_token = summary.bytes_per_token or summary.tensor_bytes
     read = job.earlier.get("bandwidth", {}).get("read")
     # A small model is read from caches, whose bandwidth is not measured.
@@ -110,4 +111,4 @@ def speed(job: Job) -> Outcome:
     detail = (
         f"made-up model: {short(summary.parameters)} parameters, Q4_K and Q6_K, {size(per_token)} of weights a token"
     )
-    return Outcome(OK if all(speed > 0 for speed in speeds.values()) else FAILED, text, [detail], figures)
+    return Outcome(OK if all(speed > 0 for speed in speeds.values()) else FAILED, text, [detail, *kernels], figures)

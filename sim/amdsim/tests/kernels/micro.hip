@@ -24,6 +24,34 @@ K(dpp) {
   DPP(4, 0x140, 0xf, false);  // row_mirror
   DPP(5, 0x141, 0xf, false);  // row_half_mirror
 }
+// The exchanges of kernels/gpu.h: part n is the number of lane ^ 2^n.
+K(exchanges) {
+  LANE;
+  DPP(0, 0xb1, 0xf, true);    // quad_perm:[1,0,3,2]
+  DPP(1, 0x4e, 0xf, true);    // quad_perm:[2,3,0,1]
+#if defined(__GFX9__)
+  const int below = __builtin_amdgcn_update_dpp(x[t], x[t], 0x104, 0xf, 0x5, false);      // row_shl:4, even banks
+  y[128 + t] = __builtin_amdgcn_update_dpp(below, x[t], 0x114, 0xf, 0xa, false);          // row_shr:4, odd banks
+  DPP(3, 0x128, 0xf, true);   // row_ror:8
+  y[256 + t] = __builtin_amdgcn_ds_swizzle(x[t], 0x401f);
+  y[320 + t] = shuffle(x[t], t ^ 32);
+#else
+  DPP(2, 0x164, 0xf, true);   // row_xmask:4
+  DPP(3, 0x168, 0xf, true);   // row_xmask:8
+  y[256 + t] = __builtin_amdgcn_permlanex16(x[t], x[t], 0x76543210, 0xfedcba98, true, false);
+#endif
+}
+// A row exchange as the operand of an addition.
+K(sum_of_exchange) {
+  LANE;
+  float v = (float)(x[t] & 255);
+#if defined(__GFX9__)
+  asm volatile("s_nop 1\n v_add_f32_dpp %0, %0, %0 row_ror:8 row_mask:0xf bank_mask:0xf bound_ctrl:0" : "+v"(v));
+#else
+  asm volatile("v_add_f32_dpp %0, %0, %0 row_xmask:8 row_mask:0xf bank_mask:0xf bound_ctrl:1" : "+v"(v));
+#endif
+  y[t] = (u32)v;
+}
 // The source register is the destination: every lane reads the old value.
 K(dpp_in_place) {
   LANE;

@@ -49,6 +49,13 @@ fn dpp() {
     );
 }
 
+/// The exchanges that sums over lanes consist of.
+#[test]
+fn exchanges() {
+    run("exchanges", |_| true, |x, y, lanes| expect(y, lanes, lanes.ilog2() as usize, |part, t| x[t ^ 1 << part]));
+    run("sum_of_exchange", |_| true, |x, y, lanes| expect(y, lanes, 1, |_, t| (x[t] & 255) + (x[t ^ 8] & 255)));
+}
+
 #[test]
 fn lanes() {
     run(

@@ -172,6 +172,7 @@ impl Backend for GpuBackend {
             &self.types,
             &long_prompts,
             &self.graphs,
+            &self.step_kernels,
         );
         match &self.placed {
             Some(placed) => format!("{described}; {placed}"),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::GpuBackend;
 use crate::backend::StepOps;
 use crate::backend::gpu::step::TURNS;
-use crate::backend::gpu::warm_up::{Capturing, Contexts, GRAPH_BYTES, WarmUp, batch, room, wanted};
+use crate::backend::gpu::warm_up::{Capturing, Contexts, FEW_ROWS, GRAPH_BYTES, WarmUp, batch, room, wanted};
 use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
 
@@ -23,10 +23,15 @@ impl GpuBackend {
         Some(Contexts { longest, split_tokens, block_size, groups, states: limits.has_states() })
     }
 
-    /// Runs and captures steps until none is left.
+    /// Runs and captures steps until none is left, and counts their kernels.
     pub(super) fn warm_up_steps(&mut self, ops: &mut StepOps<'_, Self>) -> Result<()> {
         while let Some(batch) = self.next_warm_up()? {
+            let before = self.compute.launcher().stream().launches();
             let outcome = self.run_step(&batch, ops);
+            if outcome.is_ok() {
+                let kernels = self.compute.launcher().stream().launches() - before;
+                self.step_kernels.insert(batch.num_tokens(), kernels);
+            }
             self.warmed_up(outcome)?;
         }
         Ok(())
@@ -34,12 +39,11 @@ impl GpuBackend {
 
     /// Returns the next step to run or capture; `None` once none is left.
     fn next_warm_up(&mut self) -> Result<Option<Batch>> {
-        let Some(contexts) = self.contexts().filter(|_| self.graphs.usable().is_ok()) else {
-            return Ok(None);
-        };
+        let Some(contexts) = self.contexts() else { return Ok(None) };
         let (refused, library_rows) = (self.compute.library_refused(), self.compute.library_rows());
         match &mut self.warm_up {
             WarmUp::First => Ok(Some(batch(1, 1, &contexts))),
+            WarmUp::Few => Ok(Some(batch(FEW_ROWS.min(self.inputs.most_decodes()), 1, &contexts))),
             WarmUp::Capturing(capturing) => {
                 // The next graph is expected to take the average bytes of those before.
                 let each = (capturing.taken / capturing.count.max(1) as u64).max(GRAPH_BYTES);
@@ -69,6 +73,10 @@ impl GpuBackend {
             (WarmUp::First, outcome) => {
                 outcome?;
                 self.compute.launcher().stream().synchronize()?;
+                if self.graphs.usable().is_err() {
+                    self.warm_up = if self.inputs.most_decodes() > 1 { WarmUp::Few } else { WarmUp::Done };
+                    return Ok(());
+                }
                 let longest = self.contexts().map_or(1, |contexts| contexts.longest);
                 let launcher = self.compute.launcher();
                 let (tuning, multiprocessors) = (launcher.tuning(), launcher.multiprocessors());
@@ -86,6 +94,11 @@ impl GpuBackend {
                     warmed: 0,
                     refused_before: None,
                 });
+            }
+            (WarmUp::Few, outcome) => {
+                outcome?;
+                self.compute.launcher().stream().synchronize()?;
+                self.warm_up = WarmUp::Done;
             }
             (WarmUp::Capturing(Capturing { refused_before: None, .. }), outcome) => {
                 outcome?;

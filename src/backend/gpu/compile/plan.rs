@@ -65,8 +65,6 @@ pub enum Per {
     MatrixHead,
     /// Each tensor type; on the matrix units, each that they multiply.
     Type,
-    /// Like `Type` on NVIDIA; none on other platforms.
-    TypeOnNvidia,
     /// Each of `KernelType::PAIRS`.
     Pair,
 }
@@ -141,17 +139,16 @@ impl Unit {
         FILES.iter().any(|file| file.name == self.file && file.multiplies == Multiplies::OnMatrixUnits)
     }
 
-    /// Returns every unit of the table's files for a platform.
-    pub fn all(on_nvidia: bool) -> Vec<Self> {
-        FILES.iter().flat_map(|file| Self::all_of(file, on_nvidia)).collect()
+    /// Returns every unit of the table's files.
+    pub fn all() -> Vec<Self> {
+        FILES.iter().flat_map(Self::all_of).collect()
     }
 
-    fn all_of(file: &File, on_nvidia: bool) -> Vec<Self> {
+    fn all_of(file: &File) -> Vec<Self> {
         let (name, has) = (file.name, |per| file.kernels.contains(&per));
         let plain = [Per::Once, Per::Cache, Per::LatentCache, Per::Head, Per::VectorHead, Per::MatrixHead];
         let plain = plain.into_iter().any(has).then(|| Self::plain(name));
-        let per_type = has(Per::Type) || on_nvidia && has(Per::TypeOnNvidia);
-        let typed = KernelType::ALL.iter().filter(|_| per_type).map(|&ty| Self::typed(name, ty));
+        let typed = KernelType::ALL.iter().filter(|_| has(Per::Type)).map(|&ty| Self::typed(name, ty));
         let typed =
             typed.filter(|unit| !unit.on_matrix_units() || unit.types().all(|ty| ty.operands() != Operands::Nothing));
         let paired = KernelType::PAIRS.into_iter().filter(|_| has(Per::Pair)).map(|pair| Self::paired(name, pair));

@@ -188,7 +188,7 @@ pub(crate) fn run(job: &Value) -> Result<Vec<u8>, String> {
     let options = job["options"].as_array().into_iter().flatten().filter_map(|option| option.as_str());
     let options: Vec<String> = options.map(str::to_owned).collect();
     let platform = if text("platform")? == Platform::Amd.name() { Platform::Amd } else { Platform::Nvidia };
-    let mut units = Unit::all(platform == Platform::Nvidia).into_iter();
+    let mut units = Unit::all().into_iter();
     let unit = units.find(|unit| unit.name() == name).ok_or_else(|| format!("no unit {name}"))?;
     let library = Search::file(Path::new(text("library")?)).find(|library, _| load(platform, library))?;
     compile_unit(&library, unit, &options)

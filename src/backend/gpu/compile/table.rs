@@ -94,7 +94,7 @@ macro_rules! with_kernels {
                     ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, matmul_wgmma_block), "product of few rows";
             }
             "matmul_gated.hip" Always OnMatrixUnits {
-                MATMUL_GATED: MatmulGatedArgs, TypeOnNvidia,
+                MATMUL_GATED: MatmulGatedArgs, Type,
                     ByRowsOrWgmma(&MATMUL_ROWS, matmul_threads, gated_wgmma_block), "gate and up of few rows";
             }
             "matmul_f32.hip" Always Plainly {

@@ -49,7 +49,7 @@ fn embedded_kernels_are_those_that_are_asked_for() {
     }
     for target in TARGETS {
         let unpacked = target.unpack().unwrap();
-        for unit in Unit::all(false).into_iter().filter(|unit| target.has(*unit)) {
+        for unit in Unit::all().into_iter().filter(|unit| target.has(*unit)) {
             let found = kernels_in(unpacked.object(unit).unwrap());
             assert_eq!(found, wanted[&unit.name()], "{} for {}", unit.name(), target.name);
         }
@@ -70,12 +70,11 @@ fn code_objects_are_unpacked_once() {
 /// The plan has a unit for every file of kernels, and no unit without kernels.
 #[test]
 fn the_plan_has_every_file() {
-    let units = Unit::all(true);
+    let units = Unit::all();
     for (name, _) in SOURCES.iter().filter(|(name, _)| name.ends_with(".hip")) {
         assert!(units.iter().any(|unit| unit.file == *name), "{name} is not in compile/table.rs");
     }
     for platform in [Platform::Amd, Platform::Nvidia] {
-        let units = Unit::all(platform == Platform::Nvidia);
         let of_kernels: Vec<Unit> = kernel::all(platform).map(|kernel| kernel.unit).collect();
         for unit in &units {
             assert!(of_kernels.contains(unit), "{} has no kernel", unit.name());
@@ -156,7 +155,7 @@ fn has_the_kernels_of_the_sources(platform: Platform, is_nvidia: u32) -> bool {
         "
     );
     std::fs::write(directory.path().join("gpu.h"), marks).unwrap();
-    for unit in Unit::all(platform == Platform::Nvidia) {
+    for unit in Unit::all() {
         let Some(mut found) = kernels_in_source(directory.path(), unit) else { return false };
         let expected = expected.get_mut(&unit.name()).unwrap();
         expected.sort_unstable();
@@ -295,7 +294,7 @@ fn nvrtc_compiles_and_keeps() {
     // One type represents all sixteen, which take minutes.
     let there = |unit: &Unit| SOURCES.iter().any(|(name, _)| *name == unit.file);
     let one_type = |unit: &Unit| unit.ty.is_none_or(|ty| ty == KernelType::Q4K);
-    for unit in Unit::all(true).into_iter().filter(|unit| there(unit) && one_type(unit)) {
+    for unit in Unit::all().into_iter().filter(|unit| there(unit) && one_type(unit)) {
         let made = compiler.code_object(unit).unwrap();
         assert!(matches!(made.origin, Origin::Compiled { .. }), "{}: {:?}", unit.name(), made.origin);
         assert!(made.image.starts_with(b"\x7fELF"), "{}", unit.name());

@@ -14,7 +14,7 @@ pub(super) fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
     // Units that need compilation are compiled here, several at once, so no two tests compile the same one.
     let kernels = Kernels::new(&device.0, &device.1).unwrap();
-    kernels.prepare(&Unit::all(kernels.platform() == Platform::Nvidia)).unwrap();
+    kernels.prepare(&Unit::all()).unwrap();
     conformance::pass(Extent::Full, |tally| conformance::check_all(devices::loaders(&device), Accuracy::GPU, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }

@@ -6,8 +6,11 @@ use std::sync::OnceLock;
 
 use crate::backend::gpu::compile::target_for;
 use crate::backend::gpu::driver;
+use crate::backend::gpu::driver::fake::{self, Fake};
 pub(crate) use crate::backend::gpu::driver::faults::{Call, Faults, Faulty, Live};
-use crate::backend::gpu::{Device, GpuLoader, trial};
+use crate::backend::gpu::tuning::Tuning;
+use crate::backend::gpu::{Device, DeviceProperties, GpuLoader, trial};
+use crate::backend::host_memory::HostMemory;
 use crate::config::{EngineArgs, GpuOptions, Platform};
 
 /// The stand-in's devices with kernels compiled for the CPU, in both wave sizes and both orders.
@@ -168,6 +171,23 @@ pub(crate) fn open_faulty(target: &str) -> Option<(Device, GpuOptions, Faults)> 
     let (_, options) = open(target)?;
     let (driver, faults) = Faulty::new(driver::open(&options).unwrap());
     Some((Device::with_driver(Box::new(driver)), options, faults))
+}
+
+/// Opens a device that executes nothing, with AMD's code for `AMD_TARGET`. Launches are planned as on this GPU, and
+/// counted.
+pub(crate) fn open_planned(arch: &str, integrated: bool, multiprocessors: u32) -> Option<(Device, GpuOptions, Faults)> {
+    if target_for(AMD_TARGET).is_none() {
+        skip(&format!("built without code for {AMD_TARGET}"));
+        return None;
+    }
+    let memory = 24 << 30;
+    let properties = DeviceProperties { multiprocessors, memory, arch: AMD_TARGET.to_owned(), ..fake::properties() };
+    let planned = DeviceProperties { arch: arch.to_owned(), integrated, ..properties.clone() };
+    let (driver, faults) = Faulty::new(Box::new(Fake::with_memory(memory, memory, properties)));
+    let device = Device::tuned(Box::new(driver), HostMemory::default(), Tuning::of(&planned));
+    let options =
+        GpuOptions { graphs: Some(false), self_test: false, vendor_blas: Some(false), ..GpuOptions::default() };
+    Some((device, options, faults))
 }
 
 /// Opens the GPU of this machine, or the device that the environment names instead.

@@ -32,7 +32,7 @@ pub(super) fn check_kernels(targets: &[(&'static str, MatrixUnit, Option<&'stati
             true
         })
         .unwrap();
-        assert_eq!(last, (Unit::all(false).len(), Unit::all(false).len()));
+        assert_eq!(last, (Unit::all().len(), Unit::all().len()));
         let expected = family.map_or(Origin::Embedded { target }, |target| Origin::Generic { target });
         for row in &rows {
             let origin = row.origin.as_ref().unwrap();
@@ -86,23 +86,20 @@ fn every_type_and_op_has_its_kernels() {
     check_kernels(&[(AMD_TARGET, MatrixUnit::Wmma, None)]);
 }
 
-/// Gate and up have separate kernels on NVIDIA, in either mode; AMD has no rows for them.
+/// Gate and up of few rows have one kernel on either platform, in either mode.
 #[test]
-fn gate_and_up_of_few_rows_have_kernels_on_nvidia() {
+fn gate_and_up_of_few_rows_have_one_kernel() {
     let hopper = DeviceProperties { platform: Platform::Nvidia, arch: "sm_90".to_owned(), ..fake::properties() };
-    let tuning = Tuning::of(&hopper);
-    let kernels = |ty, tuning: &Tuning, platform| {
-        let mut rows = of_type(ty, tuning, platform).filter(|(_, op, _)| op == "gate and up of few rows");
-        rows.next().map(|(_, _, ids)| ids.iter().map(|id| id.name.clone()).collect::<Vec<_>>())
-    };
-    let of_q4_k = [8, 16, 32, 64].map(|n| format!("matmul_gated_q4_k_n{n}"));
-    assert_eq!(kernels(KernelType::Q4K, tuning, Platform::Nvidia).unwrap(), of_q4_k);
-    assert_eq!(kernels(KernelType::F32, tuning, Platform::Nvidia).unwrap(), ["gemv_f32"]);
-    assert_eq!(
-        kernels(KernelType::Q4K, &tuning.batch_invariant(), Platform::Nvidia).unwrap(),
-        ["matmul_gated_q4_k_n32"]
-    );
-    assert_eq!(kernels(KernelType::Q4K, tuning, Platform::Amd), None);
+    for properties in [hopper, fake::properties()] {
+        let (tuning, platform) = (Tuning::of(&properties), properties.platform);
+        let kernels = |ty, tuning: &Tuning| {
+            let mut rows = of_type(ty, tuning, platform).filter(|(_, op, _)| op == "gate and up of few rows");
+            rows.next().map(|(_, _, ids)| ids.iter().map(|id| id.name.clone()).collect::<Vec<_>>()).unwrap()
+        };
+        assert_eq!(kernels(KernelType::Q4K, tuning), [8, 16, 32, 64].map(|n| format!("matmul_gated_q4_k_n{n}")));
+        assert_eq!(kernels(KernelType::F32, tuning), ["gemv_f32"]);
+        assert_eq!(kernels(KernelType::Q4K, &tuning.batch_invariant()), ["matmul_gated_q4_k_n32"]);
+    }
 }
 
 /// In batch-invariant mode a single row uses the kernel of all rows.

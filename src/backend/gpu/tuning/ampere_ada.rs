@@ -4,7 +4,7 @@
 //! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
 //! 128). They have no programmatic dependent launch, so saving launches is worth more.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning, hopper};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, hopper, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
@@ -20,7 +20,7 @@ pub(super) const TUNING: Tuning = Tuning {
     matmul: Matmul {
         wgmma: false,
         // Estimated: the shapes that a Hopper used with `mma.sync`.
-        shapes: SHAPES_OF_WAVES,
+        shapes: &shapes_of_waves([2, 2, 4, 2]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number, since saving a launch is worth more here.

@@ -2,12 +2,12 @@
 //! 800M, 8000S), `gfx1033`, `gfx1035`, `gfx1036` and Vega's. MI300A is not among them: it has CDNA3's compute units and
 //! memory.
 //!
-//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too. A
-//! multiprocessor is a workgroup processor, as the driver counts: 6 in `gfx1103`, 20 in `gfx1151`. The memory is the
-//! machine's, so a decode step is more memory-bound than on any other family. On `gfx1151` about 0.2 MB of loads in
-//! flight reach the memory's speed, and there are 0.7.
+//! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
+//! Hopper's, estimated to serve here too. A multiprocessor is a workgroup processor, as the driver counts: 6 in
+//! `gfx1103`, 20 in `gfx1151`. The memory is the machine's, so a decode step is more memory-bound than on any other
+//! family. On `gfx1151` about 0.2 MB of loads in flight reach the memory's speed, and there are 0.7.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "APU",
@@ -22,8 +22,10 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`.
-        shapes: SHAPES_OF_WAVES,
+        // Estimated: the shapes that a Hopper used with `mma.sync`. A workgroup processor with the fewest registers has
+        // room for 4, 4, 8 and 4 of these blocks, by registers and LDS of the compiled code. More of them at once mean
+        // more loads in flight.
+        shapes: &shapes_of_waves([4, 4, 6, 3]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
@@ -47,11 +49,12 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number.
-        blocks: 2,
-        // Estimated: Hopper's number. With 6 multiprocessors no step of 32 query heads is below it; with 20, a step of
-        // one sequence is.
-        per_head_blocks: 2,
+        // Estimated: Hopper's two blocks would be one wave per SIMD. By registers and LDS, six of decode and four of
+        // prefill fit, for heads of 128.
+        blocks: 4,
+        // Estimated: by registers, as many fit on every such GPU. With 6 multiprocessors no step of 32 query heads is
+        // below it; with 20, steps of one and two sequences are.
+        per_head_blocks: 4,
         per_head_splits: 8,
         // AMD has no decode attention kernel on the matrix units yet.
         pieces: None,

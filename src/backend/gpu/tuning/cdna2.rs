@@ -1,10 +1,10 @@
 //! AMD's CDNA2 (`gfx90a`: MI210, MI250), and older GPUs with waves of 64 lanes: CDNA1 (`gfx908`) and Vega (`gfx906`).
 //!
-//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
-//! known facts about these GPUs are next to them. A multiprocessor is a compute unit (104 on each die of an MI250):
-//! four SIMDs, 64 KB of LDS. Matrix units exist since CDNA1.
+//! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
+//! Hopper's, estimated to serve here too; known facts about these GPUs are next to them. A multiprocessor is a compute
+//! unit (104 on each die of an MI250): four SIMDs, 64 KB of LDS. Matrix units exist since CDNA1.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA2",
@@ -19,8 +19,9 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`.
-        shapes: SHAPES_OF_WAVES,
+        // Estimated: the shapes that a Hopper used with `mma.sync`. A compute unit has room for 2, 2, 7 and 3 of these
+        // blocks, by registers and LDS of the compiled code. More of them at once mean more loads in flight.
+        shapes: &shapes_of_waves([2, 2, 4, 3]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.

@@ -1,10 +1,10 @@
 //! AMD's CDNA3 (`gfx942`: MI300X, MI300A, MI325X).
 //!
-//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
-//! occupancy facts from the compiled code are next to them. A multiprocessor is a compute unit: four SIMDs, 64 KB of
-//! LDS. An MI300X has 304 of them on eight dies with 4 MB of L2 each.
+//! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
+//! Hopper's, estimated to serve here too; occupancy facts from the compiled code are next to them. A multiprocessor is
+//! a compute unit: four SIMDs, 64 KB of LDS. An MI300X has 304 of them on eight dies with 4 MB of L2 each.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA3",
@@ -19,9 +19,9 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`. By registers, a SIMD holds 5 waves of the blocks of
-        // up to 32 rows, and 2 waves of those of 64.
-        shapes: SHAPES_OF_WAVES,
+        // Estimated: the shapes that a Hopper used with `mma.sync`. A compute unit has room for 2, 2, 7 and 3 of these
+        // blocks, by registers and LDS of the compiled code. More of them at once mean more loads in flight.
+        shapes: &shapes_of_waves([2, 2, 4, 3]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.

@@ -1,10 +1,10 @@
 //! AMD's CDNA4 (`gfx950`: MI350X, MI355X).
 //!
-//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here for
-//! CDNA3's reasons, whose code this runs. A multiprocessor is a compute unit (256 in an MI355X): four SIMDs, 160 KB of
-//! LDS, more than twice CDNA3's.
+//! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
+//! Hopper's, estimated to serve here for CDNA3's reasons, whose code this runs. A multiprocessor is a compute unit (256
+//! in an MI355X): four SIMDs, 160 KB of LDS, more than twice CDNA3's.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA4",
@@ -19,8 +19,9 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`.
-        shapes: SHAPES_OF_WAVES,
+        // Estimated: the shapes that a Hopper used with `mma.sync`. A compute unit has room for 4, 4, 8 and 4 of these
+        // blocks, by registers and LDS of the compiled code. More of them at once mean more loads in flight.
+        shapes: &shapes_of_waves([4, 4, 6, 4]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
@@ -44,8 +45,9 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number.
-        blocks: 2,
+        // Estimated: Hopper's two blocks have half of the loads in flight that the memory needs. By registers and LDS,
+        // four of decode and four of prefill fit, for heads of 128.
+        blocks: 4,
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,

@@ -186,22 +186,16 @@ pub struct LibraryRows {
     pub rows_dequantised: usize,
 }
 
-/// Block shapes for kernels whose waves multiply independently. Measured on an H200, which used `mma.sync` then: fitted
-/// to products of an 8B model's shapes in Q4_K. They are estimated to serve on every GPU without `wgmma`, and so are
-/// the time of a split and `leaves`. If kernels do not overlap, a norm blocks no other kernel.
-const SHAPES_OF_WAVES: &[MatmulShape] = &[
-    MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4, split_time: 0.04, leaves: true },
-    MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4, split_time: 0.04, leaves: true },
-    MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2, split_time: 0.04, leaves: true },
-    MatmulShape {
-        most_rows: u32::MAX,
-        block_rows: 64,
-        blocks: 2,
-        least_super_blocks: 2,
-        split_time: 0.04,
-        leaves: true,
-    },
-];
+/// Returns block shapes for kernels whose waves multiply independently, with these blocks per multiprocessor. The rest
+/// was measured on an H200, which used `mma.sync` then: fitted to products of an 8B model's shapes in Q4_K. It is
+/// estimated to serve on every GPU without `wgmma`, and so are the time of a split and `leaves`. If kernels do not
+/// overlap, a norm blocks no other kernel.
+const fn shapes_of_waves([n8, n16, n32, n64]: [u32; 4]) -> [MatmulShape; 4] {
+    const fn shape(most_rows: u32, block_rows: u32, blocks: u32, least_super_blocks: u32) -> MatmulShape {
+        MatmulShape { most_rows, block_rows, blocks, least_super_blocks, split_time: 0.04, leaves: true }
+    }
+    [shape(8, 8, n8, 4), shape(16, 16, n16, 4), shape(32, 32, n32, 2), shape(u32::MAX, 64, n64, 2)]
+}
 
 /// NVIDIA's GPUs without a table, among them Turing and Blackwell. Every number is Hopper's, estimated to serve there
 /// too, except for products on matrix units that others lack, including those of experts. These are Ampere's and Ada's.

@@ -1,10 +1,11 @@
 //! AMD's RDNA2 (`gfx1030` to `gfx1032`, `gfx1034`: RX 6000), and RDNA1.
 //!
-//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too. A
-//! multiprocessor is a workgroup processor, as the driver counts (40 in an RX 6900 XT). It has two compute units with
-//! four SIMDs and 128 KB of LDS. There are no matrix units: products of many rows use dot products.
+//! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
+//! Hopper's, estimated to serve here too. A multiprocessor is a workgroup processor, as the driver counts (40 in an RX
+//! 6900 XT). It has two compute units with four SIMDs and 128 KB of LDS. There are no matrix units: products of many
+//! rows use dot products.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA2",
@@ -19,8 +20,9 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`.
-        shapes: SHAPES_OF_WAVES,
+        // Estimated: the shapes that a Hopper used with `mma.sync`. A workgroup processor has room for 4, 4, 7 and 4 of
+        // these blocks, by registers and LDS of the compiled code. More of them at once mean more loads in flight.
+        shapes: &shapes_of_waves([4, 4, 6, 3]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
@@ -44,8 +46,9 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number.
-        blocks: 2,
+        // Estimated: Hopper's two blocks would be one wave per SIMD. By registers and LDS, five of decode and four of
+        // prefill fit, for heads of 128.
+        blocks: 4,
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,

@@ -1,10 +1,11 @@
 //! AMD's RDNA4 (`gfx1200`, `gfx1201`: RX 9000, AI PRO R9700).
 //!
-//! Nothing was measured on such a GPU. All numbers except those of prefill are Hopper's, estimated to serve here too;
-//! occupancy facts from the compiled code are next to them. A multiprocessor is a workgroup processor, as the driver
-//! counts (32 in an RX 9070 XT). It has two compute units with four SIMDs and 128 KB of LDS.
+//! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
+//! Hopper's, estimated to serve here too; occupancy facts from the compiled code are next to them. A multiprocessor is
+//! a workgroup processor, as the driver counts (32 in an RX 9070 XT). It has two compute units with four SIMDs and 128
+//! KB of LDS.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, SHAPES_OF_WAVES, States, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA4",
@@ -19,10 +20,9 @@ pub(super) const TUNING: Tuning = Tuning {
     },
     matmul: Matmul {
         wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`. By registers, a SIMD holds 8 waves of the blocks of
-        // 64 rows, and 16 of those of 32. A workgroup processor has room for more blocks than this targets: measure
-        // this first.
-        shapes: SHAPES_OF_WAVES,
+        // Estimated: the shapes that a Hopper used with `mma.sync`. A workgroup processor has room for 5, 5, 12 and 7
+        // of these blocks, by registers and LDS of the compiled code. More of them at once mean more loads in flight.
+        shapes: &shapes_of_waves([4, 4, 6, 3]),
         // Estimated: Hopper's number.
         most_splits: 8,
         // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
@@ -46,8 +46,9 @@ pub(super) const TUNING: Tuning = Tuning {
         split_tokens: 128,
         prefill_split_tokens: 1024,
         most_splits: 32,
-        // Estimated: Hopper's number, since registers leave room for 9 waves per SIMD.
-        blocks: 2,
+        // Estimated: Hopper's two blocks would be one wave per SIMD. By registers and LDS, seven of decode and four of
+        // prefill fit, for heads of 128.
+        blocks: 4,
         // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
