@@ -97,6 +97,8 @@ struct AttentionArgs {
   u32 format_out;
   float scale;
   float softcap;          // 0: none; else cap * tanh(score / cap)
+  float alibi;            // 0: none; else head h adds slope * (key - position) to a score, with
+  u32 alibi_heads;        // slope = 2^-(alibi * (h + 1)) below alibi_heads, else 2^-(alibi * (h - alibi_heads + 1/2))
 };
 
 // Multiplies each head by its own matrix: out[r][h] = weights[h] * x[r][h], on the matrix units, x rounded to f16.

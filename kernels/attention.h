@@ -166,6 +166,15 @@ DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
   for (u32 c = cols + (u32)tid_x(); c < padded; c += threads) store_activation(a.out, a.format_out, n, c, cols, 0.f);
 }
 
+// ------------------------------------------------------------------------------------------------ ALiBi
+// Returns the factor on the distances of a head's keys, in units of log2. Only with ALiBi.
+DEV float slope_of(const AttentionArgs& a, u32 head) {
+  const float place = head < a.alibi_heads ? (float)(head + 1) : (float)(head - a.alibi_heads) + 0.5f;
+  return LOG2E * fast_exp2(-a.alibi * place);
+}
+// Returns the distance of a key: it is negative for keys before the position.
+DEV float distance(u32 key, u32 position) { return (float)(i32)(key - position); }
+
 // ------------------------------------------------------------------------------------------------ a few queries in f32
 // A group of 32 lanes attends with QUERIES queries at once. A lane has eight elements of a key; for heads above 256
 // elements, eight of every 256 (PARTS). D / 8 lanes share a key, 32 at most. The group therefore works on several runs
@@ -178,6 +187,8 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
 
   float q[QUERIES][PARTS][8], values[QUERIES][VALUE_PARTS][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
+  // For ALiBi: the head of query 0, the step to that of the next query, and the position minus `end`.
+  u32 head, head_step, to_position;
 
   // Returns the first of this lane's eight columns of a part.
   MEMBER static u32 column(u32 part = 0) { return 256 * part + ((u32)tid_x() % LANES) * 8; }
@@ -209,8 +220,8 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
     return s;
   }
 
-  // Starts the sums of the current queries with one key that all of them see, in the runs where `mine` is true. The
-  // scales count only for a cache with scales.
+  // Starts the sums of the current queries with one key that all of them see, their own token's, in the runs where
+  // `mine` is true. The scales count only for a cache with scales.
   MEMBER void begin_with(const Eight<T> (&k)[PARTS], const Eight<T> (&v)[PARTS], float k_scale, float v_scale, bool mine,
                          float softcap) {
     #pragma unroll
@@ -233,15 +244,15 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
 
   // Attends to the keys of `keys` that belong to `worker` of `workers`, the groups that share the keys. Callers whose
   // keys are never aligned pass ALIGNED = false, which omits the other path's code.
-  template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
+  template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, const AttentionArgs& args) {
     if (keys.first >= keys.end) return;
-    if (ALIGNED && keys.aligned) walk<PARTS == 1 ? 4 : 2, true>(keys, worker, workers, softcap);
-    else walk<1, false>(keys, worker, workers, softcap);
+    if (ALIGNED && keys.aligned) walk<PARTS == 1 ? 4 : 2, true>(keys, worker, workers, args);
+    else walk<1, false>(keys, worker, workers, args);
   }
 
   // Walks runs of KEYS keys, each within one block. The loop bounds are the same for all groups of a block, because two
   // groups may form a wave.
-  template <u32 KEYS, bool ALIGNED> MEMBER void walk(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
+  template <u32 KEYS, bool ALIGNED> MEMBER void walk(const Keys<T>& keys, u32 worker, u32 workers, const AttentionArgs& args) {
     const u32 stride = workers * RUNS * KEYS, start = keys.first & ~(KEYS - 1);
     u32 key = start + (worker * RUNS + ((u32)tid_x() & 31) / LANES) * KEYS;
     u32 block = key / keys.block_size, slot = key % keys.block_size;
@@ -254,13 +265,13 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       slot += step_slots;
       if (slot >= keys.block_size) { slot -= keys.block_size; block++; }
       page = ld_step(keys.table + min_(block, last_block));      // requested before the keys of this turn
-      run<KEYS, ALIGNED>(keys, key, page_now, slot_now, last_slot, softcap);
+      run<KEYS, ALIGNED>(keys, key, page_now, slot_now, last_slot, args);
       key += stride;
     }
   }
 
   template <u32 KEYS, bool ALIGNED>
-  MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
+  MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, const AttentionArgs& args) {
     // Keys outside the range read a neighbour within it, in the same block; the mask drops them.
     const u64 base = page * keys.block_stride;
     Eight<T> k[KEYS][PARTS], v[LATENT ? 1 : KEYS][PARTS];
@@ -297,11 +308,18 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       for (u32 i = 0; i < QUERIES; i++)
         #pragma unroll
         for (u32 u = 0; u < KEYS; u++) score[i][u] *= k_scales[u];
-    if (softcap != 0.f)
+    if (args.softcap != 0.f)
       #pragma unroll
       for (u32 i = 0; i < QUERIES; i++)
         #pragma unroll
-        for (u32 u = 0; u < KEYS; u++) score[i][u] = soft_cap(score[i][u], softcap) * LOG2E;
+        for (u32 u = 0; u < KEYS; u++) score[i][u] = soft_cap(score[i][u], args.softcap) * LOG2E;
+    if constexpr (!LATENT) if (args.alibi != 0.f)
+      #pragma unroll
+      for (u32 i = 0; i < QUERIES; i++) {
+        const float slope = slope_of(args, head + i * head_step), nearest = distance(key, end[i] + to_position);
+        #pragma unroll
+        for (u32 u = 0; u < KEYS; u++) score[i][u] = fma_(slope, nearest + (float)u, score[i][u]);
+      }
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       float highest = top[i];

@@ -167,6 +167,9 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   const AttentionArgs& a = reload(args);
   if (adds_key) keys.end--;                            // the cache may not have it yet
   Queries queries;
+  queries.head = w.first_head + first + group % w.side_by_side * S::QUERIES;
+  queries.head_step = 1;
+  queries.to_position = a.alibi != 0.f ? ld_step(a.context_lens + w.sequence) - 1 - keys.end : 0;
   #pragma unroll
   for (u32 i = 0; i < S::QUERIES; i++) {
     // Places after the last head compute it again; nobody reads them.
@@ -183,7 +186,7 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
     const bool mine = worker == 0 && (recomputed(tid_x()) & 31) < Queries::LANES;
     queries.begin_with(k, v, lds.k_scale, lds.v_scale, mine, a.softcap);
   }
-  queries.attend(keys, worker, S::GROUPS / w.side_by_side, a.softcap);
+  queries.attend(keys, worker, S::GROUPS / w.side_by_side, a);
   queries.merge_runs();
   if ((recomputed(tid_x()) & 31) >= Queries::LANES) return;
   #pragma unroll

@@ -17,6 +17,9 @@ DEV void attention_prefill_few(const AttentionArgs& a) {
     const Keys<T> keys = keys_of<T>(a, tile.sequence, tile.kv_head, tile.first_key(first), tile.end_key(last));
     const u32 row = first + ((u32)tid_x() >> 5) * QUERIES;
     Queries queries;
+    queries.head = tile.head;
+    queries.head_step = 0;
+    queries.to_position = 0u - 1;                        // no later token is seen, or as many for all
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       const u32 r = min_(row + i, last);
@@ -26,7 +29,7 @@ DEV void attention_prefill_few(const AttentionArgs& a) {
         load_eight(q + (tile.row + r) * q_stride, Queries::column(p), a.head_dim, x + 8 * p);
       queries.set_query(i, x, 8, query_factor(a), tile.first_key(r), tile.end_key(r));
     }
-    queries.template attend<ALIGNED>(keys, 0, 1, a.softcap);
+    queries.template attend<ALIGNED>(keys, 0, 1, a);
     queries.merge_runs();
     if (((u32)tid_x() & 31) >= Queries::LANES) continue;
     #pragma unroll

@@ -148,6 +148,16 @@ template <u32 D> struct Rows {
         for (u32 i = 0; i < MMA_ACC; i++) score[n][i] = soft_cap(score[n][i], a.softcap) * LOG2E;
 
     const int lane = (int)recomputed(lane_id());
+    if (a.alibi != 0.f) {
+      const float slope = slope_of(a, tile.head);
+      #pragma unroll
+      for (u32 i = 0; i < MMA_ACC; i++) {
+        const u32 position = tile.position + first_row + (u32)mma_row(lane, (int)i);
+        #pragma unroll
+        for (u32 n = 0; n < KEY_TILES; n++)
+          score[n][i] = fma_(slope, distance(key + 16 * n + (u32)mma_col(lane, (int)i), position), score[n][i]);
+      }
+    }
     #pragma unroll
     for (u32 i = 0; i < MMA_ACC; i++) {
       const u32 row = first_row + (u32)mma_row(lane, (int)i), r = min_(row, tile.rows - 1);

@@ -212,7 +212,7 @@ DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32
       #pragma unroll
       for (u32 i = 0; i < 8; i++) score[0][i / 4][i % 4] += shared.scores[warp ^ 1][i][lane];
     }
-    cap_and_mask<TILES, KEYS / 8>(score, a, tile.window, key, position, copies.end_key);
+    finish_scores<TILES, KEYS / 8>(score, a, tile, key, position, copies.end_key);
     if (softmax.template weigh<KEYS / 8>(score, to_log2)) softmax.template rescale<VALUE_COLUMNS<D> / 8>(values);
 
     #pragma unroll

@@ -7,17 +7,31 @@
 
 template <u32 TILES, u32 EIGHTS> using RowsOfLane = float[TILES][EIGHTS][4];
 
-// Applies the soft cap to scores, and masks keys that a row does not see. The tile begins with `key`, the warp's rows
-// with `position`; no row sees `end` or later keys.
+// A capped score is already scaled.
+DEV float score_to_log2(const AttentionArgs& a) { return a.softcap != 0.f ? LOG2E : a.scale * LOG2E; }
+
+// Applies the soft cap and ALiBi to scores, and masks keys that a row does not see. The keys of the tile begin with
+// `key`, and the warp's rows with `position`; no row sees `end` or later keys.
 template <u32 TILES, u32 EIGHTS>
-DEV void cap_and_mask(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a, u32 window, u32 key, u32 position,
-                      u32 end) {
+DEV void finish_scores(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a, const RowTile& tile, u32 key,
+                       u32 position, u32 end) {
+  const u32 window = tile.window;
   if (a.softcap != 0.f)
     #pragma unroll
     for (u32 i = 0; i < TILES * EIGHTS * 4; i++) {
       float& x = score[i / (EIGHTS * 4)][i / 4 % EIGHTS][i % 4];
       x = soft_cap(x * a.scale, a.softcap);
     }
+  if (a.alibi != 0.f) {
+    const float slope = slope_of(a, tile.head) / score_to_log2(a);
+    #pragma unroll
+    for (u32 i = 0; i < TILES * EIGHTS * 4; i++) {
+      const u32 row = position + i / (EIGHTS * 4) * 16 + i % 4 / 2 * 8 + (u32)lane_id() / 4;
+      const u32 k = key + i / 4 % EIGHTS * 8 + (u32)lane_id() % 4 * 2 + i % 2;
+      float& x = score[i / (EIGHTS * 4)][i / 4 % EIGHTS][i % 4];
+      x = fma_(slope, distance(k, row), x);
+    }
+  }
   if (key + 8 * EIGHTS > min_(position + 1 + a.ahead, end) || key < first_key(position + 16 * TILES - 1, window))
     #pragma unroll
     for (u32 half = 0; half < 2 * TILES; half++) {
@@ -30,8 +44,6 @@ DEV void cap_and_mask(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a, 
       }
     }
 }
-// A capped score is already scaled.
-DEV float score_to_log2(const AttentionArgs& a) { return a.softcap != 0.f ? LOG2E : a.scale * LOG2E; }
 
 // The running softmax of the warp's rows, one tile of keys after the other.
 template <u32 TILES> struct RowsSoftmax {

@@ -181,7 +181,7 @@ DEV void multiply_tiles(const AttentionArgs& a, const RowTile& tile, SplitKeys k
     wgmma_commit();
   };
   const auto make_weights = [&](u32 key) {
-    cap_and_mask<1, KEYS / 8>(score, a, tile.window, key, position, keys.end);
+    finish_scores<1, KEYS / 8>(score, a, tile, key, position, keys.end);
     return softmax.weigh<KEYS / 8>(score, to_log2);
   };
   const auto pack_weights = [&] {

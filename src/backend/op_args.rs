@@ -364,6 +364,39 @@ pub struct Scoring {
     pub scale: f32,
     /// Replaces a score by `cap * tanh(score / cap)`; `None` if the model has no cap.
     pub softcap: Option<f32>,
+    /// ALiBi (arXiv 2108.12409): a score falls with the distance of its key. The number is the largest exponent of the
+    /// heads' slopes, and is positive; `None` if the model has other positions.
+    pub alibi: Option<f32>,
+}
+
+/// The slopes of ALiBi. The first `whole` heads have slopes `2^(-step (head + 1))`. The remaining heads fill the gaps
+/// between them, from the first one on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Slopes {
+    /// The largest power of two that is at most the number of heads.
+    pub(crate) whole: usize,
+    pub(crate) step: f32,
+}
+
+impl Slopes {
+    /// Returns the factor on a head's distances.
+    pub(crate) fn of(self, head: usize) -> f32 {
+        let place = if head < self.whole { (head + 1) as f32 } else { (head - self.whole) as f32 + 0.5 };
+        (-self.step * place).exp2()
+    }
+}
+
+impl Scoring {
+    /// Returns scores with this factor and nothing else.
+    pub const fn scaled(scale: f32) -> Self {
+        Self { scale, softcap: None, alibi: None }
+    }
+
+    /// Returns the slopes of a layer with this many heads, if it has ALiBi.
+    pub(crate) fn slopes(self, num_heads: usize) -> Option<Slopes> {
+        let whole = 1 << num_heads.checked_ilog2()?;
+        Some(Slopes { whole, step: self.alibi? / whole as f32 })
+    }
 }
 
 /// See `Ops::attention`.
@@ -384,9 +417,12 @@ impl<B: Backend> Attention<'_, B> {
     pub fn validate(&self, tokens: usize) -> Result<()> {
         check_heads(self.layout, self.kv)?;
         check_sinks(self.layout, self.sinks)?;
+        if let Some(bias) = self.scoring.alibi.filter(|&bias| !(bias.is_finite() && bias > 0.0)) {
+            return Err(Error::internal(format!("ALiBi with a largest exponent of {bias}")));
+        }
         let spec = self.kv.spec();
         let is_latent = |values| !self.layout.has_kv && !self.layout.gated && self.layout.value_dim == values;
-        if spec.latent.is_some_and(|values| !is_latent(values)) {
+        if spec.latent.is_some_and(|values| !is_latent(values) || self.scoring.alibi.is_some()) {
             return Err(Error::internal(format!("rows of {:?} for the latent rows of {spec:?}", self.layout)));
         }
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;

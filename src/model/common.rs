@@ -207,7 +207,7 @@ impl Keys<'_> {
             kv_group: model.join_kv_group(kind, qkv, None),
             v_is_k: false,
             rope,
-            scoring: Scoring { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None },
+            scoring: Scoring::scaled(1.0 / (qkv.head_dim as f32).sqrt()),
             temperature: None,
             sinks: false,
             qkv_bias: Presence::Optional,
@@ -290,6 +290,14 @@ impl Keys<'_> {
         match self.opt_f32(key)? {
             Some(value) if value <= 0.0 => Err(self.error(key, format!("is {value}, expected a number above 0"))),
             value => Ok(value),
+        }
+    }
+
+    /// Returns the limit on the absolute values of q, k and v; 0 in the file means none.
+    pub(super) fn clamp(&self) -> Result<Option<f32>> {
+        match self.opt_f32("attention.clamp_kqv")? {
+            None | Some(0.0) => Ok(None),
+            Some(_) => self.opt_positive("attention.clamp_kqv"),
         }
     }
 

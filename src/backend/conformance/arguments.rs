@@ -20,7 +20,7 @@ const TOKENS: usize = 66;
 const COLS: usize = 256;
 const LAYOUT: QkvLayout =
     QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, value_dim: 128, gated: false, has_kv: true };
-const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
+const SCORING: Scoring = Scoring::scaled(1.0);
 
 /// Judges the outcome of an op with contradictory arguments.
 pub(super) fn judge(what: &str, outcome: Result<()>, arguments: &str, tally: &mut Tally<'_>) {
@@ -316,6 +316,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout: queries, rotation: with_k, group, kv: &mut kv }),
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: plain, group: 1, kv: &mut kv }),
     );
+    let flat = Scoring { alibi: Some(0.0), ..scoring };
     refused!(
         "attention",
         step,
@@ -324,6 +325,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.attention(Attention { qkv: &x, layout: uneven, scoring, sinks: None, group, kv: &kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout: long_values, scoring, sinks: None, group, kv: &kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout: odd_values, scoring, sinks: None, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout, scoring: flat, sinks: None, group, kv: &kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &other_kv, out: &mut out }),
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut small }),
         step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group: 1, kv: &kv, out: &mut out }),

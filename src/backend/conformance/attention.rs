@@ -22,6 +22,8 @@ pub(super) struct Case {
     /// Tokens that a token attends to on each side, in bidirectional attention.
     pub(super) reach: Option<u32>,
     pub(super) softcap: Option<f32>,
+    /// See `Scoring::alibi`.
+    pub(super) alibi: Option<f32>,
     pub(super) sinks: bool,
     pub(super) gated: bool,
     /// See `KvLayerSpec::skips_first`.
@@ -37,7 +39,8 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    let (window, chunk, reach, softcap, sinks, gated, skips_first) = (None, None, None, None, false, false, false);
+    let (window, chunk, reach, softcap, alibi) = (None, None, None, None, None);
+    let (sinks, gated, skips_first) = (false, false, false);
     let dtype = KvCacheDtype::F16;
     Case {
         num_heads,
@@ -49,6 +52,7 @@ pub(super) const fn case(
         chunk,
         reach,
         softcap,
+        alibi,
         sinks,
         gated,
         skips_first,
@@ -135,14 +139,30 @@ pub(super) const BIDIRECTIONAL: [Case; 15] = [
 ];
 
 /// Prompt chunks with contexts that devices split.
-const SPLIT: [Case; 7] = [
+const SPLIT: [Case; 8] = [
     case([2, 1], 40, 16, &[(2200, 70), (0, 5), (1100, 1)]),
     case([2, 2], 128, 16, &[(3200, 3)]),
     Case { softcap: Some(2.0), sinks: true, ..case([2, 1], 256, 32, &[(2100, 33)]) },
     Case { window: Some(2500), gated: true, ..case([1, 1], 64, 16, &[(3000, 20)]) },
     case([1, 1], 512, 16, &[(2100, 9)]),
+    Case { alibi: Some(8.0), ..case([3, 1], 128, 16, &[(2200, 70), (1099, 1), (0, 129)]) },
     int8(case([2, 2], 128, 16, &[(3200, 3)])),
     int8(Case { window: Some(2500), ..case([1, 1], 64, 16, &[(3000, 20)]) }),
+];
+
+/// ALiBi with powers of two and other numbers of heads, over all types of the cache, with windows, caps and sinks.
+pub(super) const ALIBI: [Case; 11] = [
+    Case { alibi: Some(8.0), ..case([1, 1], 3, 16, &[(0, 5), (20, 1)]) },
+    Case { alibi: Some(8.0), ..case([6, 6], 16, 16, MIX) },
+    Case { alibi: Some(8.0), ..case([4, 4], 64, 16, MIX) },
+    Case { alibi: Some(5.0), ..case([12, 3], 128, 16, &[(37, 150), (0, 64), (0, 129), (300, 1)]) },
+    Case { alibi: Some(8.0), ..case([3, 1], 256, 32, &[(0, 33), (130, 2), (300, 1)]) },
+    Case { alibi: Some(8.0), ..case([2, 2], 320, 16, &[(0, 20), (130, 1)]) },
+    Case { alibi: Some(8.0), dtype: KvCacheDtype::F32, ..case([6, 2], 17, 16, MIX) },
+    Case { alibi: Some(8.0), dtype: KvCacheDtype::F32, ..case([7, 7], 80, 16, &[(400, 1), (0, 70)]) },
+    Case { alibi: Some(8.0), window: Some(20), sinks: true, ..case([6, 3], 64, 16, MIX) },
+    Case { alibi: Some(4.0), softcap: Some(2.0), gated: true, ..case([5, 1], 96, 16, MIX) },
+    int8(Case { alibi: Some(8.0), ..case([6, 2], 64, 16, MIX) }),
 ];
 
 const fn int8(case: Case) -> Case {
@@ -182,7 +202,8 @@ impl Case {
 
     pub(super) fn scoring(&self) -> Scoring {
         // Larger than 1/sqrt(d), so the softmax has peaks.
-        Scoring { scale: 6.0 / (self.head_dim as f32).sqrt(), softcap: self.softcap }
+        let scaled = Scoring::scaled(6.0 / (self.head_dim as f32).sqrt());
+        Scoring { softcap: self.softcap, alibi: self.alibi, ..scaled }
     }
 
     pub(super) fn kind(&self) -> GroupKind {
@@ -280,7 +301,7 @@ pub(crate) fn check<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     tally.group("attention");
-    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8] {
+    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8, &ALIBI] {
         for (seed, case) in tally.part(cases) {
             check_case(&loader, accuracy, seed, case, tally)?;
         }
@@ -364,10 +385,18 @@ fn stored(dtype: KvCacheDtype, head: &[f32]) -> Vec<f64> {
     head.iter().map(of_element).collect()
 }
 
+/// Returns the slope of a head as the paper's authors compute it. A number of heads that is no power of two takes the
+/// slopes of the next lower one, then every other slope of the next higher one.
+fn alibi_slope(bias: f64, head: usize, num_heads: usize) -> f64 {
+    let slopes_of = |n: usize| (1..=n).map(move |i| (-bias * i as f64 / n as f64).exp2());
+    let lower = (num_heads + 1).next_power_of_two() / 2;
+    slopes_of(lower).chain(slopes_of(2 * lower).step_by(2)).nth(head).unwrap_or(f64::NAN)
+}
+
 /// Returns one token's output, `[num_heads * value_dim]`, from its sequence's `context` qkv rows.
 fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<f64> {
     let layout = case.layout();
-    let (Scoring { scale, softcap }, sinks) = (case.scoring(), case.sinks());
+    let (Scoring { scale, softcap, alibi }, sinks) = (case.scoring(), case.sinks());
     let sees = |token: &usize| match case.kind() {
         GroupKind::Full => *token <= position && (*token > 0 || position == 0 || !case.skips_first),
         GroupKind::Sliding { window } => *token <= position && position - token < window as usize,
@@ -383,13 +412,15 @@ fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<
     for head in 0..layout.num_heads {
         let q = &rows[position * layout.cols() + layout.gate_cols() + head * d..][..d];
         let kv_head = head * layout.num_kv_heads / layout.num_heads;
+        let slope = alibi.map_or(0.0, |bias| alibi_slope(f64::from(bias), head, layout.num_heads));
         let scores: Vec<f64> = seen
             .iter()
             .map(|&token| {
                 let k = cached(token, layout.q_cols() + kv_head * d, d);
                 let dot: f64 = q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum();
                 let score = dot * f64::from(scale);
-                softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+                let score = softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+                score - slope * (position as f64 - token as f64)
             })
             .collect();
         let sink = sinks.as_ref().map(|sinks| f64::from(sinks[head]));

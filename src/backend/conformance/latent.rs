@@ -151,7 +151,7 @@ impl Case {
         // Scores of uniform numbers then differ from their mean by about 2, so the softmax has peaks.
         let variance = (plain_dim * rank) as f32 / 27.0 + rope_dim as f32 / 9.0;
         let of_weights = if self.weights == GgmlType::Q8_0 { 3.0 } else { 1.0 };
-        Scoring { scale: 2.0 * of_weights / variance.sqrt(), softcap: None }
+        Scoring::scaled(2.0 * of_weights / variance.sqrt())
     }
 }
 

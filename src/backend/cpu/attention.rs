@@ -34,6 +34,16 @@ const MAX_ROWS: usize = 8;
 /// Rows of one unit of work: enough to amortize its scheduling, few enough for load balance.
 const UNIT_ROWS: usize = 32;
 
+const LANE_NUMBERS: [f32; LANES] = {
+    let mut numbers = [0.0; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        numbers[lane] = lane as f32;
+        lane += 1;
+    }
+    numbers
+};
+
 /// Scores, later probabilities, of a group of rows and a chunk: `[row][tile][lane]`.
 type Scores = [[[f32; LANES]; CHUNK_TILES]; MAX_ROWS];
 
@@ -126,6 +136,7 @@ struct UnitKernel<'a, E> {
 struct Rows<'a> {
     len: usize,
     head: [usize; MAX_ROWS],
+    position: [usize; MAX_ROWS],
     q: [&'a [f32]; MAX_ROWS],
     gate: [Option<&'a [f32]>; MAX_ROWS],
     out: [&'a mut [f32]; MAX_ROWS],
@@ -163,6 +174,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let mut rows = Rows {
             len,
             head: [0; MAX_ROWS],
+            position: [0; MAX_ROWS],
             q: [&[]; MAX_ROWS],
             gate: [None; MAX_ROWS],
             out: std::array::from_fn(|_| Default::default()),
@@ -173,6 +185,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             let (column, value_dim) = (head * layout.head_dim, layout.value_dim);
             let row = &qkv[token * layout.cols()..][..layout.cols()];
             rows.head[i] = head;
+            rows.position[i] = self.attention.batch.positions[token] as usize;
             rows.gate[i] = layout.gated.then(|| &row[column..][..layout.head_dim]);
             rows.q[i] = &row[layout.gate_cols() + column..][..layout.head_dim];
             let start = (token * layout.num_heads + head) * value_dim;
@@ -205,28 +218,20 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let end = rows.keys[..len].iter().map(|keys| keys.end).max().unwrap_or(0);
         for chunk_start in (first_key / CHUNK_KEYS * CHUNK_KEYS..end).step_by(CHUNK_KEYS) {
             let tiles = first_key.max(chunk_start) / TILE..end.min(chunk_start + CHUNK_KEYS).div_ceil(TILE);
-            let chunk = self.chunk(tiles.clone(), end.div_ceil(TILE));
-            // From here on, keys are counted from the first tile that is read.
-            let base = tiles.start * TILE;
-            let mut keys = [const { 0..0 }; MAX_ROWS];
-            for (keys, of_row) in keys.iter_mut().zip(&rows.keys[..len]) {
-                let clamp = |key: usize| key.saturating_sub(base).min(tiles.len() * TILE);
-                *keys = clamp(of_row.start)..clamp(of_row.end);
-            }
-
-            let (q, k) = (&rows.q[..len], &chunk.k[..tiles.len()]);
+            let chunk = self.chunk(tiles, end.div_ceil(TILE), &rows.keys);
+            let (q, k) = (&rows.q[..len], &chunk.k[..chunk.num_tiles]);
             match self.attention.kv.spec.latent {
                 None => tile::scores(s, q, k, scores),
                 Some(_) => latent::scores(s, q, k, scores),
             }
-            let corrections = self.softmax(s, &mut scores[..len], &keys, &chunk, &mut maximum, &mut sums);
+            let corrections = self.softmax(s, rows, &mut scores[..len], &chunk, &mut maximum, &mut sums);
             for (out, correction) in rows.out[..len].iter_mut().zip(corrections) {
                 out.iter_mut().for_each(|x| *x *= correction);
             }
             tile::weighted_sums(
                 s,
                 scores,
-                &keys[..len],
+                &chunk.keys[..len],
                 (&chunk.v, self.attention.layout.head_dim),
                 &mut rows.out[..len],
             );
@@ -245,14 +250,20 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         }
     }
 
-    /// Returns K and V of `tiles` of the sequence, at most a chunk. `num_tiles` is the total number of tiles.
+    /// Returns K and V of `tiles` of the sequence, at most a chunk. `num_tiles` is the total number of tiles, and
+    /// `keys` are those of each row.
     #[inline(always)]
-    fn chunk(&self, tiles: Range<usize>, num_tiles: usize) -> Chunk<'a, E> {
+    fn chunk(&self, tiles: Range<usize>, num_tiles: usize, keys: &[Range<usize>; MAX_ROWS]) -> Chunk<'a, E> {
         let Attention { batch, group, kv, .. } = *self.attention;
         let table = batch.block_table(group, self.unit.seq);
         let tiles_per_block = kv.spec.block_size / TILE;
         let tile_of = |tile: usize| kv.tile(table[tile / tiles_per_block], tile % tiles_per_block, self.unit.kv_head);
-        let mut chunk = Chunk { num_tiles: tiles.len(), ..Chunk::default() };
+        let first_key = tiles.start * TILE;
+        let mut chunk = Chunk { first_key, num_tiles: tiles.len(), ..Chunk::default() };
+        for (keys, of_row) in chunk.keys.iter_mut().zip(keys) {
+            let clamp = |key: usize| key.saturating_sub(first_key).min(tiles.len() * TILE);
+            *keys = clamp(of_row.start)..clamp(of_row.end);
+        }
         for (i, tile) in tiles.clone().enumerate() {
             let (now, next) = (tile_of(tile), tile_of((tile + tiles.len()).min(num_tiles - 1)));
             chunk.k[i] = Tile { elements: now.k, next: next.k };
@@ -269,14 +280,15 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     fn softmax<S: Simd>(
         &self,
         s: S,
+        rows: &Rows<'_>,
         scores: &mut [[[f32; LANES]; CHUNK_TILES]],
-        keys: &[Range<usize>; MAX_ROWS],
         chunk: &Chunk<'_, E>,
         maximum: &mut [f32; LANES],
         sums: &mut [S::V; MAX_ROWS],
     ) -> [f32; LANES] {
-        let Scoring { scale, softcap } = self.attention.scoring;
-        let (old, num_tiles) = (*maximum, chunk.num_tiles);
+        let Scoring { scale, softcap, .. } = self.attention.scoring;
+        let slopes = self.attention.scoring.slopes(self.attention.layout.num_heads);
+        let (old, num_tiles, keys) = (*maximum, chunk.num_tiles, &chunk.keys);
         if E::HAS_SCALES {
             for [_, next] in &chunk.scales[..num_tiles] {
                 next.iter().for_each(|scales| s.prefetch(scales));
@@ -294,6 +306,12 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
                 x = s.mul(x, s.splat(scale));
                 if let Some(cap) = softcap {
                     x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
+                }
+                if let Some(slopes) = slopes {
+                    // Distances are whole numbers, and exact up to 2^24.
+                    let first = (chunk.first_key + tile * TILE) as f32 - rows.position[i] as f32;
+                    let distances = s.add(s.splat(first), s.load(&LANE_NUMBERS));
+                    x = s.fma(s.splat(slopes.of(rows.head[i])), distances, x);
                 }
                 if keys[i].start > tile * TILE || keys[i].end < (tile + 1) * TILE {
                     x = s.keep_lanes(x, lanes_of(tile, &keys[i]), f32::NEG_INFINITY);
@@ -323,7 +341,10 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
 /// `k[tile]` is `[head_dim, 16 keys]`, and `v[tile]` is `[16 keys, head_dim]`. For latent rows `k` has the layout of
 /// `v`. `scales[tile]` has the scales of K and V of the tile, and of the tile at its place in the next chunk.
 struct Chunk<'a, E> {
+    first_key: usize,
     num_tiles: usize,
+    /// The keys that each row attends to, counted from the first key.
+    keys: [Range<usize>; MAX_ROWS],
     k: [Tile<'a, E>; CHUNK_TILES],
     v: [Tile<'a, E>; CHUNK_TILES],
     scales: [[&'a [[f32; TILE]; 2]; 2]; CHUNK_TILES],
@@ -333,7 +354,7 @@ impl<E: Copy> Default for Chunk<'_, E> {
     fn default() -> Self {
         let none = &[[1.0; TILE]; 2];
         let [k, v] = [[Tile::default(); CHUNK_TILES]; 2];
-        Self { num_tiles: 0, k, v, scales: [[none; 2]; CHUNK_TILES] }
+        Self { first_key: 0, num_tiles: 0, keys: [const { 0..0 }; MAX_ROWS], k, v, scales: [[none; 2]; CHUNK_TILES] }
     }
 }
 

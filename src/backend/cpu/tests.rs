@@ -58,7 +58,7 @@ mod deep {
 
 const LAYOUT: QkvLayout =
     QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72, value_dim: 72, gated: false, has_kv: true };
-const SCORING: Scoring = Scoring { scale: 0.5, softcap: None };
+const SCORING: Scoring = Scoring::scaled(0.5);
 
 fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
     let rows = Random(3).values(tokens * LAYOUT.cols());

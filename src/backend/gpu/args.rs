@@ -288,6 +288,8 @@ kernel_args! {
         format_out: Format,
         scale: f32,
         softcap: f32,
+        alibi: f32,
+        alibi_heads: u32,
     }
     HeadProductsArgs {
         weights: DevicePtr,

@@ -25,7 +25,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
         let window = is_windowed[layer].then_some(window);
         let attention = keys.attention_over(&mut model, layer, window, LayerRope::OfFile(RopeKind::Neox))?;
         let softcap = keys.opt_positive("attn_logit_softcapping")?;
-        let scoring = Scoring { scale: score_scale(&model, attention.qkv, is_27b), softcap };
+        let scoring = Scoring { softcap, ..Scoring::scaled(score_scale(&model, attention.qkv, is_27b)) };
         let ffn = keys.dense(layer, Activation::Gelu)?;
         model.layers.push(LayerSpec {
             mixer_norms: Norms::around("attn_norm", "post_attention_norm"),

@@ -26,7 +26,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
         let window = window.filter(|_| is_windowed[layer]);
         let attention = keys.attention_by_window(&mut model, layer, window, base_of_windows)?;
         let scale = score_scale(&model, attention.qkv, is_27b);
-        let scoring = Scoring { scale, softcap: None };
+        let scoring = Scoring::scaled(scale);
         let attention = AttentionSpec { scoring, qk_norm: Some(QkNorm::Heads), ..attention };
         let ffn = keys.dense(layer, Activation::Gelu)?;
         model.layers.push(LayerSpec {

@@ -74,7 +74,7 @@ impl Kind {
     fn attention(&self, keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<AttentionSpec> {
         let attention = keys.attention_by(self.heads, model, layer, self.window, self.rope)?;
         Ok(AttentionSpec {
-            scoring: Scoring { scale: 1.0, softcap: None },
+            scoring: Scoring::scaled(1.0),
             qk_norm: Some(QkNorm::Heads),
             v_norm: true,
             v_is_k: keys.gguf.tensor(&of_layer(layer, "attn_v.weight")).is_none(),

@@ -55,7 +55,7 @@ pub(super) fn scaled_attention_over(
     let attention = keys.attention_over(model, layer, window, rope)?;
     let scale = keys.opt_positive("attention.scale")?.unwrap_or(attention.scoring.scale);
     Ok(AttentionSpec {
-        scoring: Scoring { scale, softcap: None },
+        scoring: Scoring::scaled(scale),
         qkv_bias: Presence::Optional,
         output_bias: Presence::Optional,
         ..attention

@@ -6,6 +6,7 @@ mod apertus;
 mod arcee;
 mod bailingmoe2;
 mod bert;
+mod bloom;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
@@ -49,6 +50,7 @@ mod minimax_m2;
 mod mistral3;
 mod mistral4;
 mod modern_bert;
+mod mpt;
 mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
@@ -94,6 +96,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "arcee", spec: arcee::spec },
     Architecture { name: "bailingmoe2", spec: bailingmoe2::spec },
     Architecture { name: "bert", spec: bert::spec },
+    Architecture { name: "bloom", spec: bloom::spec },
     Architecture { name: "cohere2", spec: cohere2::spec },
     Architecture { name: "cohere2moe", spec: cohere2moe::spec },
     Architecture { name: "command-r", spec: command_r::spec },
@@ -137,6 +140,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "mistral3", spec: mistral3::spec },
     Architecture { name: "mistral4", spec: mistral4::spec },
     Architecture { name: "modern-bert", spec: modern_bert::spec },
+    Architecture { name: "mpt", spec: mpt::spec },
     Architecture { name: "muse-glimmer", spec: muse_glimmer::spec },
     Architecture { name: "nemotron", spec: nemotron::spec },
     Architecture { name: "nemotron_h", spec: nemotron_h::spec },

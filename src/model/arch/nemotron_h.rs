@@ -38,7 +38,7 @@ pub(super) fn spec_with(keys: &Keys<'_>, ffn: impl Fn(&ModelSpec, usize, usize) 
                 let attention = keys.attention(&mut model, layer, LayerRope::None)?;
                 let scale = keys.opt_positive("attention.scale")?.unwrap_or(attention.scoring.scale);
                 alone(Mixer::Attention(AttentionSpec {
-                    scoring: Scoring { scale, softcap: None },
+                    scoring: Scoring::scaled(scale),
                     qkv_bias: Presence::Optional,
                     output_bias: Presence::Optional,
                     ..attention

@@ -6,16 +6,11 @@ use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, NormSpec};
 
-const CLAMP: &str = "attention.clamp_kqv";
-
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model_with(NormSpec { weight: false, ..keys.layer_norm(false)? })?;
     // The larger model has no clamp.
-    let clamp = match keys.opt_f32(CLAMP)? {
-        None | Some(0.0) => None,
-        Some(_) => keys.opt_positive(CLAMP)?,
-    };
+    let clamp = keys.clamp()?;
     for layer in keys.layers_of(&model)? {
         let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Norm))?;
         let ffn = keys.dense(layer, Activation::Silu)?;

@@ -67,7 +67,7 @@ impl<B: Backend> Attend<'_, B> {
         let LatentWeights { spec, values: matrices, .. } = self.weights;
         let LatentWork { queries, .. } = latent.as_ref().ok_or_else(without_buffers)?;
         let (rows, shape, group) = (step.num_tokens(), spec.shape, spec.kv_group);
-        let scoring = Scoring { scale: spec.scale, softcap: None };
+        let scoring = Scoring::scaled(spec.scale);
         let layout = shape.queries();
         step.attention(Attention { qkv: queries, layout, scoring, sinks: None, group, kv, out: projected })?;
         let (x_head, out_head) = (shape.rank, shape.value_dim);

@@ -15,7 +15,7 @@ use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
 /// Norms around the feed-forward; norms only after it; a feed-forward beside attention.
-const GOLDEN: [&str; 3] = ["gemma2", "olmo2", "cohere2"];
+const GOLDEN: [&str; 3] = ["gemma2", "olmo3", "cohere2"];
 
 /// Returns the number of parts of a layer's feed-forward that are experts, and the number that form the shared expert.
 /// Every row uses all experts. Adjacent layers differ.

@@ -286,7 +286,7 @@ impl<B: Backend> Model<B> {
             gated: false,
             has_kv: true,
         };
-        let scoring = Scoring { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None };
+        let scoring = Scoring::scaled(1.0 / (head_dim as f32).sqrt());
         let Buffers { residual, normed, qkv: products, mixed, angles, kv, .. } = buffers;
         let norm = Some(mixer_norm.of());
         step.norm_linear(NormLinear { x: residual, norm, matrix: qkv, rows, normed, out: &mut *products })?;

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::backend::conformance::{Random, Tally, bytes_of, kv_layer, rows_batch, vector};
 use crate::backend::{
     Attention, Backend, HeadProducts, KvLayerSpec, LatentShape, Loader, Ops, QkvLayout, RopeAndStore,
-    RopeAndStoreLatent, RopeKind, RopeSpec, Rotation, Temperature,
+    RopeAndStoreLatent, RopeKind, RopeSpec, Rotation, Scoring, Temperature,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::quant::GgmlType;
@@ -134,6 +134,7 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
         step.attention(attention!(layout: QkvLayout { gated: true, ..layout })),
         step.attention(attention!(layout: QkvLayout { has_kv: true, ..layout })),
         step.attention(attention!(layout: QkvLayout { head_dim: 128, value_dim: 128, ..layout })),
+        step.attention(attention!(scoring: Scoring { alibi: Some(8.0), ..SCORING })),
         step.attention(attention!(out: &mut small_out)),
         step.attention(attention!(group: 1)),
     );

@@ -237,6 +237,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         (kernel, [decode_items, blocks, splits], splits, 0)
     };
     let (window, ahead) = window_and_ahead(&kv.spec);
+    let slopes = scoring.slopes(layout.num_heads);
     let mut args = AttentionArgs {
         rotation,
         qkv: qkv.after(4 * layout.gate_cols() as u64)?.ptr(),
@@ -266,6 +267,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         format_out: format,
         scale: scoring.scale,
         softcap: scoring.softcap.unwrap_or(0.0),
+        alibi: slopes.map_or(0.0, |slopes| slopes.step),
+        alibi_heads: count(slopes.map_or(0, |slopes| slopes.whole))?,
     };
     if decode_items > 0 {
         // SAFETY: see `ops`; the block tables were checked against the cache.

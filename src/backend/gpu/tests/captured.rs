@@ -32,7 +32,7 @@ fn rope() -> RopeSpec {
     RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0], magnitude: 1.0 }
 }
 
-const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
+const SCORING: Scoring = Scoring::scaled(1.0);
 
 /// Runs a step like the decoder. Returns whether its ops were called or replayed, and attention's output.
 fn step(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<(Came, Vec<f32>)> {
