@@ -22,7 +22,7 @@ const LAYOUTS: [QkvLayout; 2] = [
     QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, value_dim: 128, gated: false, has_kv: true },
 ];
 
-const CACHES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::Int8];
+const CACHES: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::Int8, KvCacheDtype::Int4];
 
 /// `seqs` sequences of `context` tokens, of which the last `new` are in this step.
 fn batch(seqs: usize, context: usize, new: usize) -> Batch {

@@ -348,14 +348,16 @@ def test_the_types_of_the_kv_cache_and_of_products_are_options(model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 4, encoding="utf-8")
     nll = {}
-    for dtype in ("f16", "int8"):
+    for dtype in ("f16", "int8", "int4"):
         done = run("perplexity", text, "-m", model, "--device", "cpu", "--kv-cache-dtype", dtype, "--json")
         nll[dtype] = json.loads(done.stdout)["nll"]
     assert nll["int8"] != nll["f16"]
     assert nll["int8"] == pytest.approx(nll["f16"], rel=0.01)
+    assert nll["int4"] not in (nll["f16"], nll["int8"])
+    assert nll["int4"] == pytest.approx(nll["f16"], rel=0.1)
     done = run("generate", "a", "-m", model, "--kv-cache-dtype", "q8_0")
     assert done.exit_code == 1
-    assert "got q8_0, expected 'f16', 'f32' or 'int8'" in done.stderr
+    assert "got q8_0, expected 'f16', 'f32', 'int8' or 'int4'" in done.stderr
     done = run("generate", "a", "-m", model, "--device", "cpu", "--compute-dtype", "fp8")
     assert done.exit_code == 1
     assert "compute_dtype: got fp8, expected 'auto' on the CPU" in done.stderr

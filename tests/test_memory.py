@@ -81,18 +81,19 @@ def test_kv_bytes_per_token_follow_the_formula(name, tmp_path):
         assert abs(llm.memory().kv_cache - tokens * per_token) <= 0.01 * tokens * per_token
 
 
-def test_int8_takes_a_byte_an_element_and_a_scale_a_head(smollm2_path):
-    """K10: for each token and head of 64 elements, and for each of K and V, 68 bytes in place of 128."""
+def test_caches_of_integers_take_their_bits_and_scales(smollm2_path):
+    """K10: for each token and head of 64 elements, and for each of K and V, 68 or 40 bytes in place of 128."""
     # Reading a real model's file takes seconds.
     keys = metadata(smollm2_path)
     heads = int(keys["llama.block_count"]) * int(keys["llama.attention.head_count_kv"])
     tokens = {}
-    for dtype, head in (("f16", 64 * F16), ("int8", 64 + 4)):
+    for dtype, head in (("f16", 64 * F16), ("int8", 64 + 4), ("int4", 2 * 20)):
         args = {"kv_cache_dtype": dtype, "kv_cache_memory": 16 << 20, "max_num_seqs": 16, "max_model_len": 512}
         with LLM(smollm2_path, device="cpu", num_threads=1, **args) as llm:
             tokens[dtype] = llm.stats().blocks_total * 16
             assert llm.memory().kv_cache == tokens[dtype] * 2 * heads * head
     assert tokens["int8"] > 1.85 * tokens["f16"]
+    assert tokens["int4"] > 3.15 * tokens["f16"]
 
 
 def test_a_window_takes_its_tokens_and_no_more(tmp_path, assert_nothing_left):

@@ -44,6 +44,7 @@ pub use upload::Upload;
 
 use crate::Result;
 use crate::batch::Batch;
+use crate::config::KvCacheDtype;
 use crate::interrupt::Interrupt;
 use crate::quant::{self, GgmlType};
 use crate::selection::{SamplingRequest, Selection};
@@ -64,6 +65,10 @@ pub struct Reserve {
 /// Allocates and fills the memory of an engine. Each engine has one, which ends when the engine starts to serve.
 pub trait Loader: Sized {
     type Backend: Backend;
+
+    /// The types that the KV cache may have on this device, and those of latent rows.
+    const KV_CACHE_DTYPES: &'static [KvCacheDtype];
+    const LATENT_CACHE_DTYPES: &'static [KvCacheDtype];
 
     /// Decides where each upload will lie (`Placement`). `roles` are those of the uploads. Called before `room_beside`.
     /// Without this call, all weights lie on the device.

@@ -236,6 +236,10 @@ pub struct KvLayerSpec {
 }
 
 impl KvLayerSpec {
+    /// Elements of a head that share a scale and a minimum in int4.
+    pub const INT4_BLOCK: usize = 32;
+    /// Bytes of such a block: a scale and a minimum in f16, and half a byte for each element.
+    const INT4_BLOCK_BYTES: usize = 4 + Self::INT4_BLOCK / 2;
     /// The largest chunk, in tokens. It exceeds every context; a higher bit tells kernels that the number is a chunk.
     const MAX_CHUNK: u32 = 1 << 30;
 
@@ -245,9 +249,13 @@ impl KvLayerSpec {
         keys.start.max(u32::from(self.skips_first && position > 0))..keys.end
     }
 
+    /// Returns the blocks of a head in int4.
+    pub(in crate::backend) fn int4_blocks(&self) -> usize {
+        self.head_dim.div_ceil(Self::INT4_BLOCK)
+    }
+
     /// # Errors
-    /// `InvalidRequest` for latent rows in int8: the key is so much larger than the latent that each would need its own
-    /// scale.
+    /// `InvalidRequest` for latent rows in int4.
     ///
     /// `Error::Internal` for:
     /// - a window of zero tokens, which would exclude the token itself,
@@ -255,8 +263,8 @@ impl KvLayerSpec {
     /// - a window in a layer that also skips the first token,
     /// - latent rows with several heads, or rows shorter than their values.
     pub fn validate(&self) -> Result<()> {
-        if self.latent.is_some() && self.dtype == KvCacheDtype::Int8 {
-            let expected = "'f16' or 'f32' for a model with latent attention";
+        if self.latent.is_some() && self.dtype == KvCacheDtype::Int4 {
+            let expected = "'f16', 'f32' or 'int8' for a model with latent attention";
             return Err(Error::invalid("kv_cache_dtype", self.dtype.name(), expected));
         }
         if self.latent.is_some_and(|values| values == 0 || values > self.head_dim || self.num_kv_heads != 1) {
@@ -273,15 +281,21 @@ impl KvLayerSpec {
         }
     }
 
-    /// Returns the bytes of K and V of one block. A latent layer stores one row per token instead of two.
+    /// Returns the bytes of K and V of one block. A latent layer stores one row per token instead of two, and in int8
+    /// two scales with it.
     pub fn block_bytes(&self) -> Option<u64> {
         let head_dim = self.head_dim as u64;
         let head = match self.dtype {
             KvCacheDtype::F16 => head_dim.checked_mul(2)?,
             KvCacheDtype::F32 => head_dim.checked_mul(4)?,
             KvCacheDtype::Int8 => head_dim.checked_add(size_of::<f32>() as u64)?,
+            KvCacheDtype::Int4 => (self.int4_blocks() as u64).checked_mul(Self::INT4_BLOCK_BYTES as u64)?,
         };
-        let rows = if self.latent.is_some() { 1 } else { 2 };
+        let (head, rows) = match (self.latent, self.dtype) {
+            (None, _) => (head, 2),
+            (Some(_), KvCacheDtype::Int8) => (head.checked_add(size_of::<f32>() as u64)?, 1),
+            (Some(_), _) => (head, 1),
+        };
         let heads = (self.block_size as u64).checked_mul(self.num_kv_heads as u64)?;
         head.checked_mul(rows)?.checked_mul(heads)
     }

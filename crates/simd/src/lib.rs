@@ -122,6 +122,8 @@ pub trait Simd: Copy {
     /// Rounds to nearest, ties to even.
     fn to_f16(self, v: Self::V) -> [f16; LANES];
     fn load_i8(self, x: &[i8; LANES]) -> Self::V;
+    /// Loads the low half of each byte, and the high half: unsigned numbers up to 15.
+    fn load_nibbles(self, x: &[i8; LANES]) -> [Self::V; 2];
     /// Rounds numbers in `-128.0..=127.0` to the nearest whole one, ties to even.
     fn to_i8(self, v: Self::V) -> [i8; LANES];
 

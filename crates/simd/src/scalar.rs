@@ -66,6 +66,10 @@ impl Simd for Scalar {
         from_fn(|i| f32::from(x[i]))
     }
     #[inline(always)]
+    fn load_nibbles(self, x: &[i8; LANES]) -> [V; 2] {
+        [from_fn(|i| f32::from(x[i] as u8 & 15)), from_fn(|i| f32::from(x[i] as u8 >> 4))]
+    }
+    #[inline(always)]
     fn to_i8(self, v: V) -> [i8; LANES] {
         from_fn(|i| v[i].round_ties_even() as i8)
     }

@@ -128,6 +128,29 @@ fn i8_rounds_to_nearest_even() {
     }
 }
 
+struct Nibbles([i8; LANES]);
+
+impl Kernel for Nibbles {
+    type Output = [[f32; LANES]; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let mut out = [[0.0; LANES]; 2];
+        let halves = s.load_nibbles(&self.0);
+        halves.into_iter().zip(&mut out).for_each(|(half, out)| s.store(half, out));
+        out
+    }
+}
+
+#[test]
+fn nibbles_are_unsigned_halves_of_bytes() {
+    let bytes = std::array::from_fn(|i| (i as u8 | (15 - i as u8) << 4) as i8);
+    let expected = [std::array::from_fn(|i| i as f32), std::array::from_fn(|i| 15.0 - i as f32)];
+    for isa in Isa::available() {
+        assert_eq!(isa.run(Nibbles(bytes)), expected);
+    }
+}
+
 #[test]
 fn names_round_trip_and_unknown_ones_are_errors() {
     for isa in Isa::available() {

@@ -77,6 +77,11 @@ impl Simd for Avx512 {
         fn load_i8(x: &[i8; LANES]) -> __m512 {
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
         }
+        fn load_nibbles(x: &[i8; LANES]) -> [__m512; 2] {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()));
+            let low = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
+            [_mm512_cvtepi32_ps(low), _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(bytes))]
+        }
         fn to_i8(v: __m512) -> [i8; LANES] {
             let mut out = [0; LANES];
             _mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
@@ -140,6 +145,12 @@ impl Simd for Avx2 {
         fn load_i8(x: &[i8; LANES]) -> Self::V {
             let half = |x: &[i8]| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(x.as_ptr().cast())));
             [half(&x[..8]), half(&x[8..])]
+        }
+        fn load_nibbles(x: &[i8; LANES]) -> [Self::V; 2] {
+            let bytes = |x: &[i8]| _mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()));
+            let bytes = [bytes(&x[..8]), bytes(&x[8..])];
+            let low = bytes.map(|bytes| _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15))));
+            [low, bytes.map(|bytes| _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(bytes)))]
         }
         fn to_i8(v: Self::V) -> [i8; LANES] {
             // Packing works on each half of a register, so the middle quarters are swapped.

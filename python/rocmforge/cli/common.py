@@ -95,7 +95,7 @@ ThreadsOption = Annotated[
 # The values that a shell completes, by the names of settings.
 VALUES: Mapping[str, Sequence[str]] = {
     "device": ("auto", "cpu", "gpu", "gpu:1", "hip", "rocm", "cuda"),
-    "kv_cache_dtype": ("f16", "f32", "int8"),
+    "kv_cache_dtype": ("f16", "f32", "int8", "int4"),
     "compute_dtype": ("auto", "fp8"),
     "gpu_platform": ("amd", "nvidia"),
 }
@@ -127,7 +127,7 @@ KvCacheDtypeOption = Annotated[
     str,
     typer.Option(
         metavar="TYPE",
-        help="Data type of keys and values: f16, f32, or int8, which needs about half the memory of f16.",
+        help="Data type of keys and values: f16, f32, int8 (about half the memory of f16), or int4 (a third; CPU only).",
         autocompletion=completer("kv_cache_dtype"),
     ),
 ]

@@ -1,5 +1,7 @@
 //! Paged attention, compared with softmax(q·k) v in f64 over the values in the cache.
 
+use std::ops::{Add, Mul, Sub};
+
 use half::f16;
 
 use super::{Accuracy, AttentionRig, Piece, Random, Tally, no_rope};
@@ -194,6 +196,34 @@ pub(super) const INT8: [Case; 17] = [
     int8(Case { reach: Some(8), ..case([2, 1], 96, 16, &[(0, 140), (0, 66)]) }),
 ];
 
+const fn int4(case: Case) -> Case {
+    Case { dtype: KvCacheDtype::Int4, ..case }
+}
+
+/// Absolute error of attention over an int4 cache with values up to 1, compared with the values before storing. Half a
+/// level of V is 0.07, and the rounding of K moves the weights.
+const INT4_ERROR: f64 = 0.4;
+
+/// An int4 cache with heads that are and are not whole blocks of 32, groups of heads, and all kinds of masks.
+pub(super) const INT4: [Case; 16] = [
+    int4(case([9, 3], 64, 16, MIX)),
+    int4(case([1, 1], 1, 16, &[(0, 1)])),
+    int4(case([2, 1], 3, 16, &[(0, 5), (20, 1)])),
+    int4(case([7, 1], 80, 32, MIX)),
+    int4(case([8, 1], 33, 48, MIX)),
+    int4(case([16, 2], 128, 16, &[(0, 40), (300, 1)])),
+    int4(case([2, 1], 96, 16, &[(37, 150), (0, 64), (0, 129)])),
+    int4(case([2, 2], 256, 16, &[(0, 33), (130, 2)])),
+    int4(case([4, 1], 512, 16, &[(0, 20), (130, 1), (40, 3)])),
+    int4(Case { window: Some(20), ..case([4, 2], 33, 16, MIX) }),
+    int4(Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) }),
+    int4(Case { sinks: true, gated: true, ..case([8, 1], 64, 16, MIX) }),
+    int4(Case { skips_first: true, ..case([4, 2], 64, 16, &[(0, 1), (1, 1), (16, 1), (0, 70), (1, 5), (300, 1)]) }),
+    int4(Case { value_dim: 128, ..case([4, 2], 192, 16, MIX) }),
+    int4(Case { reach: ALL, ..case([3, 3], 64, 32, WHOLE) }),
+    int4(Case { chunk: Some(32), ..case([4, 2], 64, 16, &[(31, 1), (32, 1), (0, 150), (95, 70), (300, 1)]) }),
+];
+
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
         let &Self { num_heads, num_kv_heads, head_dim, value_dim, gated, .. } = self;
@@ -265,6 +295,8 @@ impl Case {
             // Matrix units read both as f16.
             KvCacheDtype::F16 | KvCacheDtype::Int8 => accuracy.attention_f16,
             KvCacheDtype::F32 => 2e-6,
+            // The rotations of q and k are rounded too.
+            KvCacheDtype::Int4 => 4.0 * accuracy.attention_f16,
         }
     }
 
@@ -301,7 +333,8 @@ pub(crate) fn check<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     tally.group("attention");
-    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8, &ALIBI] {
+    let int4 = if L::KV_CACHE_DTYPES.contains(&KvCacheDtype::Int4) { &INT4[..] } else { &[] };
+    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8, int4, &ALIBI] {
         for (seed, case) in tally.part(cases) {
             check_case(&loader, accuracy, seed, case, tally)?;
         }
@@ -329,10 +362,13 @@ fn check_case<L: Loader>(
     let mut rig = case.rig(loader(4097)?, spec, &rows)?;
     let got = rig.run(case.scoring(), &pieces)?;
     tally.close(&what, &got, &expected(case, &pieces, &rows), 1e-5, case.tolerance(accuracy));
-    if case.dtype == KvCacheDtype::Int8 {
-        let exact = Case { dtype: KvCacheDtype::F32, ..*case };
-        tally.close(&format!("{what}, of what was stored"), &got, &expected(&exact, &pieces, &rows), 0.0, INT8_ERROR);
-    }
+    let error = match case.dtype {
+        KvCacheDtype::F16 | KvCacheDtype::F32 => return Ok(()),
+        KvCacheDtype::Int8 => INT8_ERROR,
+        KvCacheDtype::Int4 => INT4_ERROR,
+    };
+    let exact = Case { dtype: KvCacheDtype::F32, ..*case };
+    tally.close(&format!("{what}, of what was stored"), &got, &expected(&exact, &pieces, &rows), 0.0, error);
     Ok(())
 }
 
@@ -373,16 +409,51 @@ fn refused<L: Loader>(mut loader: L, what: &str, case: &Case, tally: &mut Tally<
 }
 
 /// Returns a head of K or V with the rounding of the cache. In int8, elements are whole numbers times a scale that
-/// makes the largest one 127.
-fn stored(dtype: KvCacheDtype, head: &[f32]) -> Vec<f64> {
+/// makes the largest one 127. In int4, a head of K is rotated before and after its rounding.
+fn stored(dtype: KvCacheDtype, head: &[f32], is_key: bool) -> Vec<f64> {
     let largest = head.iter().fold(0.0f32, |top, x| top.max(x.abs()));
     let levels = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    let of_element = |&x: &f32| match dtype {
-        KvCacheDtype::F16 => f16::from_f32(x).to_f64(),
-        KvCacheDtype::F32 => f64::from(x),
-        KvCacheDtype::Int8 => f64::from((x * levels).round_ties_even()) * f64::from(largest / 127.0),
+    let of_level = |x: f32| f64::from((x * levels).round_ties_even()) * f64::from(largest / 127.0);
+    match dtype {
+        KvCacheDtype::F16 => head.iter().map(|&x| f16::from_f32(x).to_f64()).collect(),
+        KvCacheDtype::F32 => head.iter().map(|&x| f64::from(x)).collect(),
+        KvCacheDtype::Int8 => head.iter().map(|&x| of_level(x)).collect(),
+        KvCacheDtype::Int4 if is_key => rotated(&in_int4(&rotated(head))),
+        KvCacheDtype::Int4 => in_int4(head),
+    }
+}
+
+/// Rounds blocks of 32 elements to 16 levels from a minimum on, which is an f16 as is the distance of two levels.
+fn in_int4(head: &[f32]) -> Vec<f64> {
+    let of_block = |block: &[f32]| {
+        let top = block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let minimum = block.iter().copied().fold(f32::INFINITY, f32::min);
+        let [scale, minimum] = [(top - minimum) / 15.0, minimum].map(|x| f16::from_f32(x).to_f32());
+        let per_level = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let of_element = |x: &f32| {
+            let level = ((x - minimum) * per_level).round_ties_even().clamp(0.0, 15.0);
+            f64::from(minimum) + f64::from(scale) * f64::from(level)
+        };
+        block.iter().map(of_element).collect::<Vec<_>>()
     };
-    head.iter().map(of_element).collect()
+    head.chunks(32).flat_map(of_block).collect()
+}
+
+/// Multiplies parts of a head by a Hadamard matrix: as long as they can be, of lengths that are powers of two.
+fn rotated<T: Copy + Add<Output = T> + Sub<Output = T> + Mul<Output = T> + From<f32>>(head: &[T]) -> Vec<T> {
+    let size = 1usize << head.len().trailing_zeros();
+    let norm = T::from(1.0 / (size as f32).sqrt());
+    head.chunks(size).flat_map(butterflies).map(|x| x * norm).collect()
+}
+
+fn butterflies<T: Copy + Add<Output = T> + Sub<Output = T>>(x: &[T]) -> Vec<T> {
+    if let [one] = x {
+        return vec![*one];
+    }
+    let (first, second) = x.split_at(x.len() / 2);
+    let (first, second) = (butterflies(first), butterflies(second));
+    let pairs = || first.iter().zip(&second);
+    pairs().map(|(&a, &b)| a + b).chain(pairs().map(|(&a, &b)| a - b)).collect()
 }
 
 /// Returns the slope of a head as the paper's authors compute it. A number of heads that is no power of two takes the
@@ -406,7 +477,8 @@ fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<
     let seen: Vec<usize> = (0..context).filter(sees).collect();
     let (d, values) = (layout.head_dim, layout.value_dim);
     let cached = |token: usize, column: usize, len: usize| {
-        stored(case.dtype, &rows[token * layout.cols() + layout.gate_cols() + column..][..len])
+        let is_key = column < layout.q_cols() + layout.k_cols();
+        stored(case.dtype, &rows[token * layout.cols() + layout.gate_cols() + column..][..len], is_key)
     };
     let mut out = Vec::new();
     for head in 0..layout.num_heads {

@@ -1,7 +1,7 @@
 //! Batch invariance, bit for bit: attention of a token alone, in a chunk and in a mixed batch, and the other ops row by
 //! row.
 
-use super::attention::{ALIBI, BIDIRECTIONAL, CASES, INT8};
+use super::attention::{ALIBI, BIDIRECTIONAL, CASES, INT4, INT8};
 use super::{Piece, Random, Tally, experts, fill, latent, matrix, states, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
@@ -18,7 +18,8 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 
 /// Chunked prefill equals whole prefill equals decode, alone or with other sequences. Unused parts of the pool are NaN.
 fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
-    let causal = INT8.iter().filter(|case| case.reach.is_none());
+    let of_integers = INT8.iter().chain(&INT4);
+    let causal = of_integers.filter(|case| case.reach.is_none() && L::KV_CACHE_DTYPES.contains(&case.dtype));
     let cases: Vec<_> = CASES.iter().chain(causal).chain(&ALIBI).collect();
     for (seed, case) in tally.part(&cases) {
         tally.begin(&format!("attention {seed} in one piece and in chunks"))?;

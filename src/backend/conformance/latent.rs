@@ -40,7 +40,7 @@ const SINGLE: &[(usize, usize)] = &[(40, 1), (3, 1), (300, 1), (0, 1)];
 const FAR: Option<Temperature> = Some(Temperature { scale: 0.5, context: 12, offset: 5 });
 
 /// First sizes that are a multiple of nothing, then those of the golden models, of DeepSeek V3 and of GLM-4.7-Flash.
-const CASES: [Case; 13] = [
+const CASES: [Case; 17] = [
     case([1, 1, 2, 1, 1], &[(0, 5), (20, 1)]),
     Case { block_size: 32, ..case([3, 5, 4, 7, 3], MIX) },
     case([4, 32, 16, 32, 32], MIX),
@@ -54,6 +54,10 @@ const CASES: [Case; 13] = [
     Case { dtype: KvCacheDtype::F32, ..case([3, 64, 64, 512, 48], &[(33, 1), (0, 5)]) },
     Case { weights: GgmlType::Q8_0, ..case([9, 64, 16, 96, 33], MIX) },
     Case { weights: GgmlType::BF16, ..case([2, 80, 32, 260, 70], &[(0, 20), (130, 1), (0, 66)]) },
+    Case { dtype: KvCacheDtype::Int8, ..case([3, 5, 4, 7, 3], MIX) },
+    Case { dtype: KvCacheDtype::Int8, ..case([4, 32, 16, 32, 32], MIX) },
+    Case { dtype: KvCacheDtype::Int8, temperature: FAR, block_size: 32, ..case([17, 24, 8, 40, 20], MIX) },
+    Case { dtype: KvCacheDtype::Int8, ..case([16, 128, 64, 512, 128], &[(0, 5), (40, 1), (20, 2)]) },
 ];
 
 /// Contexts that devices split, for a single token and for a prompt chunk.
@@ -66,7 +70,9 @@ pub(crate) fn check<L: Loader>(
 ) -> Result<()> {
     tally.group("latent attention");
     for (seed, case) in tally.part(&CASES) {
-        check_case(loader(1200)?, accuracy, seed as u64, case, tally)?;
+        if L::LATENT_CACHE_DTYPES.contains(&case.dtype) {
+            check_case(loader(1200)?, accuracy, seed as u64, case, tally)?;
+        }
     }
     if tally.is_full() {
         check_case(loader(2200)?, accuracy, CASES.len() as u64, &LONG, tally)?;
@@ -77,6 +83,9 @@ pub(crate) fn check<L: Loader>(
 /// A step at once and in chunks gives equal bits.
 pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     for (seed, case) in tally.part(&CASES) {
+        if !L::LATENT_CACHE_DTYPES.contains(&case.dtype) {
+            continue;
+        }
         let what = format!("{}, in chunks", case.name());
         tally.begin(&what)?;
         let rows = Rows::new(case, seed as u64)?;
@@ -137,7 +146,12 @@ impl Case {
     /// Returns the tolerance relative to the largest result. It covers the rounding of the cache and of matrices that a
     /// GPU stores as f16. It also covers the activations of a product, which have 8 bits on a CPU and 16 on a GPU.
     fn tolerance(&self, accuracy: Accuracy) -> f64 {
-        let of_cache = if self.dtype == KvCacheDtype::F16 { 2e-3 } else { 3e-5 };
+        let of_cache = match self.dtype {
+            KvCacheDtype::F16 => 2e-3,
+            // An element may be one level off.
+            KvCacheDtype::Int8 | KvCacheDtype::Int4 => 1e-2,
+            KvCacheDtype::F32 => 3e-5,
+        };
         let of_products = match self.weights {
             GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 if accuracy.attention_f16 < 1e-4 => 0.0,
             GgmlType::Q8_0 => 3e-2,
@@ -200,14 +214,21 @@ impl Rows {
     /// Returns a token's latent and its rotated key with the rounding of the cache.
     fn row(&self, case: &Case, first_row: usize, position: usize) -> [Vec<f64>; 2] {
         let LatentShape { rank, .. } = case.shape;
-        let is_f16 = case.dtype == KvCacheDtype::F16;
-        let stored = |x: f64| if is_f16 { f16::from_f64(x).to_f64() } else { f64::from(x as f32) };
+        let stored = |part: Vec<f64>| {
+            let per_level = part.iter().fold(0.0f64, |top, x| top.max(x.abs())) / 127.0;
+            let of_element = |x: f64| match case.dtype {
+                KvCacheDtype::F16 => f16::from_f64(x).to_f64(),
+                KvCacheDtype::Int8 if per_level > 0.0 => (x / per_level).round_ties_even() * per_level,
+                _ => f64::from(x as f32),
+            };
+            part.into_iter().map(of_element).collect()
+        };
         let row = &self.latents[(first_row + position) * case.shape.row_dim()..][..case.shape.row_dim()];
         let (latent, key) = row.split_at(rank);
         let squares: f64 = latent.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
         let factor = 1.0 / (squares / rank as f64 + f64::from(EPS)).sqrt();
-        let latent = latent.iter().zip(&self.norm).map(|(&x, &w)| stored(f64::from(x) * factor * f64::from(w)));
-        [latent.collect(), self.rotated(key, position).into_iter().map(stored).collect()]
+        let latent = latent.iter().zip(&self.norm).map(|(&x, &w)| f64::from(x) * factor * f64::from(w));
+        [stored(latent.collect()), stored(self.rotated(key, position))]
     }
 
     /// Returns the rotated pairs contiguously, for pairs of neighbours or of the two halves. Products ignore the order.

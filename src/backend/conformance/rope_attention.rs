@@ -23,7 +23,7 @@ const MANY: &[(usize, usize)] = &{
 };
 /// Tolerance of an f16 cache. k is computed in f32 on the device and in f64 here, so it may round the other way.
 const ROUNDED: f64 = 2e-3;
-/// Tolerance of an int8 cache; an element may be one level off.
+/// Tolerance of a cache of integers; an element may be one level off.
 const A_LEVEL: f64 = 2e-2;
 
 struct Rotated {
@@ -147,7 +147,7 @@ fn check_case<L: Loader>(
         let absolute = match case.dtype {
             KvCacheDtype::F16 => ROUNDED,
             KvCacheDtype::F32 => 1e-5,
-            KvCacheDtype::Int8 => A_LEVEL,
+            KvCacheDtype::Int8 | KvCacheDtype::Int4 => A_LEVEL,
         };
         tally.close(&format!("{what}, step {step}"), &got, &expected, 1e-5, absolute);
     }

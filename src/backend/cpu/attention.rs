@@ -18,7 +18,7 @@ mod tile;
 
 use std::ops::Range;
 
-use super::kv::{KvElement, KvPages, TILE, check_blocks};
+use super::kv::{KvElement, KvSource, TILE, check_blocks};
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd, exp, sigmoid, tanh};
 use super::split::Split;
@@ -56,7 +56,7 @@ pub(super) struct Unit {
 }
 
 /// The arguments of one call: `qkv` of all tokens of the batch, and one layer's cache.
-pub(super) struct Attention<'a, E> {
+pub(super) struct Attention<'a, K> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
     pub(super) scoring: Scoring,
@@ -64,10 +64,10 @@ pub(super) struct Attention<'a, E> {
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
-    pub(super) kv: &'a KvPages<E>,
+    pub(super) kv: &'a K,
 }
 
-impl<E: KvElement> Attention<'_, E> {
+impl<K: KvSource> Attention<'_, K> {
     /// Computes all rows into `out`, `[n, num_heads * value_dim]`. `units` is the caller's scratch.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl<E: KvElement> Attention<'_, E> {
 
     /// Returns the keys that the token at flat index `token` of sequence `seq` attends to.
     fn keys_of(&self, seq: usize, token: usize) -> Range<usize> {
-        let keys = self.kv.spec.keys(self.batch.positions[token], self.batch.context_lens[seq]);
+        let keys = self.kv.spec().keys(self.batch.positions[token], self.batch.context_lens[seq]);
         let end = self.batch.image_end(token).map_or(keys.end, |end| keys.end.max(end));
         keys.start as usize..end as usize
     }
@@ -94,7 +94,7 @@ impl<E: KvElement> Attention<'_, E> {
         let Some(last) = tokens.clone().last() else { return Ok(()) };
         let (first_key, end) = (self.keys_of(seq, tokens.start).start, self.keys_of(seq, last).end);
         let table = self.batch.block_table(self.group, seq);
-        let block_size = self.kv.spec.block_size;
+        let block_size = self.kv.spec().block_size;
         let blocks = first_key / block_size..end.div_ceil(block_size);
         let Some(blocks) = table.get(blocks) else {
             return Err(Error::internal(format!(
@@ -102,7 +102,7 @@ impl<E: KvElement> Attention<'_, E> {
                 table.len()
             )));
         };
-        check_blocks(&self.kv.spec, blocks)
+        check_blocks(self.kv.spec(), blocks)
     }
 
     /// Cuts the batch into units, the most expensive first, so that no thread starts a long one at the end.
@@ -126,8 +126,8 @@ impl<E: KvElement> Attention<'_, E> {
     }
 }
 
-struct UnitKernel<'a, E> {
-    attention: &'a Attention<'a, E>,
+struct UnitKernel<'a, K> {
+    attention: &'a Attention<'a, K>,
     unit: &'a Unit,
     out: &'a Split<'a, f32>,
 }
@@ -143,21 +143,24 @@ struct Rows<'a> {
     keys: [Range<usize>; MAX_ROWS],
 }
 
-impl<E: KvElement> Kernel for UnitKernel<'_, E> {
+impl<K: KvSource> Kernel for UnitKernel<'_, K> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let num_rows = self.unit.tokens.len() * self.group_size();
         let mut scores = [[[0.0; LANES]; CHUNK_TILES]; MAX_ROWS];
+        let keys = self.attention.keys_of(self.unit.seq, self.unit.tokens.end - 1);
+        let tiles = keys.end.div_ceil(TILE).min(CHUNK_TILES);
+        let mut decoded = vec![0.0; tiles * self.attention.kv.decoded_len()];
         for first in (0..num_rows).step_by(MAX_ROWS) {
             let mut rows = self.rows(first, MAX_ROWS.min(num_rows - first));
-            self.attend(s, &mut rows, &mut scores);
+            self.attend(s, &mut rows, &mut scores, &mut decoded);
         }
     }
 }
 
-impl<'a, E: KvElement> UnitKernel<'a, E> {
+impl<'a, K: KvSource> UnitKernel<'a, K> {
     /// Returns the query heads per KV head.
     fn group_size(&self) -> usize {
         self.attention.layout.num_heads / self.attention.layout.num_kv_heads
@@ -198,7 +201,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     }
 
     #[inline(always)]
-    fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores) {
+    fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores, decoded: &mut [f32]) {
         let len = rows.len;
         let mut maximum = [f32::NEG_INFINITY; LANES];
         // Sums are kept per lane and added up at the end.
@@ -218,9 +221,9 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let end = rows.keys[..len].iter().map(|keys| keys.end).max().unwrap_or(0);
         for chunk_start in (first_key / CHUNK_KEYS * CHUNK_KEYS..end).step_by(CHUNK_KEYS) {
             let tiles = first_key.max(chunk_start) / TILE..end.min(chunk_start + CHUNK_KEYS).div_ceil(TILE);
-            let chunk = self.chunk(tiles, end.div_ceil(TILE), &rows.keys);
+            let chunk = self.chunk(s, tiles, end.div_ceil(TILE), &rows.keys, decoded);
             let (q, k) = (&rows.q[..len], &chunk.k[..chunk.num_tiles]);
-            match self.attention.kv.spec.latent {
+            match self.attention.kv.spec().latent {
                 None => tile::scores(s, q, k, scores),
                 Some(_) => latent::scores(s, q, k, scores),
             }
@@ -232,7 +235,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
                 s,
                 scores,
                 &chunk.keys[..len],
-                (&chunk.v, self.attention.layout.head_dim),
+                (&chunk.v, self.attention.kv.v_stride()),
                 &mut rows.out[..len],
             );
         }
@@ -253,11 +256,24 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     /// Returns K and V of `tiles` of the sequence, at most a chunk. `num_tiles` is the total number of tiles, and
     /// `keys` are those of each row.
     #[inline(always)]
-    fn chunk(&self, tiles: Range<usize>, num_tiles: usize, keys: &[Range<usize>; MAX_ROWS]) -> Chunk<'a, E> {
+    fn chunk<'b, S: Simd>(
+        &self,
+        s: S,
+        tiles: Range<usize>,
+        num_tiles: usize,
+        keys: &[Range<usize>; MAX_ROWS],
+        mut decoded: &'b mut [f32],
+    ) -> Chunk<'b, K::Element>
+    where
+        'a: 'b,
+    {
         let Attention { batch, group, kv, .. } = *self.attention;
         let table = batch.block_table(group, self.unit.seq);
-        let tiles_per_block = kv.spec.block_size / TILE;
-        let tile_of = |tile: usize| kv.tile(table[tile / tiles_per_block], tile % tiles_per_block, self.unit.kv_head);
+        let tiles_per_block = kv.spec().block_size / TILE;
+        let place_of = |tile: usize| {
+            let head = table[tile / tiles_per_block] as usize * kv.spec().num_kv_heads + self.unit.kv_head;
+            head * tiles_per_block + tile % tiles_per_block
+        };
         let first_key = tiles.start * TILE;
         let mut chunk = Chunk { first_key, num_tiles: tiles.len(), ..Chunk::default() };
         for (keys, of_row) in chunk.keys.iter_mut().zip(keys) {
@@ -265,7 +281,10 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             *keys = clamp(of_row.start)..clamp(of_row.end);
         }
         for (i, tile) in tiles.clone().enumerate() {
-            let (now, next) = (tile_of(tile), tile_of((tile + tiles.len()).min(num_tiles - 1)));
+            let of_tile;
+            (of_tile, decoded) = decoded.split_at_mut(kv.decoded_len());
+            let places = [tile, (tile + tiles.len()).min(num_tiles - 1)].map(place_of);
+            let [now, next] = kv.tiles(s, places, of_tile);
             chunk.k[i] = Tile { elements: now.k, next: next.k };
             chunk.v[i] = Tile { elements: now.v, next: next.v };
             chunk.scales[i] = [now.scales, next.scales];
@@ -282,14 +301,14 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         s: S,
         rows: &Rows<'_>,
         scores: &mut [[[f32; LANES]; CHUNK_TILES]],
-        chunk: &Chunk<'_, E>,
+        chunk: &Chunk<'_, K::Element>,
         maximum: &mut [f32; LANES],
         sums: &mut [S::V; MAX_ROWS],
     ) -> [f32; LANES] {
         let Scoring { scale, softcap, .. } = self.attention.scoring;
         let slopes = self.attention.scoring.slopes(self.attention.layout.num_heads);
         let (old, num_tiles, keys) = (*maximum, chunk.num_tiles, &chunk.keys);
-        if E::HAS_SCALES {
+        if K::Element::HAS_SCALES {
             for [_, next] in &chunk.scales[..num_tiles] {
                 next.iter().for_each(|scales| s.prefetch(scales));
             }
@@ -300,7 +319,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             let mut top = s.splat(old[i]);
             for (tile, scores) in scores[..num_tiles].iter_mut().enumerate() {
                 let mut x = s.load(scores);
-                if E::HAS_SCALES {
+                if K::Element::HAS_SCALES {
                     x = s.mul(x, s.load(&chunk.scales[tile][0][0]));
                 }
                 x = s.mul(x, s.splat(scale));
@@ -330,7 +349,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
                 let weight = exp(s, s.sub(s.load(scores), s.splat(base[i])));
                 sum = s.add(sum, weight);
                 // Multiply the weight by V's scale, once for all elements of a head.
-                s.store(if E::HAS_SCALES { s.mul(weight, s.load(&scales[1])) } else { weight }, scores);
+                s.store(if K::Element::HAS_SCALES { s.mul(weight, s.load(&scales[1])) } else { weight }, scores);
             }
             sums[i] = sum;
         }

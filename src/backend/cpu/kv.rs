@@ -11,9 +11,12 @@
 //! scores or of weights. On SmolLM2, scales per 32 elements as in q8_0 were no better (docs/architecture.md), and cost
 //! a product per element.
 //!
-//! Latent rows are K and V at once. They have V's layout, and there is no separate K.
+//! Latent rows are K and V at once. They have V's layout, and there is no separate K. In int8, their two scales are
+//! those of the latent and of the key.
 
 mod element;
+mod int4;
+mod latent;
 
 use std::sync::atomic::AtomicU32;
 
@@ -21,6 +24,8 @@ use half::f16;
 
 pub(super) use element::KvElement;
 use element::LEVELS;
+pub(super) use int4::{Int4Pages, Int4Side};
+pub(super) use latent::Int8Latents;
 
 use super::simd::{LANES, Simd};
 use super::storage::Storage;
@@ -46,6 +51,7 @@ pub(super) enum KvPool {
     F16(KvPages<f16>),
     F32(KvPages<f32>),
     Int8(KvPages<i8>),
+    Int4(Int4Pages),
 }
 
 impl KvLayer {
@@ -65,6 +71,7 @@ impl KvLayer {
             KvPool::F16(pages) => pages.copy_block(src, dst),
             KvPool::F32(pages) => pages.copy_block(src, dst),
             KvPool::Int8(pages) => pages.copy_block(src, dst),
+            KvPool::Int4(pages) => pages.copy_block(src, dst),
         }
     }
 }
@@ -77,6 +84,30 @@ pub(super) fn check_blocks(spec: &KvLayerSpec, blocks: &[u32]) -> Result<()> {
         Some(block) => Err(Error::internal(format!("block {block} is outside the pool of {} blocks", spec.num_blocks))),
         None => Ok(()),
     }
+}
+
+/// K and V as attention reads them.
+pub(super) trait KvSource: Sync {
+    type Element: KvElement;
+
+    fn spec(&self) -> &KvLayerSpec;
+    /// Returns the elements from one token's V of a tile to the next.
+    fn v_stride(&self) -> usize;
+    /// Returns the numbers that `tiles` needs if elements are not read where they are stored, or 0.
+    fn decoded_len(&self) -> usize;
+    /// Returns a tile, and the one that is read after it at this place, which may be prefetched. Tiles count those of
+    /// all heads and blocks.
+    fn tiles<'a, S: Simd>(&'a self, s: S, at: [usize; 2], decoded: &'a mut [f32]) -> [KvTile<'a, Self::Element>; 2];
+}
+
+/// Stores tokens from several threads.
+pub(super) trait KvStore: Sync {
+    /// Rotates heads of q or k after RoPE, as the stored type demands. Products of q and k stay the same.
+    #[inline(always)]
+    fn rotate(&self, _heads: &mut [f32]) {}
+
+    /// Stores one token's `k` (`[num_kv_heads, head_dim]`) and `v` at `slot`. Heads of `v` may have fewer elements.
+    fn store<S: Simd>(&self, s: S, slot: u32, k: &[f32], v: &[f32]);
 }
 
 /// K and V with elements of one type.
@@ -98,11 +129,30 @@ pub(super) struct KvTile<'a, E> {
     pub(super) scales: &'a [[f32; TILE]; 2],
 }
 
+impl<E: KvElement> KvSource for KvPages<E> {
+    type Element = E;
+
+    fn spec(&self) -> &KvLayerSpec {
+        &self.spec
+    }
+
+    fn v_stride(&self) -> usize {
+        self.spec.head_dim
+    }
+
+    fn decoded_len(&self) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    fn tiles<'a, S: Simd>(&'a self, _: S, at: [usize; 2], _: &'a mut [f32]) -> [KvTile<'a, E>; 2] {
+        at.map(|index| self.tile(index))
+    }
+}
+
 impl<E: KvElement> KvPages<E> {
     #[inline(always)]
-    pub(super) fn tile(&self, block: u32, tile: usize, kv_head: usize) -> KvTile<'_, E> {
-        let head = block as usize * self.spec.num_kv_heads + kv_head;
-        let index = head * (self.spec.block_size / TILE) + tile;
+    fn tile(&self, index: usize) -> KvTile<'_, E> {
         let elements = index * TILE * self.spec.head_dim..(index + 1) * TILE * self.spec.head_dim;
         let v = &self.v[elements.clone()];
         let k = if self.spec.latent.is_some() { v } else { &self.k[elements] };
@@ -150,10 +200,9 @@ pub(super) struct KvWriter<'a, E: KvElement> {
     scales: &'a [AtomicU32],
 }
 
-impl<E: KvElement> KvWriter<'_, E> {
-    /// Stores one token's `k` (`[num_kv_heads, head_dim]`) and `v` at `slot`. Heads of `v` may have fewer elements.
+impl<E: KvElement> KvStore for KvWriter<'_, E> {
     #[inline(always)]
-    pub(super) fn store<S: Simd>(&self, s: S, slot: u32, k: &[f32], v: &[f32]) {
+    fn store<S: Simd>(&self, s: S, slot: u32, k: &[f32], v: &[f32]) {
         let KvLayerSpec { block_size, num_kv_heads, head_dim, .. } = self.spec;
         let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
         let value_dim = v.len() / num_kv_heads;
@@ -166,9 +215,11 @@ impl<E: KvElement> KvWriter<'_, E> {
             store_strided::<S, E>(s, (v, v_levels), &self.v[(first + offset) * head_dim..], 1);
         }
     }
+}
 
-    /// Stores the scales of a head of K and of V. Returns the factors on their elements before rounding. `token` counts
-    /// the tokens of all preceding heads.
+impl<E: KvElement> KvWriter<'_, E> {
+    /// Stores the scales of a head of K and of V, or of a latent and its key. Returns the factors on their elements
+    /// before rounding. `token` counts the tokens of all preceding heads.
     #[inline(always)]
     fn store_scales(&self, token: usize, heads: [&[f32]; 2]) -> [f32; 2] {
         let start = token / TILE * 2 * TILE + token % TILE;
@@ -185,7 +236,12 @@ impl<E: KvElement> KvWriter<'_, E> {
     /// Stores one token's latent row at `slot`.
     #[inline(always)]
     pub(super) fn store_latent<S: Simd>(&self, s: S, slot: u32, row: &[f32]) {
-        store_strided::<S, E>(s, (row, 1.0), &self.v[slot as usize * self.spec.head_dim..], 1);
+        let slot = slot as usize;
+        let (latent, key) = row.split_at(self.spec.latent.unwrap_or(row.len()));
+        let [of_latent, of_key] = if E::HAS_SCALES { self.store_scales(slot, [latent, key]) } else { [1.0; 2] };
+        let (out, out_key) = self.v[slot * row.len()..][..row.len()].split_at(latent.len());
+        store_strided::<S, E>(s, (latent, of_latent), out, 1);
+        store_strided::<S, E>(s, (key, of_key), out_key, 1);
     }
 }
 

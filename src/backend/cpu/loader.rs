@@ -2,7 +2,7 @@
 
 use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{ExpertWork, Experts, Routes, work_sizes};
-use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
+use super::kv::{Int4Pages, Int4Side, KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix, WeightMemory};
 use super::pool::ThreadPool;
 use super::simd::Isa;
@@ -119,6 +119,14 @@ impl CpuLoader {
         Ok(KvPages { spec, k, v, scales })
     }
 
+    fn allocate_int4(&mut self, spec: KvLayerSpec) -> Result<Int4Side> {
+        let blocks = [spec.num_blocks, spec.num_kv_heads, spec.block_size, spec.int4_blocks()];
+        let of_block = |numbers: usize| [&blocks[..], &[numbers]].concat();
+        let codes = self.allocate(Purpose::KvCache, &of_block(KvLayerSpec::INT4_BLOCK / 2))?;
+        let scales = self.allocate(Purpose::KvCache, &of_block(2))?;
+        Ok(Int4Side { codes, scales })
+    }
+
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
         let KvLayerSpec { num_blocks, block_size, .. } = spec;
         spec.validate()?;
@@ -134,6 +142,10 @@ impl CpuLoader {
             KvCacheDtype::F16 => KvPool::F16(self.allocate_pages(spec)?),
             KvCacheDtype::F32 => KvPool::F32(self.allocate_pages(spec)?),
             KvCacheDtype::Int8 => KvPool::Int8(self.allocate_pages(spec)?),
+            KvCacheDtype::Int4 => {
+                let (k, v) = (self.allocate_int4(spec)?, self.allocate_int4(spec)?);
+                KvPool::Int4(Int4Pages { spec, k, v })
+            }
         };
         Ok(KvLayer { spec, pool })
     }
@@ -196,6 +208,10 @@ fn rope_bytes(spec: &RopeSpec) -> u64 {
 
 impl Loader for CpuLoader {
     type Backend = CpuBackend;
+
+    const KV_CACHE_DTYPES: &'static [KvCacheDtype] =
+        &[KvCacheDtype::F16, KvCacheDtype::F32, KvCacheDtype::Int8, KvCacheDtype::Int4];
+    const LATENT_CACHE_DTYPES: &'static [KvCacheDtype] = &[KvCacheDtype::F16, KvCacheDtype::F32, KvCacheDtype::Int8];
 
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64> {
         let (mut bytes, mut max_inputs) = (0u64, self.max_inputs);

@@ -2,7 +2,7 @@
 
 use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{self, ExpertWork, Experts};
-use super::kv::{KvLayer, KvPool};
+use super::kv::{Int8Latents, KvLayer, KvPool};
 use super::linear::{PackedMatrix, Store};
 use super::split::for_rows;
 use super::state_layer::StateLayer;
@@ -279,6 +279,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             KvPool::F16(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
             KvPool::F32(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
             KvPool::Int8(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
+            KvPool::Int4(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
         }
         Ok(())
     }
@@ -303,7 +304,8 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         match &mut kv.pool {
             KvPool::F16(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
             KvPool::F32(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
-            KvPool::Int8(_) => return Err(Error::internal("latent rows in int8")),
+            KvPool::Int8(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
+            KvPool::Int4(_) => return Err(Error::internal("latent rows in int4")),
         }
         Ok(())
     }
@@ -324,7 +326,14 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             KvPool::F32(kv) => {
                 attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
+            KvPool::Int8(kv) if kv.spec.latent.is_some() => {
+                let kv = &Int8Latents(kv);
+                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
+            }
             KvPool::Int8(kv) => {
+                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
+            }
+            KvPool::Int4(kv) => {
                 attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
         }

@@ -1,7 +1,7 @@
 //! Rotary embedding, with the norms of the heads of q and k before or after it, followed by the KV store.
 
 use super::backend::CpuBackend;
-use super::kv::{KvElement, KvWriter};
+use super::kv::KvStore;
 use super::norm::{divide_by_rms, normalize};
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
@@ -37,19 +37,19 @@ pub(super) struct RopeAndStore<'a> {
 
 impl RopeAndStore<'_> {
     /// Rotates `qkv`, `[n, layout.cols()]`, in place, and stores its K and V in `kv`.
-    pub(super) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32], kv: &KvWriter<'_, E>) {
+    pub(super) fn run_on<K: KvStore>(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32], kv: &K) {
         for_rows(pool, qkv, self.layout.cols(), |first_row, rows| isa.run(Rows { args: self, first_row, rows, kv }));
     }
 }
 
-struct Rows<'a, E: KvElement> {
+struct Rows<'a, K> {
     args: &'a RopeAndStore<'a>,
     first_row: usize,
     rows: &'a mut [f32],
-    kv: &'a KvWriter<'a, E>,
+    kv: &'a K,
 }
 
-impl<E: KvElement> Kernel for Rows<'_, E> {
+impl<K: KvStore> Kernel for Rows<'_, K> {
     type Output = ();
 
     #[inline(always)]
@@ -68,11 +68,13 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
                 let factor = temperature.at(self.args.positions[index]);
                 q.iter_mut().for_each(|q| *q *= factor);
             }
+            self.kv.rotate(q);
             if !layout.has_kv {
                 continue;
             }
             let (k, v) = kv.split_at_mut(layout.k_cols());
             self.args.rotate_heads(s, k, k_norm, angles);
+            self.kv.rotate(k);
             if let Some(QkNorms { eps, .. }) = v_norm {
                 v.chunks_exact_mut(layout.value_dim).for_each(|head| divide_by_rms(s, head, eps));
             }

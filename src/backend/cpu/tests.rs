@@ -87,7 +87,7 @@ fn rig_of(isa: Isa, rows: &[f32], dtype: KvCacheDtype) -> (AttentionRig<CpuLoade
 #[test]
 fn instruction_sets_agree_on_attention_bit_for_bit() {
     let rows = Random(3).values(200 * LAYOUT.cols());
-    for dtype in [KvCacheDtype::F16, KvCacheDtype::Int8] {
+    for dtype in [KvCacheDtype::F16, KvCacheDtype::Int8, KvCacheDtype::Int4] {
         let run = |isa| {
             let (mut rig, piece) = rig_of(isa, &rows, dtype);
             rig.run(SCORING, &[piece]).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
@@ -135,6 +135,47 @@ fn int8_keeps_values_to_half_a_level() {
     }
 }
 
+/// A token that attends only to itself returns its V as stored in the cache. The error is at most half of the distance
+/// of two of 16 levels, and the rounding of the scale. Equal elements are exact in f16. A NaN breaks its block alone.
+#[test]
+fn int4_keeps_values_to_half_a_level() {
+    let (kv_cols, head_dim) = (LAYOUT.k_cols(), LAYOUT.head_dim);
+    let values = Random(5).values(kv_cols);
+    for isa in Isa::available() {
+        let through = |v: &[f32]| {
+            let mut row = vec![0.5; LAYOUT.cols() - kv_cols];
+            row.extend_from_slice(v);
+            let (mut rig, piece) = rig_of(isa, &row, KvCacheDtype::Int4);
+            let out = rig.run(SCORING, &[piece]).unwrap();
+            let group = LAYOUT.num_heads / LAYOUT.num_kv_heads;
+            out.chunks(head_dim).step_by(group).flatten().copied().collect::<Vec<f32>>()
+        };
+        for (factor, offset) in [(1e-3, 0.0), (1.0, 0.0), (1.0, 7.0), (1e4, 0.0)] {
+            let v: Vec<f32> = values.iter().map(|x| x * factor + offset).collect();
+            for (v, got) in v.chunks(head_dim).zip(through(&v).chunks(head_dim)) {
+                for (v, got) in v.chunks(32).zip(got.chunks(32)) {
+                    let top = v.iter().copied().fold(f32::MIN, f32::max);
+                    let low = v.iter().copied().fold(f32::MAX, f32::min);
+                    let bound = 0.5 / 15.0 * (top - low) + 1e-3 * top.abs().max(low.abs());
+                    for (x, got) in v.iter().zip(got) {
+                        assert!((x - got).abs() <= bound, "{isa:?}: {x} became {got}, of {low} to {top}");
+                    }
+                }
+            }
+        }
+        for equal in [0.0, 1.5, -3.0] {
+            assert_eq!(through(&vec![equal; kv_cols]), vec![equal; kv_cols]);
+        }
+        for broken in [f32::NAN, f32::INFINITY] {
+            let mut v = values.clone();
+            v[head_dim - 1] = broken;
+            let got = through(&v);
+            assert!(!got[head_dim - 1].is_finite(), "{isa:?}: {broken} became {}", got[head_dim - 1]);
+            assert!(got[..64].iter().chain(&got[head_dim..]).all(|x| x.is_finite()), "{isa:?}: {broken} spread");
+        }
+    }
+}
+
 /// M14: the scratch of attention grows with the length of the prompt, not with heads × length².
 #[test]
 fn attention_scratch_is_linear_in_the_prompt() {
@@ -150,7 +191,7 @@ fn attention_scratch_is_linear_in_the_prompt() {
 }
 
 /// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 or 4 bytes per token and layer. In int8 it takes
-/// 2 · kv heads · (head size + 4). The ledger adds up to the allocations.
+/// 2 · kv heads · (head size + 4), and in int4 20 for each 32 elements. The ledger adds up to the allocations.
 #[test]
 fn kv_bytes_and_ledger_are_exact() {
     let mut loader = loader(32);
@@ -168,17 +209,22 @@ fn kv_bytes_and_ledger_are_exact() {
     let KvPool::Int8(pages) = &layer.pool else { panic!("{layer:?}") };
     let scales = pages.scales.as_ref().unwrap();
     assert_eq!(pages.k.bytes() + pages.v.bytes() + scales.bytes(), 50 * 32 * 2 * 3 * (64 + 4));
+    let int4 = KvLayerSpec { dtype: KvCacheDtype::Int4, ..kv_spec(50, 32) };
+    let layer = kv_layer(&mut loader, int4).unwrap();
+    let KvPool::Int4(pages) = &layer.pool else { panic!("{layer:?}") };
+    let bytes: u64 = [&pages.k, &pages.v].iter().map(|side| side.codes.bytes() + side.scales.bytes()).sum();
+    assert_eq!(bytes, 50 * 32 * 2 * 3 * (2 * 20));
     loader.alloc_buffer(32, 100).unwrap();
     vector(&mut loader, &[1.0; 80]).unwrap();
     let weight = matrix(&mut loader, &[1.0; 64 * 32], 32).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
-    let block_bytes = [spec, int8].map(|spec| spec.block_bytes().unwrap());
+    let block_bytes = [spec, int8, int4].map(|spec| spec.block_bytes().unwrap());
     assert_eq!(ledger.kv_cache, 50 * (4 * kv_spec(50, 32).block_bytes().unwrap() + block_bytes.iter().sum::<u64>()));
     assert_eq!(ledger.weights, 80 * 4 + weight.bytes());
     assert!(ledger.scratch >= 32 * 100 * 4);
     assert_eq!(ledger.other, 0);
-    assert_eq!(backend.device_allocations(), 5 * 2 + 3 + 1 + 1 + 1 + 1);
+    assert_eq!(backend.device_allocations(), 5 * 2 + 3 + 4 + 1 + 1 + 1 + 1);
 }
 
 #[test]

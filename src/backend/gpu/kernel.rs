@@ -1,12 +1,15 @@
 //! The kernels of the table as values: their names, their compilations and their launches.
 
+mod limits;
+
 use std::marker::PhantomData;
+
+pub use limits::{check_experts, check_kv_layers};
 
 use super::args::*;
 use super::compile::plan::{KernelType, Operands, Per, Unit};
 use super::compile::table::{with_kernel_types, with_kernels};
 use super::driver::{Block, DeviceProperties};
-use crate::backend::{ExpertSpec, KvLayerSpec};
 use crate::config::{KvCacheDtype, Platform};
 use crate::quant::GgmlType;
 use crate::{Error, Result};
@@ -24,9 +27,9 @@ pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 /// Threads of a block of the kernels that measure a device.
 pub(super) const PROBE_THREADS: u32 = 256;
 
-/// The element types of caches, and those of latent rows (`KvLayerSpec::validate`).
-const CACHE_TYPES: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::F32, KvCacheDtype::Int8];
-const LATENT_CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
+/// The element types of caches, and those of latent rows.
+pub(super) const CACHE_TYPES: [KvCacheDtype; 3] = [KvCacheDtype::F16, KvCacheDtype::F32, KvCacheDtype::Int8];
+pub(super) const LATENT_CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
 
 /// Returns the blocks of `matmul` with warpgroup instructions: each tile has a warp.
 fn matmul_wgmma_block(rows: u32) -> Block {
@@ -108,50 +111,6 @@ pub(super) fn head_size(head_dim: usize) -> Result<u32> {
 /// such kernel yet.
 fn decodes_on_matrix_units(platform: Platform, dtype: KvCacheDtype, size: u32) -> bool {
     platform == Platform::Nvidia && dtype != KvCacheDtype::F32 && size <= 256
-}
-
-/// Checks that the attention kernels hold the heads, or the latent rows, of all layers.
-///
-/// # Errors
-/// The errors of `head_size` and of `check_latent`.
-pub fn check_kv_layers(specs: &[KvLayerSpec]) -> Result<()> {
-    specs.iter().try_for_each(|spec| match spec.latent {
-        None => head_size(spec.head_dim).map(drop),
-        Some(values) => check_latent(spec.head_dim, values),
-    })
-}
-
-/// Checks that the kernels of experts hold this many.
-///
-/// # Errors
-/// `Error::Device`, which names `device`, if they do not.
-pub fn check_experts(spec: &ExpertSpec, device: &str) -> Result<()> {
-    let (num, used, groups) = (spec.num, spec.used, spec.groups.map_or(0, |groups| groups.num));
-    match num <= MAX_EXPERTS as usize && used <= MAX_USED_EXPERTS as usize && groups <= MAX_EXPERT_GROUPS as usize {
-        true => Ok(()),
-        false => Err(Error::Device {
-            device: device.to_owned(),
-            problem: format!(
-                "the model has {num} experts in {groups} groups, of which {used} serve a token; the kernels take up to \
-                 {MAX_EXPERTS}, {MAX_EXPERT_GROUPS} and {MAX_USED_EXPERTS}; use device=\"cpu\""
-            ),
-        }),
-    }
-}
-
-/// # Errors
-/// `Error::Device` for latent rows that are longer than the kernels hold.
-fn check_latent(row: usize, values: usize) -> Result<()> {
-    match row <= LATENT_ROW as usize && values <= LATENT_VALUES as usize {
-        true => Ok(()),
-        false => Err(Error::Device {
-            device: "gpu".to_owned(),
-            problem: format!(
-                "latent rows have {row} elements, {values} of them values; the kernels take at most {LATENT_ROW} and \
-                 {LATENT_VALUES}; use device=\"cpu\""
-            ),
-        }),
-    }
 }
 
 impl KernelType {
@@ -286,6 +245,7 @@ impl Variant {
             KvCacheDtype::F16 => "_f16",
             KvCacheDtype::F32 => "_f32",
             KvCacheDtype::Int8 => "_int8",
+            KvCacheDtype::Int4 => "_int4",
         };
         let subject = match self.subject {
             Subject::Nothing => String::new(),
@@ -464,34 +424,4 @@ with_kernels!(declare_kernels);
 #[cfg(test)]
 pub(super) fn all(platform: Platform) -> impl Iterator<Item = KernelId> {
     TABLE.iter().flat_map(move |row| row.variants(platform).into_iter().map(|variant| row.id(variant)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::batch::GroupKind;
-
-    #[test]
-    fn layers_whose_heads_no_kernel_holds_are_refused() {
-        let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
-        let layer = |head_dim| KvLayerSpec {
-            kind,
-            skips_first: false,
-            num_blocks: 1,
-            block_size: 16,
-            num_kv_heads: 1,
-            head_dim,
-            latent: None,
-            dtype,
-        };
-        let latent = |head_dim, values| KvLayerSpec { latent: Some(values), ..layer(head_dim) };
-        assert!(check_kv_layers(&[latent(576, 512), latent(48, 32)]).is_ok());
-        for (row, values) in [(577, 512), (576, 513)] {
-            let problem = check_kv_layers(&[latent(row, values)]).unwrap_err().to_string();
-            assert!(problem.contains(&format!("{row} elements, {values} of them")), "{problem}");
-        }
-        assert!(check_kv_layers(&[layer(64), layer(512)]).is_ok());
-        let problem = check_kv_layers(&[layer(64), layer(513)]).unwrap_err().to_string();
-        assert!(problem.contains("513 elements") && problem.contains("device=\"cpu\""), "{problem}");
-    }
 }

@@ -44,7 +44,7 @@ use crate::backend::{
     DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, Mamba2Shape, MemoryLedger, Placement,
     Progress, Reserve, Role, RopeSpec, StateLayerSpec, StepLimits, Upload,
 };
-use crate::config::{ComputeDtype, GpuOptions};
+use crate::config::{ComputeDtype, GpuOptions, KvCacheDtype};
 use crate::quant;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -251,6 +251,9 @@ fn with_pairs(channels: usize, pairs_bytes: Option<usize>, rows: usize) -> usize
 
 impl Loader for GpuLoader {
     type Backend = GpuBackend;
+
+    const KV_CACHE_DTYPES: &'static [KvCacheDtype] = &kernel::CACHE_TYPES;
+    const LATENT_CACHE_DTYPES: &'static [KvCacheDtype] = &kernel::LATENT_CACHE_TYPES;
 
     fn place(&mut self, uploads: &[Upload<'_>], roles: &[Role], reserve: Reserve) -> Result<()> {
         self.place_weights(uploads, roles, reserve)

@@ -16,7 +16,7 @@ mod feed;
 mod forks;
 mod handle;
 mod images;
-mod int8;
+mod integer_cache;
 mod interrupts;
 mod late_masks;
 mod latent;

@@ -44,7 +44,8 @@ fn rows_and_groups_are_those_of_the_file() {
     let layers = spec.kv_layers(&[5], 16, KvCacheDtype::F16);
     assert_eq!(layers.iter().map(KvLayerSpec::block_bytes).collect::<Vec<_>>(), [Some(16 * 48 * 2); 3]);
     assert_eq!(spec.kv_groups[0].block_bytes(16, KvCacheDtype::F32).unwrap(), 3 * 16 * 48 * 4);
-    let refused = spec.kv_groups[0].block_bytes(16, KvCacheDtype::Int8).unwrap_err();
+    assert_eq!(spec.kv_groups[0].block_bytes(16, KvCacheDtype::Int8).unwrap(), 3 * 16 * (48 + 2 * 4));
+    let refused = spec.kv_groups[0].block_bytes(16, KvCacheDtype::Int4).unwrap_err();
     assert!(matches!(refused, crate::Error::InvalidRequest { what: "kv_cache_dtype", .. }), "{refused}");
     let groups = |layer: usize| match spec.layers[layer].ffn {
         Ffn::Experts { experts, .. } => experts.groups,
