@@ -100,7 +100,7 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
             Throughput::Bytes(num_blocks as u64 * spec.block_bytes().unwrap())
         };
         group.throughput(throughput);
-        let scoring = Scoring { scale: 0.125, softcap: None };
+        let scoring = Scoring::scaled(0.125);
         let id = format!("{}x{}/{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads, dtype.name());
         group.bench_function(BenchmarkId::from_parameter(id), |b| {
             let mut ops = |step: &mut CpuStep<'_>| {

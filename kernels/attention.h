@@ -313,13 +313,15 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       for (u32 i = 0; i < QUERIES; i++)
         #pragma unroll
         for (u32 u = 0; u < KEYS; u++) score[i][u] = soft_cap(score[i][u], args.softcap) * LOG2E;
-    if constexpr (!LATENT) if (args.alibi != 0.f)
-      #pragma unroll
-      for (u32 i = 0; i < QUERIES; i++) {
-        const float slope = slope_of(args, head + i * head_step), nearest = distance(key, end[i] + to_position);
+    if constexpr (!LATENT) {
+      if (args.alibi != 0.f)
         #pragma unroll
-        for (u32 u = 0; u < KEYS; u++) score[i][u] = fma_(slope, nearest + (float)u, score[i][u]);
-      }
+        for (u32 i = 0; i < QUERIES; i++) {
+          const float slope = slope_of(args, head + i * head_step), nearest = distance(key, end[i] + to_position);
+          #pragma unroll
+          for (u32 u = 0; u < KEYS; u++) score[i][u] = fma_(slope, nearest + (float)u, score[i][u]);
+        }
+    }
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       float highest = top[i];

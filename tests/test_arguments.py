@@ -117,7 +117,11 @@ def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_l
         ({"cache_dir": 1}, TypeError, "cache_dir: got <class 'int'>, expected a path"),
         ({"block_size": None}, TypeError, "block_size: got <class 'NoneType'>, expected an integer"),
         ({"gpu_platform": "cuda"}, InvalidRequestError, "gpu_platform: got cuda, expected 'amd' or 'nvidia'"),
-        ({"kv_cache_dtype": "q8"}, InvalidRequestError, "kv_cache_dtype: got q8, expected 'f16', 'f32', 'int8' or 'int4'"),
+        (
+            {"kv_cache_dtype": "q8"},
+            InvalidRequestError,
+            "kv_cache_dtype: got q8, expected 'f16', 'f32', 'int8' or 'int4'",
+        ),
         ({"compute_dtype": "fp4"}, InvalidRequestError, "compute_dtype: got fp4, expected 'auto' or 'fp8'"),
         (
             {"compute_dtype": "fp8", "device": "cpu"},

@@ -310,13 +310,15 @@ def test_doctor_lists_the_kernels_of_a_gpu():
         pytest.skip("the wheel carries no code for AMD GPUs: it was built without a compiler for them")
     assert {row["code"] for row in rows.values()} == {"embedded for gfx1100"}
     lines = [
-        "tensor type\tembedding rows\tdequantise\tproduct of 1 row\tproduct of more rows"
+        "tensor type\tembedding rows\tdequantise\tproduct of 1 row\tproduct of more rows\tgate and up of few rows"
         "\tproducts of experts' rows\tgate and up of experts' rows\tcode",
         "Q4_K\tembed_q4_k\tdequantize_q4_k\tgemv_q4_k\tmatmul_q4_k_{n8,n16,n32,n64} (WMMA)"
+        "\tmatmul_gated_q4_k_{n8,n16,n32,n64} (WMMA)"
         "\tmatmul_experts_q4_k_{n16,n64} (WMMA)\tmatmul_gated_experts_q4_k_{n16,n64} (WMMA)\tembedded for gfx1100",
         "IQ1_M\tembed_iq1_m\tdequantize_iq1_m\tgemv_iq1_m\tmatmul_iq1_m_{n8,n16,n32,n64} (WMMA)"
+        "\tmatmul_gated_iq1_m_{n8,n16,n32,n64} (WMMA)"
         "\tmatmul_experts_iq1_m_{n16,n64} (WMMA)\tmatmul_gated_experts_iq1_m_{n16,n64} (WMMA)\tembedded for gfx1100",
-        "F32\tembed_f32\tdequantize_f32\tgemv_f32\tgemv_f32\tgemv_f32\tgemv_f32\tembedded for gfx1100",
+        "F32\tembed_f32\tdequantize_f32\tgemv_f32\tgemv_f32\tgemv_f32\tgemv_f32\tgemv_f32\tembedded for gfx1100",
         "product of 1 row, Q4_K with Q6_K\tgemv_q4_k_q6_k\tembedded for gfx1100",
         "product of few rows, Q4_K with Q6_K\tmatmul_q4_k_q6_k_{n8,n16,n32,n64} (WMMA)\tembedded for gfx1100",
         "RoPE and store in the KV cache\trope_store_{f16,f32,int8}\tembedded for gfx1100",

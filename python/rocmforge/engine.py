@@ -51,8 +51,8 @@ class LoadedModel:
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
         expert_cache: Maximum GPU memory in bytes for copies of the most used experts of those in host memory; 0 turns
             the cache off. By default half of what is left beside the weights and 8,192 tokens of KV cache.
-        kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the memory
-            of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
+        kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the
+            memory of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.
         max_queue_size: Maximum waiting requests; further ones are refused (`QueueFullError`; status 429 of a server).
         max_num_partial_prefills: Maximum prompts that a step may leave partly computed.

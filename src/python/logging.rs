@@ -65,11 +65,15 @@ fn emit(event: &Event<'_>) {
         Level::INFO => LogLevel::Info,
         _ => LogLevel::Debug,
     };
-    let record =
-        Message::Record { level: number(level), logger: metadata.target().replace("::", "."), text: event_text(event) };
+    let record = Message::Record { level: number(level), logger: logger(metadata.target()), text: event_text(event) };
     if running().is_none_or(|sender| sender.try_send(record).is_err()) {
         LOST.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Returns the name of a module's logger. Parts of the engine that are crates have the names of its modules.
+fn logger(module: &str) -> String {
+    module.replacen("rocmforge_", "rocmforge.", 1).replace("::", ".")
 }
 
 /// Returns the number of a level in `logging`; for `Off`, a number above all levels.

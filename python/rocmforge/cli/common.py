@@ -127,7 +127,7 @@ KvCacheDtypeOption = Annotated[
     str,
     typer.Option(
         metavar="TYPE",
-        help="Data type of keys and values: f16, f32, int8 (about half the memory of f16), or int4 (a third; CPU only).",
+        help="Data type of keys and values: f16, f32, int8 (about half the memory of f16) or int4 (a third; CPU only).",
         autocompletion=completer("kv_cache_dtype"),
     ),
 ]

@@ -1,6 +1,7 @@
 """Reasons why fields of clients change nothing here. Bodies refer to them, and docs/server.md lists them."""
 
 RECORDS = "It is for the client's or a provider's own records."
+PLACE = "The scheduler finds a place for each request."
 CACHED = "Every prefix is cached, and kept while there is room."
 TIER = "There is one tier of service."
 MODERATION = "Nothing is moderated."

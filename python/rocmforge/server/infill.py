@@ -14,7 +14,6 @@ from rocmforge.executors import to_thread
 from rocmforge.server.bodies import Body, Text
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Generations
-from rocmforge.server.ignored import CACHED
 from rocmforge.server.lengths import check_length
 from rocmforge.server.reading import BodyRoute
 from rocmforge.server.replies import check_ending
@@ -50,8 +49,6 @@ class InfillRequest(GenerationBody):
 
     ignored: ClassVar[Mapping[str, str]] = {
         **GenerationBody.ignored,
-        "cache_prompt": CACHED,
-        "id_slot": "The scheduler finds a place for each request.",
         "samplers": "Sampling parameters apply in one order.",
         "t_max_prompt_ms": "llama.cpp itself does not read it.",
     }

@@ -16,7 +16,7 @@ from rocmforge.server.access import check_operator
 from rocmforge.server.bodies import Body
 from rocmforge.server.errors import ApiError, short
 from rocmforge.server.generation import Call, Client
-from rocmforge.server.ignored import PADDING, RECORDS
+from rocmforge.server.ignored import CACHED, PADDING, PLACE, RECORDS
 from rocmforge.server.models import Models, RequestModels
 from rocmforge.server.service import Service
 from rocmforge.server.structured import StructuredOutputs
@@ -109,7 +109,8 @@ TokenBias: TypeAlias = Annotated[dict[int, float], BeforeValidator(_token_ids)]
 class GenerationBody(QueueBody):
     """The parameters of `SamplingParams` and of the engine's queue, by vLLM's names."""
 
-    ignored: ClassVar[Mapping[str, str]] = {"user": RECORDS}
+    # llama.cpp's clients send the last two.
+    ignored: ClassVar[Mapping[str, str]] = {"user": RECORDS, "cache_prompt": CACHED, "id_slot": PLACE}
 
     n: int = Field(1, ge=1, description=MEANINGS["n"])
     temperature: float | None = recommended("temperature")

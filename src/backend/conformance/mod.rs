@@ -10,6 +10,7 @@ pub(crate) mod fused;
 pub(crate) mod gated;
 mod invariance;
 mod kv_groups;
+mod kv_rounding;
 pub(crate) mod latent;
 pub(crate) mod linear;
 pub(crate) mod parts;

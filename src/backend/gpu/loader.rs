@@ -243,7 +243,7 @@ impl GpuLoader {
     }
 }
 
-/// Returns the columns of a buffer whose rows are followed by the token pairs of whole tiles. The sizes come from a file.
+/// Returns the columns of a buffer whose rows are followed by the token pairs of whole tiles. Sizes come from a file.
 fn with_pairs(channels: usize, pairs_bytes: Option<usize>, rows: usize) -> usize {
     let pairs = pairs_bytes.map_or(usize::MAX, |bytes| bytes.div_ceil(4));
     channels.saturating_add(pairs.div_ceil(rows.max(1)))

@@ -5,8 +5,6 @@
 use super::args::RepackArgs;
 use super::buffer::{TILE_COLS, TILE_ROWS, count};
 use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, HostBuffer, Stream};
-use crate::quant;
-use crate::tensor::TensorView;
 use crate::{Error, Result};
 
 /// The most bytes of a slot.

@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::tests::devices::{self, Call, Faults};
 use crate::config::KvCacheDtype;
-use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
 use crate::model::vision::Images;
 use crate::model::{DecoderLimits, ModelSpec, ModelTensors};

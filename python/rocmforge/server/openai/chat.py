@@ -44,6 +44,7 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
     """The body of `/v1/chat/completions`."""
 
     ignored: ClassVar[Mapping[str, str]] = {
+        **GenerationBody.ignored,
         "metadata": RECORDS,
         "moderation": MODERATION,
         "prediction": "It predicts the answer, and does not change it.",
@@ -53,7 +54,6 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
         "safety_identifier": RECORDS,
         "service_tier": TIER,
         "store": NOT_KEPT,
-        "user": RECORDS,
         "verbosity": VERBOSITY,
     }
 

@@ -146,9 +146,9 @@ fn decode_v<S: Simd>(s: S, Int4Tile { codes, scales }: Int4Tile<'_>, out: &mut [
         for (factors, scales) in factors.iter_mut().zip(scales) {
             s.store(s.load_f16(scales), factors);
         }
-        for token in 0..TILE {
+        for (token, (&scale, &minimum)) in factors[0].iter().zip(&factors[1]).enumerate() {
             let at = token * blocks + block;
-            let (scale, minimum) = (s.splat(factors[0][token]), s.splat(factors[1][token]));
+            let (scale, minimum) = (s.splat(scale), s.splat(minimum));
             let [low, high] = s.load_nibbles(&codes[at]);
             let out = &mut out.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0[at];
             s.store(s.fma(low, scale, minimum), &mut out[0]);

@@ -1,5 +1,5 @@
-//! Latent rows in int8. The latent of a row and its key each have a scale, since the key is much larger. Scores sum over
-//! both, so attention decodes the rows of a chunk to f32 first.
+//! Latent rows in int8. The latent of a row and its key each have a scale, since the key is much larger. A score sums
+//! over both, so attention decodes the rows of a chunk to f32 first.
 
 use super::{KvElement, KvPages, KvSource, KvTile, TILE};
 use crate::backend::KvLayerSpec;

@@ -1,4 +1,4 @@
-//! What the kernels hold: types of the cache, sizes of heads and of latent rows, numbers of experts.
+//! Limits of the kernels: types of the cache, sizes of heads and of latent rows, numbers of experts.
 
 use super::{CACHE_TYPES, LATENT_CACHE_TYPES, head_size};
 use crate::backend::gpu::args::*;

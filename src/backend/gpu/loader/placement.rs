@@ -138,7 +138,7 @@ impl GpuLoader {
             None => (room - needed + least).saturating_sub(beside) / 2,
         };
         let places: Vec<_> = placement.places().map(|(place, _)| place).collect();
-        let sizes = cache_sizes(uploads, |index| places[index] == Place::Host);
+        let sizes = cache_sizes(uploads, |index| places[index] == Place::Host)?;
         let most = (placement.host_reads() / sizes.slot_bytes.max(1)).max(1) as usize;
         self.cache_sizes = CacheSizes { most, ..sizes }.within(bytes);
         self.library_reserve = library.min(room - needed - self.cache_sizes.bytes());

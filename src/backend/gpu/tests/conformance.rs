@@ -3,7 +3,7 @@
 use super::devices::{self, AMD_TARGET, CPU_TARGETS};
 use crate::backend::conformance::{self, Accuracy, Extent};
 use crate::backend::gpu::{Device, Kernels, Unit};
-use crate::config::{GpuOptions, Platform};
+use crate::config::GpuOptions;
 use crate::quant::GgmlType;
 
 pub(super) type Opened = (Device, GpuOptions);
