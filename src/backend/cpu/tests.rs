@@ -99,6 +99,16 @@ fn instruction_sets_agree_on_attention_bit_for_bit() {
     }
 }
 
+/// Returns V of a token, `[kv_cols]`, as attention reads it from a cache of this type.
+fn through_cache(isa: Isa, dtype: KvCacheDtype, v: &[f32]) -> Vec<f32> {
+    let mut row = vec![0.5; LAYOUT.cols() - LAYOUT.k_cols()];
+    row.extend_from_slice(v);
+    let (mut rig, piece) = rig_of(isa, &row, dtype);
+    let out = rig.run(SCORING, &[piece]).unwrap();
+    let group = LAYOUT.num_heads / LAYOUT.num_kv_heads;
+    out.chunks(LAYOUT.head_dim).step_by(group).flatten().copied().collect()
+}
+
 /// A token that attends only to itself returns its V as stored in the cache. The error is at most half of one of 127
 /// levels. Zeros and the largest elements are exact, the smallest numbers survive, and NaN stays NaN.
 #[test]
@@ -106,14 +116,7 @@ fn int8_keeps_values_to_half_a_level() {
     let (kv_cols, head_dim) = (LAYOUT.k_cols(), LAYOUT.head_dim);
     let values = Random(5).values(kv_cols);
     for isa in Isa::available() {
-        let through = |v: &[f32]| {
-            let mut row = vec![0.5; LAYOUT.cols() - kv_cols];
-            row.extend_from_slice(v);
-            let (mut rig, piece) = rig_of(isa, &row, KvCacheDtype::Int8);
-            let out = rig.run(SCORING, &[piece]).unwrap();
-            let group = LAYOUT.num_heads / LAYOUT.num_kv_heads;
-            out.chunks(head_dim).step_by(group).flatten().copied().collect::<Vec<f32>>()
-        };
+        let through = |v: &[f32]| through_cache(isa, KvCacheDtype::Int8, v);
         for factor in [1e-30, 1e-5, 1.0, 1e4, 1e30] {
             let v: Vec<f32> = values.iter().map(|x| x * factor).collect();
             for (v, got) in v.chunks(head_dim).zip(through(&v).chunks(head_dim)) {
@@ -142,14 +145,7 @@ fn int4_keeps_values_to_half_a_level() {
     let (kv_cols, head_dim) = (LAYOUT.k_cols(), LAYOUT.head_dim);
     let values = Random(5).values(kv_cols);
     for isa in Isa::available() {
-        let through = |v: &[f32]| {
-            let mut row = vec![0.5; LAYOUT.cols() - kv_cols];
-            row.extend_from_slice(v);
-            let (mut rig, piece) = rig_of(isa, &row, KvCacheDtype::Int4);
-            let out = rig.run(SCORING, &[piece]).unwrap();
-            let group = LAYOUT.num_heads / LAYOUT.num_kv_heads;
-            out.chunks(head_dim).step_by(group).flatten().copied().collect::<Vec<f32>>()
-        };
+        let through = |v: &[f32]| through_cache(isa, KvCacheDtype::Int4, v);
         for (factor, offset) in [(1e-3, 0.0), (1.0, 0.0), (1.0, 7.0), (1e4, 0.0)] {
             let v: Vec<f32> = values.iter().map(|x| x * factor + offset).collect();
             for (v, got) in v.chunks(head_dim).zip(through(&v).chunks(head_dim)) {
