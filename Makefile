@@ -77,14 +77,16 @@ $(SAY) 'stubtest: _rocmforge.pyi against the built module'
 endef
 
 # Tests of single parts, of the structure and of the texts: seconds each.
-QUICK_TESTS = $(addprefix tests/test_,architecture.py arguments.py chat_template.py docs_usage.py errors.py failure_classes.py \
-    import.py llm.py parsing.py patterns.py sampling_params.py words.py) tests/server/test_openai.py
+QUICK_TESTS = $(addprefix tests/,structure/test_architecture.py chat/test_chat_template.py chat/test_parsing.py \
+    structured/test_patterns.py server/apis/test_openai.py) \
+    $(addprefix tests/docs/test_,docs_usage.py failure_classes.py words.py) \
+    $(addprefix tests/library/test_,arguments.py errors.py import.py llm.py sampling_params.py)
 
 test-fast: $(VENV)/editable.stamp ## Rust and Python tests without simulated kernels, browser and soak
 	$(SAY) 'Rust tests without GPU kernels'
 	@ROCMFORGE_HIP_TARGETS=none cargo test --quiet --locked $(ENGINE) --lib -- --skip ::deep:: --skip gpu --skip backend::cpu::tests::conformance
 	$(SAY) 'Python tests without browser and soak'
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests --ignore tests/server/page --ignore tests/server/test_server_soak.py
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests --ignore tests/server/page --ignore tests/server/hostile/test_server_soak.py
 
 test: test-crates test-rust test-loom test-python ## run all tests except the deep ones: Rust, loom, Python
 
@@ -118,13 +120,13 @@ test-python-deep: browser stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VEN
 
 test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## LiteLLM, in an environment of its own, against a server
 	$(SAY) 'LiteLLM: completions, tools, forms, embeddings and errors through four of its providers'
-	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
-	    -p no:cacheprovider -W ignore tests/test_litellm.py
+	@PYTHONPATH=tests ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
+	    -p no:cacheprovider -W ignore tests/frameworks/test_litellm.py
 
 test-sdks: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/sdks.stamp ## LangChain, LlamaIndex, instructor, OpenAI Agents and Cohere against a server
 	$(SAY) 'SDKs: tools, structured output and both together, by chats, responses and messages'
-	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/sdks/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
-	    -p no:cacheprovider -W ignore tests/test_sdks.py
+	@PYTHONPATH=tests ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/sdks/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
+	    -p no:cacheprovider -W ignore tests/frameworks/test_sdks.py
 
 test-integrations: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/integrations.stamp ## the packages in integrations/, with llm, LangChain and lm-eval in an environment of their own
 	$(SAY) 'integrations: llm, LangChain and lm-eval in process, with the real model'
@@ -148,11 +150,11 @@ test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/de
 	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-tokenizer -p rocmforge --lib -- tests::prop engine::tests::text
 	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-sampler
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
-	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
+	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/hostile/test_server_soak.py
 	$(SAY) 'sessions of agents and chat clients: 30 turns each'
 	@ROCMFORGE_TEST_SESSION_TURNS=30 $(BIN)/python -m pytest -q tests/server/sessions
 	$(SAY) 'images: 1,000 requests, some of whose clients leave'
-	@ROCMFORGE_TEST_IMAGE_REQUESTS=1000 $(BIN)/python -m pytest -q tests/server/test_image_requests.py -k cancels
+	@ROCMFORGE_TEST_IMAGE_REQUESTS=1000 $(BIN)/python -m pytest -q tests/server/images/test_image_requests.py -k cancels
 
 test-kernels: gpu-tools stand-in ## kernels on more simulated devices, eight AMD targets among them, and without each of their barriers
 	$(SAY) 'kernels: gfx908, gfx90a, gfx942, gfx950, gfx1030, gfx1151, gfx1201, the other size of a wave, all types and shapes, other orders, barriers left out'
@@ -160,7 +162,7 @@ test-kernels: gpu-tools stand-in ## kernels on more simulated devices, eight AMD
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'
-	@ROCMFORGE_TEST_SCHEMAS=1000 $(BIN)/python -m pytest -q tests/test_structured_outputs.py tests/test_gemma_grammars.py -k random_schemas
+	@ROCMFORGE_TEST_SCHEMAS=1000 $(BIN)/python -m pytest -q tests/structured/test_structured_outputs.py tests/chat/test_gemma_grammars.py -k random_schemas
 
 test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kernels, golden logits, the same bits as here
 	@scripts/test_aarch64.sh $(BIN)
@@ -171,7 +173,7 @@ test-release: wheels ## install and run what `make wheels` built: the wheel, and
 test-ray: $(VENV)/wheel.stamp $(VENV)/ray.stamp ## the examples for Ray on a real Ray, which takes 750 MB
 	$(SAY) 'Ray: two replicas on Ray Serve, a batch on Ray Data'
 	@$(call pip_of,ray) install --force-reinstall --no-deps dist/*.whl
-	@$(VENV)/ray/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -W ignore tests/test_ray.py
+	@$(VENV)/ray/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -W ignore tests/examples/test_ray.py
 
 test-rocm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## headers, libraries and hipRTC of AMD's ROCm 7 and 6, without a GPU
 	@scripts/test_rocm.sh $(BIN)/python

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server" / "hostile")]
 
 from hostile_clients import ATTACKS, noticed, quantile  # noqa: E402
 from server_process import serving  # noqa: E402

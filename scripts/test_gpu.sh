@@ -116,11 +116,11 @@ else
     fail 'conformance: no cargo here; give a compiled test binary with --conformance'
 fi
 # Sources, documents and the server's page are the same everywhere: make test checks them.
-cpu_only=(--ignore tests/test_architecture.py --ignore tests/test_docs.py
-    --ignore tests/test_failure_classes.py --ignore tests/test_scripts.py --ignore tests/server/page)
+cpu_only=(--ignore tests/structure/test_architecture.py --ignore tests/docs/test_docs.py
+    --ignore tests/docs/test_failure_classes.py --ignore tests/structure/test_scripts.py --ignore tests/server/page)
 tests=("$python" -m pytest -q -rs -p no:cacheprovider)
 run 'Python suite, batch-invariant' "$pytest" env ROCMFORGE_BATCH_INVARIANT=1 "${tests[@]}" tests "${cpu_only[@]}"
-run 'golden models, default mode' "$pytest" "${tests[@]}" tests/test_golden_model.py
+run 'golden models, default mode' "$pytest" "${tests[@]}" tests/models/test_golden_model.py
 
 checker=''
 for candidate in compute-sanitizer "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer"; do
@@ -137,7 +137,7 @@ elif ! "$checker" --error-exitcode 1 "$python" -c "$opens_driver" >"$work/probe"
 else
     # A launch takes many times as long, nearly all of it on the host: one process would need a quarter of an hour.
     run 'memory checker' "$pytest" "$checker" --error-exitcode 1 --target-processes all \
-        "${tests[@]}" tests/test_golden_model.py -k architectures --timeout 3600 --numprocesses 8
+        "${tests[@]}" tests/models/test_golden_model.py -k architectures --timeout 3600 --numprocesses 8
 fi
 
 printf '\n==> on %s\n' "${device#device gpu: }"

@@ -11,7 +11,7 @@
 //! `quant`), `tokenizer`, `grammar` (structured output), `sampler`, `kv_cache` and `scheduler` (integers only). Modules
 //! here: `backend` (ops on a device), `pixels` (pictures in prompts), `model` (a list of layers; many architectures),
 //! `engine`, `isolation` (outputs of a child process), `diagnose` (reports for users), `python`.
-//! `tests/test_architecture.py` enforces which modules may import which.
+//! `tests/structure/test_architecture.py` enforces which modules may import which.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 pub mod backend;

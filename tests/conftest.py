@@ -18,9 +18,9 @@ from tiny_models import metadata, rewritten
 
 # These have environments of their own, made by `make test-ray`, `make test-litellm` and so on.
 OWN_ENVIRONMENTS = {
-    "test_ray.py": "ray",
-    "test_litellm.py": "litellm",
-    "test_sdks.py": "agents",
+    "examples/test_ray.py": "ray",
+    "frameworks/test_litellm.py": "litellm",
+    "frameworks/test_sdks.py": "agents",
     "integrations": "lm_eval",
 }
 collect_ignore = [name for name, package in OWN_ENVIRONMENTS.items() if not importlib.util.find_spec(package)]

@@ -119,3 +119,20 @@ def mixture_of_equals(
     extra = {"expert_count": count, "expert_used_count": used, **(keys or {})}
     named = {f"{renamed or 'llama'}.{key}": value for key, value in extra.items()}
     return rewritten(source, target, drop=drop, extra=named, tensors=tensors, renamed=renamed)
+
+
+def bpe_model(path: Path) -> Path:
+    """The metadata of a byte-level vocabulary alone."""
+    writer = GGUFWriter(path, "llama")
+    characters = [chr(c) for c in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
+    writer.add_tokenizer_model("gpt2")
+    characters.append("ab")
+    writer.add_token_list([*characters, "<|end|>"])
+    writer.add_token_types([1] * len(characters) + [3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(len(characters))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -43,7 +43,7 @@ fn golden_logits_of_the_architectures() {
 }
 
 /// Rounding K and V to int8 moves logits of small random models by a few hundredths of the largest logit.
-/// `tests/test_golden_model.py` covers real models.
+/// `tests/models/test_golden_model.py` covers real models.
 #[test]
 fn golden_logits_over_an_int8_cache() {
     for name in ["llama3_ropescale", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi4mini", "qwen35", "deepseek2"]

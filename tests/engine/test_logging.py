@@ -8,8 +8,7 @@ import sys
 import pytest
 from conftest import ON_GPU
 from rocmforge import LLM, InvalidRequestError, Tokenizer, set_log_level
-from test_cli_streams import bpe_model
-from tiny_models import rewritten
+from tiny_models import bpe_model, rewritten
 
 MISSING = "tokenizer.ggml.pre is missing"
 

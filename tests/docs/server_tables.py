@@ -1,4 +1,4 @@
-"""The tables of docs/server.md, made of the code: `python tests/server_tables.py` writes them into the document.
+"""The tables of docs/server.md, made of the code: `python tests/docs/server_tables.py` writes them into the document.
 
 Each table stands between two comments, `<!-- name -->` and `<!-- end -->`.
 """
@@ -14,7 +14,7 @@ from rocmforge.server import ServerConfig, create_app
 from rocmforge.server.bodies import Body
 from rocmforge.server.config import meanings
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "server.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "server.md"
 BLOCK = re.compile(r"<!-- (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 

@@ -1,7 +1,7 @@
 """The map in docs/failure-classes.md, from failure class to tests. A test says what it proves at the start of its doc
 comment or docstring (`K2, S9: …`); run this file to write the map's column of tests anew:
 
-    python tests/failure_map.py
+    PYTHONPATH=tests python tests/docs/failure_map.py
 """
 
 import ast

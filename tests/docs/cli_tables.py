@@ -1,4 +1,4 @@
-"""docs/reference/cli.md, made of the code: `python tests/cli_tables.py` writes it."""
+"""docs/reference/cli.md, made of the code: `python tests/docs/cli_tables.py` writes it."""
 
 import inspect
 from pathlib import Path
@@ -7,7 +7,7 @@ import typer.main
 from rocmforge.cli.app import app
 from rocmforge.cli.serve import SERVER_PANEL
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = """# Command line
 
 This page is generated from the code, as `rocmforge COMMAND --help` shows it. [Usage](../usage.md#from-the-command-line)

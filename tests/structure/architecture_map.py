@@ -1,6 +1,6 @@
 """The picture in docs/contributing/architecture.md: the engine's modules and their imports, drawn from the sources.
 
-    python tests/architecture_map.py
+    PYTHONPATH=tests python tests/structure/architecture_map.py
 
 writes docs/architecture.svg anew. A room is a module or a crate in src, the two devices of `backend` being rooms of
 their own; those that all may use are left out. An arrow means "imports". It is left out where others lead there

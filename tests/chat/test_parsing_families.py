@@ -7,11 +7,10 @@ Jinja renders the templates; the parser and the grammars follow from what they m
 import json
 import re
 
-import jinja2
-import jinja_golden
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja_environment import renderer
 from parsing_families import FAMILIES, SHAPELESS
 from parsing_formats import FORMATS, STRING, TEMPLATES, template, tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
@@ -49,22 +48,6 @@ MARKERS = {
     "functionary": "<function=",
     "bare-list": "[",
 }
-
-
-def renderer(source):
-    """Renders conversations by Jinja."""
-    environment = jinja_golden.environment()
-    environment.globals["strftime_now"] = lambda _: "2026-01-01"
-    compiled = environment.from_string(source)
-
-    def render(messages, tools, begins):
-        context = {"bos_token": "<s>", "eos_token": "</s>", "tools": tools or None}
-        try:
-            return compiled.render(messages=messages, add_generation_prompt=begins, **context)
-        except (jinja2.TemplateError, TypeError) as error:
-            raise ValueError(str(error)) from error
-
-    return render
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from jinja_environment import renderer
 from parsing_families import FAMILIES
 from parsing_formats import template
 from rocmforge.parsing import find_format
 from rocmforge.parsing.formats import CallForm
 from rust_source import ROOT
-from test_parsing_families import renderer
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import local_targets

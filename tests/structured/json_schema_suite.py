@@ -1,9 +1,9 @@
 """Packs JSON Schema's own test suite for test_json_schema_suite.py and the Rust tests (src/grammar/tests/suite.rs).
 
-`python tests/json_schema_suite.py CHECKOUT` reads a checkout of github.com/json-schema-org/JSON-Schema-Test-Suite and
-writes tests/data/json_schema/suite.json.xz: the groups of draft 2020-12, each with a schema and instances that are
-valid or not. `format.json` is left out, which says that a format asserts nothing: here one does, as in
-`optional/format`. The suite's licence (MIT) is kept beside it, as LICENSE.
+`python tests/structured/json_schema_suite.py CHECKOUT` reads a checkout of
+github.com/json-schema-org/JSON-Schema-Test-Suite and writes tests/data/json_schema/suite.json.xz: the groups of draft
+2020-12, each with a schema and instances that are valid or not. `format.json` is left out, which says that a format
+asserts nothing: here one does, as in `optional/format`. The suite's licence (MIT) is kept beside it, as LICENSE.
 """
 
 import json
@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent / "data" / "json_schema"
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "json_schema"
 DRAFT = Path("tests", "draft2020-12")
 
 

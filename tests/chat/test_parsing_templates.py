@@ -6,7 +6,7 @@ says what such a message looks like when the model writes it.
 
 import json
 
-import jinja_golden
+import jinja_environment
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ USER = {"role": "user", "content": "Do it."}
 
 @pytest.fixture(scope="module")
 def jinja():
-    environment = jinja_golden.environment()
+    environment = jinja_environment.environment()
     environment.globals["strftime_now"] = lambda form: "2026-01-01"
     return {name: environment.from_string(template(name)) for name in MODELS}
 

@@ -34,7 +34,7 @@ def test_every_class_is_proven_absent() -> None:
 
 
 def test_the_map_agrees_with_the_tests() -> None:
-    """P1: the tests named exist and claim the class. If this fails, run `python tests/failure_map.py`."""
+    """P1: the tests named exist and claim the class. `PYTHONPATH=tests python tests/docs/failure_map.py` mends it."""
     text = MAP.read_text(encoding="utf-8")
     assert text == updated(text, proofs(all_tests()))
 

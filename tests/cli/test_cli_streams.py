@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import hub_server
-from tiny_models import rewritten
-
-import gguf
+from tiny_models import bpe_model, rewritten
 
 LATIN_1 = {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
 
@@ -120,23 +118,6 @@ def without_pre_tokenizer(tmp_path_factory):
     """Text may be split wrongly: the file does not say how."""
     folder = tmp_path_factory.mktemp("pre")
     return bpe_model(folder / "model.gguf")
-
-
-def bpe_model(path):
-    """The metadata of a byte-level vocabulary alone."""
-    writer = gguf.GGUFWriter(path, "llama")
-    characters = [chr(c) for c in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
-    writer.add_tokenizer_model("gpt2")
-    characters.append("ab")
-    writer.add_token_list([*characters, "<|end|>"])
-    writer.add_token_types([1] * len(characters) + [3])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(len(characters))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_check_reports_what_a_load_would_warn_of(without_pre_tokenizer):

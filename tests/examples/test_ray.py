@@ -14,7 +14,7 @@ import ray
 from ray import serve
 from rocmforge import LLM, SamplingParams
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 import ray_serve  # noqa: E402 - it is no package
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 
-import jinja_golden
+import jinja_environment
 import jsonschema
 import pytest
 from marked_models import model_of
@@ -160,7 +160,7 @@ def test_all_values_are_written_as_the_template_does(llm, name, marks, assert_no
     schema, values = FEW[name]
     schema = {"type": "object", "additionalProperties": False, **schema}
     validator = jsonschema.Draft202012Validator(schema)
-    jinja = jinja_golden.environment().from_string(TEMPLATE)
+    jinja = jinja_environment.environment().from_string(TEMPLATE)
     expected = set()
     for chosen in itertools.product(*([ABSENT, *of_key] for of_key in values.values())):
         given = {key: value for key, value in zip(values, chosen, strict=True) if value is not ABSENT}

@@ -338,7 +338,7 @@ def test_tests_are_told_from_the_product() -> None:
 
 
 def test_the_picture_is_of_these_sources() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == picture(), "run tests/architecture_map.py"
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "run tests/structure/architecture_map.py"
     graph = {"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}
     assert without_detours(graph) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": {"c"}}
     assert floors(graph) == {"a": 0, "b": 1, "c": 2, "d": 0}

@@ -5,6 +5,7 @@ import json
 import lzma
 import typing
 
+import jinja_environment
 import jinja_golden
 import pytest
 from jinja_golden import CASES, MESSAGES
@@ -16,7 +17,7 @@ SHORT = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def jinja():
-    return jinja_golden.environment()
+    return jinja_environment.environment()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_templates_render_as_jinja_renders_them(tokenizer, jinja):
 
 
 def test_the_kept_renderings_are_those_of_jinja():
-    """The Rust tests read them: `python tests/jinja_golden.py` writes them anew after a change of the cases."""
+    """The Rust tests read them; after a change of the cases: `PYTHONPATH=tests python tests/chat/jinja_golden.py`."""
     assert json.loads(lzma.decompress(jinja_golden.GOLDEN.read_bytes())) == jinja_golden.golden()
 
 

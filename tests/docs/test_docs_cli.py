@@ -6,7 +6,7 @@ from rocmforge.cli.app import app
 
 
 def test_the_reference_is_that_of_the_code() -> None:
-    """`python tests/cli_tables.py` writes it anew."""
+    """`python tests/docs/cli_tables.py` writes it anew."""
     assert written() == DOCUMENT.read_text(encoding="utf-8")
 
 

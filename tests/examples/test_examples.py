@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PRAISE = ("I loved", "The acting is superb", "My whole family laughed", "A touching story")
 
 

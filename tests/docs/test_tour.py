@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_words import faults, markdown_blocks
 
-NOTEBOOK = Path(__file__).parent.parent / "examples" / "tour.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "tour.ipynb"
 CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 
 

@@ -28,7 +28,7 @@ from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, ConfigDict, Field
 from server_process import PYTHON, serving, serving_demo
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 KEY = "secret"
 HELLO = "Say hello to the world."
 GREEDY = {"temperature": 0.0, "max_tokens": MAX_TOKENS}

@@ -14,7 +14,7 @@ from rocmforge.cli.app import app
 from server_process import serving
 from typer.main import get_command
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ROOT = EXAMPLES.parent
 SERVE = get_command(app).commands["serve"]
 FLAGS = {flag for parameter in SERVE.params for flag in (*parameter.opts, *parameter.secondary_opts)}
