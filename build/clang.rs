@@ -1,5 +1,6 @@
 //! The compiler for AMD GPUs.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,7 +60,9 @@ impl Clang {
         let probe = scratch.join("probe.hip");
         std::fs::write(&probe, "extern \"C\" __attribute__((global)) void probe() {}\n")
             .map_err(|e| Unusable::Because(format!("writing {}: {e}", probe.display())))?;
-        clang.compile(&probe, "gfx1100", &[], &scratch.join("probe.co")).map_err(Unusable::Because)?;
+        clang
+            .compile(&probe, &BTreeSet::new(), "gfx1100", &[], &scratch.join("probe.co"))
+            .map_err(Unusable::Because)?;
         Ok(clang)
     }
 
@@ -73,9 +76,17 @@ impl Clang {
         fixed.split(' ').map(str::to_string).chain(own).collect()
     }
 
-    pub(crate) fn compile(&self, source: &Path, target: &str, defines: &[String], object: &Path) -> Result<(), String> {
+    pub(crate) fn compile(
+        &self,
+        source: &Path,
+        includes: &BTreeSet<&Path>,
+        target: &str,
+        defines: &[String],
+        object: &Path,
+    ) -> Result<(), String> {
         let mut command = Command::new(&self.path);
         command.args(Self::options(target)).args(defines).arg(source).arg("-o").arg(object);
+        includes.iter().for_each(|folder| _ = command.arg("-I").arg(folder));
         let output = command.output().map_err(|e| format!("{}: {e}", self.path.display()))?;
         match output.status.success() {
             true => Ok(()),

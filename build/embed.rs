@@ -9,32 +9,54 @@ use std::path::{Path, PathBuf};
 
 use crate::objects::Object;
 
-/// The files of kernels/ that are compiled or included, by name.
+/// The folder of kernels/ for tests on the CPU alone.
+const ON_CPU: &str = "host";
+
+/// The files of kernels/ and its folders that are compiled or included, by name. They include each other by name, as
+/// run-time compilers get them.
 pub(crate) struct Sources {
-    directory: PathBuf,
-    files: BTreeMap<String, String>,
+    files: BTreeMap<String, Source>,
+}
+
+struct Source {
+    path: PathBuf,
+    text: String,
 }
 
 impl Sources {
     pub(crate) fn read(directory: &Path) -> Result<Self, String> {
         let failed = |e| format!("reading {}: {e}", directory.display());
-        let mut files = BTreeMap::new();
-        for entry in fs::read_dir(directory).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.ends_with(".h") || name.ends_with(".hip") {
-                files.insert(name, fs::read_to_string(&path).map_err(failed)?);
+        let mut files = BTreeMap::<String, Source>::new();
+        let mut waiting = vec![directory.to_path_buf()];
+        while let Some(folder) = waiting.pop() {
+            for entry in fs::read_dir(folder).map_err(failed)? {
+                let path = entry.map_err(failed)?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                if name.ends_with(".h") || name.ends_with(".hip") {
+                    let text = fs::read_to_string(&path).map_err(failed)?;
+                    if let Some(other) = files.insert(name, Source { path: path.clone(), text }) {
+                        return Err(format!("{} and {} have one name", path.display(), other.path.display()));
+                    }
+                } else if path.is_dir() && name != ON_CPU {
+                    waiting.push(path);
+                }
             }
         }
-        Ok(Self { directory: directory.to_path_buf(), files })
+        Ok(Self { files })
+    }
+
+    /// Returns the folders of the files, for their includes.
+    pub(crate) fn folders(&self) -> BTreeSet<&Path> {
+        self.files.values().filter_map(|source| source.path.parent()).collect()
     }
 
     pub(crate) fn contains(&self, file: &str) -> bool {
         self.files.contains_key(file)
     }
 
-    pub(crate) fn path(&self, file: &str) -> PathBuf {
-        self.directory.join(file)
+    /// Returns the path of a file that is contained.
+    pub(crate) fn path(&self, file: &str) -> &Path {
+        &self.files[file].path
     }
 
     /// Returns a file and every file that it includes, with their texts.
@@ -42,7 +64,7 @@ impl Sources {
         let (mut found, mut waiting) = (BTreeSet::new(), vec![file]);
         while let Some(name) = waiting.pop() {
             // System headers, which only the CPU side includes, are not files of this project.
-            let Some((name, text)) = self.files.get_key_value(name) else { continue };
+            let Some((name, Source { text, .. })) = self.files.get_key_value(name) else { continue };
             if found.insert((name.as_str(), text.as_str())) {
                 let includes = text.lines().filter_map(|line| line.trim().strip_prefix("#include"));
                 waiting.extend(includes.filter_map(|rest| rest.split('"').nth(1)));
@@ -88,8 +110,8 @@ pub(crate) fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, 
 /// names it would hold its own copy of megabytes.
 pub(crate) fn generate(sources: &Sources, packed: &[Packed], compiler: Option<&str>) -> String {
     let mut code = String::from("pub(super) static SOURCES: &[(&str, &str)] = &[\n");
-    for name in sources.files.keys() {
-        let _ = writeln!(code, "    ({name:?}, include_str!({:?})),", sources.path(name));
+    for (name, Source { path, .. }) in &sources.files {
+        let _ = writeln!(code, "    ({name:?}, include_str!({path:?})),");
     }
     let _ = writeln!(code, "];\npub(super) const COMPILER: Option<&str> = {compiler:?};");
     code.push_str("pub(super) static TARGETS: &[Target] = &[\n");

@@ -52,7 +52,8 @@ pub(crate) fn compile(
     let missing: Vec<&Object> = objects.iter().filter(|object| !object.path.exists()).collect();
     in_parallel(&missing, |object| {
         let unfinished = object.path.with_extension(format!("{}.unfinished", std::process::id()));
-        clang.compile(&sources.path(object.unit.file), object.target, &object.unit.defines(), &unfinished)?;
+        let source = sources.path(object.unit.file);
+        clang.compile(source, &sources.folders(), object.target, &object.unit.defines(), &unfinished)?;
         fs::rename(&unfinished, &object.path).map_err(|e| format!("renaming {}: {e}", unfinished.display()))
     })?;
     Ok(objects)

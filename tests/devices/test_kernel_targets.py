@@ -54,6 +54,7 @@ def test_units_of_a_target(target: str) -> None:
 @pytest.mark.parametrize("target", ["gfx1250", "gfx10-1-generic"])
 def test_products_of_a_target_without_matrix_units_compile(target: str, tmp_path) -> None:
     """For gfx1250 the compiler aborted: it was given the products of gfx1200."""
-    source, code = ROOT / "kernels" / "matmul.hip", tmp_path / "code.co"
-    clang(target, "-O1", "--no-gpu-bundle-output", "-DTYPE=Q8_0", str(source), "-o", str(code))
+    source, code = ROOT / "kernels" / "matmul" / "matmul.hip", tmp_path / "code.co"
+    includes = [f"-I{folder}" for folder in (ROOT / "kernels", *(ROOT / "kernels").glob("*/"))]
+    clang(target, "-O1", "--no-gpu-bundle-output", "-DTYPE=Q8_0", *includes, str(source), "-o", str(code))
     assert code.read_bytes().startswith(b"\x7fELF")

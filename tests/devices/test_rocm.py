@@ -37,7 +37,7 @@ def test_every_function_is_compared() -> None:
 
 def test_units_are_those_of_the_table() -> None:
     """Every file of kernels that is no header's, but for the one that AMD GPUs have no kernels of."""
-    files = {path.stem for path in (ROOT / "kernels").glob("*.hip")}
+    files = {path.stem for path in (ROOT / "kernels").rglob("*.hip")}
     assert {name.partition(".")[0] for name in units.units()} == files
     assert units.options("gfx1100")[0] == "--offload-arch=gfx1100"
 

@@ -1,8 +1,9 @@
 //! Changes to a row of logits before a token is picked: bias, forbidden tokens and penalties. They affect only the
 //! tokens that a sequence lists. So a device gets this list, and changes those logits in place.
 //!
-//! The arithmetic exists once here and once in `alter_logits` of `kernels/sampling.hip`. Both use the same operations
-//! in single precision. A device's row has the same bits as the host's, so the token is the same wherever it is picked.
+//! The arithmetic exists once here and once in `alter_logits` of `kernels/sampling/sampling.hip`. Both use the same
+//! operations in single precision. A device's row has the same bits as the host's, so the token is the same wherever it
+//! is picked.
 
 /// A token whose logit changes.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,8 +2,8 @@
 //! the sums that led to it, so that the sampler can verify it.
 //!
 //! The weight of a token is a single-precision number with the same bits on every device. A device sums weights as
-//! integers in units of `2^-FRACTION_BITS`. The arithmetic exists once here and once in `kernels/draw.h`, with the same
-//! operations.
+//! integers in units of `2^-FRACTION_BITS`. The arithmetic exists once here and once in `kernels/sampling/draw.h`, with
+//! the same operations.
 
 use super::NO_TOKEN;
 

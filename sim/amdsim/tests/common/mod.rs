@@ -35,6 +35,7 @@ fn clang(file: &str, target: &str, flags: &[&str]) -> Vec<u8> {
     let result = Command::new(&compiler)
         .args(["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-O3"])
         .args(["-std=c++17", "-ffp-contract=on", &format!("--offload-arch={target}")])
+        .args(["", "rows"].map(|folder| format!("-I{}/../../kernels/{folder}", env!("CARGO_MANIFEST_DIR"))))
         .args(flags)
         .args([source.as_os_str(), "-o".as_ref(), output.as_os_str()])
         .output()

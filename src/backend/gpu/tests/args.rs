@@ -121,7 +121,7 @@ fn what_lies_between_the_numbers_is_zero() {
 /// Rust and the kernel agree on the rows per block of the prefill kernel, on either platform.
 #[test]
 fn rows_of_prefill_are_those_of_the_kernel() {
-    let header = include_str!("../../../../kernels/attention_prefill.h");
+    let header = include_str!("../../../../kernels/attention/attention_prefill.h");
     for (platform, tuning) in ALL {
         let rows = tuning.attention.prefill_rows;
         let declared = match platform {
