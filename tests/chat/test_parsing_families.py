@@ -19,7 +19,7 @@ from rocmforge.parsing.grammars import fitting_inputs
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.parsing.needs import TemplateNeeds, find_needs
 from rocmforge.parsing.shapes import LFM2, PHI_4
-from rocmforge.server.turns import fitted
+from rocmforge.server.chat.turns import fitted
 from test_parsing_work import CountedSource
 
 TOOLS = [

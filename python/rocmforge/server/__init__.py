@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rocmforge.server.catalog import ModelSpec
 from rocmforge.server.config import ServerConfig
+from rocmforge.server.models.catalog import ModelSpec
 
 if TYPE_CHECKING:
     from rocmforge.server.app import create_app

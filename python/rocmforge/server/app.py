@@ -14,14 +14,16 @@ from starlette.responses import JSONResponse, Response
 from rocmforge import __version__
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError, RocmForgeError
-from rocmforge.server import infill, loading, native, page, props, rerank, state, tokens
+from rocmforge.server import page
 from rocmforge.server.anthropic import messages
 from rocmforge.server.anthropic.diagnostics import Remembered
-from rocmforge.server.catalog import ModelSpec
 from rocmforge.server.config import ServerConfig
+from rocmforge.server.endpoints import infill, loading, native, props, rerank, state, tokens
 from rocmforge.server.errors import RETRY_AFTER, ApiError, body, from_engine, from_validation, route_path
-from rocmforge.server.middleware import Gate
-from rocmforge.server.models import Models
+from rocmforge.server.http.middleware import Gate
+from rocmforge.server.http.streaming import ClientLeft
+from rocmforge.server.models.catalog import ModelSpec
+from rocmforge.server.models.registry import Models
 from rocmforge.server.ollama import embedding as ollama_embedding
 from rocmforge.server.ollama import generation as ollama_generation
 from rocmforge.server.ollama import models as ollama_models
@@ -30,7 +32,6 @@ from rocmforge.server.openai import chat, compaction, completions, embeddings, k
 from rocmforge.server.openai import models as openai_models
 from rocmforge.server.openai.stored import ResponseStore
 from rocmforge.server.schema import describe
-from rocmforge.server.streaming import ClientLeft
 
 if TYPE_CHECKING:
     from rocmforge.settings import EngineSettings

@@ -70,7 +70,7 @@ _PARAMETER = re.compile(r"([A-Za-z_]\w*(?:\[\d+\])*(?:\.\w+)*)(?:: |[\w ]*: got 
 # Seconds after which to come back where nothing says how fast the server is.
 RETRY_AFTER = 15
 
-# Paths of the API of `rocmforge.server.native`.
+# Paths of the API of `rocmforge.server.endpoints.native`.
 _NATIVE = ("/generate", "/status/", "/cancel/")
 
 

@@ -12,14 +12,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.arguments import meanings
 from rocmforge.errors import InvalidRequestError
-from rocmforge.server.access import check_operator
+from rocmforge.server.answers.generation import Call, Client
 from rocmforge.server.bodies import Body
+from rocmforge.server.chat.structured import StructuredOutputs
 from rocmforge.server.errors import ApiError, short
-from rocmforge.server.generation import Call, Client
+from rocmforge.server.http.access import check_operator
 from rocmforge.server.ignored import CACHED, PADDING, PLACE, RECORDS
-from rocmforge.server.models import Models, RequestModels
+from rocmforge.server.models.registry import Models, RequestModels
 from rocmforge.server.service import Service
-from rocmforge.server.structured import StructuredOutputs
 
 if TYPE_CHECKING:
     from rocmforge.server.config import ServerConfig

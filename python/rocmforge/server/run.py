@@ -15,11 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.connections import KEEP_ALIVE_SECONDS, SHARE, Waiting, connection_limit, protocol
-from rocmforge.server.threads import READING, WORK
+from rocmforge.server.http.connections import KEEP_ALIVE_SECONDS, SHARE, Waiting, connection_limit, protocol
+from rocmforge.server.http.threads import READING, WORK
 
 if TYPE_CHECKING:
-    from rocmforge.server.models import Models
+    from rocmforge.server.models.registry import Models
 
 logger = logging.getLogger("rocmforge.server")
 

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from rocmforge.server.errors import ApiError, body
-from rocmforge.server.middleware import OPEN_PATHS
+from rocmforge.server.http.middleware import OPEN_PATHS
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _MAYBE: dict[str, Any] = {"type": ["string", "null"]}

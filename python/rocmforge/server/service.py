@@ -19,15 +19,15 @@ from rocmforge.async_llm import AsyncLLM
 from rocmforge.embedding import PoolingName
 from rocmforge.errors import EngineDeadError, RocmForgeError
 from rocmforge.prompts import AnyPrompt
+from rocmforge.server.answers.generation import Call, Client, Embedding, Generation, Generations
+from rocmforge.server.answers.metrics import ModelMetrics, Timer
+from rocmforge.server.answers.pace import Pace
+from rocmforge.server.answers.replay import KeptTurns
+from rocmforge.server.answers.replies import ServedFormat
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine
-from rocmforge.server.generation import Call, Client, Embedding, Generation, Generations
-from rocmforge.server.kept_images import KeptImages
+from rocmforge.server.images.kept import KeptImages
 from rocmforge.server.lengths import check_length
-from rocmforge.server.metrics import ModelMetrics, Timer
-from rocmforge.server.pace import Pace
-from rocmforge.server.replay import KeptTurns
-from rocmforge.server.replies import ServedFormat
 
 if TYPE_CHECKING:
     from rocmforge.server.tracing import Tracer

@@ -7,8 +7,8 @@ import openai
 import pytest
 from calling_model import MAX_TOKENS, MESSAGES, SCHEMA, TEMPLATE, TOOLS, parts
 from rocmforge import LLM, SamplingParams
-from rocmforge.server.sealed import opened, sealed
-from rocmforge.server.turns import in_turns
+from rocmforge.server.answers.sealed import opened, sealed
+from rocmforge.server.chat.turns import in_turns
 from server_process import serving
 
 FUNCTION = TOOLS[0]["function"]

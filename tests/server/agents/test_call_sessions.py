@@ -13,7 +13,8 @@ from fastapi.testclient import TestClient
 from marked_models import model_of
 from parsing_formats import template, tool
 from rocmforge import AsyncLLM
-from rocmforge.server import ServerConfig, create_app, replies
+from rocmforge.server import ServerConfig, create_app
+from rocmforge.server.answers import replies
 from tiny_models import metadata, rewritten
 
 FORMS = ("hermes", "mistral", "llama", "harmony")
@@ -70,7 +71,7 @@ def clients(tiny_model, tmp_path_factory):
         return opened[form]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rocmforge.server.rules.Reader", ScriptedReader)
+        patch.setattr("rocmforge.server.chat.rules.Reader", ScriptedReader)
         yield client
         for each in opened.values():
             each.__exit__(None, None, None)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from marked_models import model_of
 from rocmforge import SamplingParams, Tokenizer
 from rocmforge.outputs import CompletionOutput
-from rocmforge.server.generation import Call, Client
-from rocmforge.server.replay import OVERHEAD, Beginning, KeptTurns, Replay, Told
-from rocmforge.server.replies import Reader, ServedFormat
-from rocmforge.server.turns import with_reasoning
+from rocmforge.server.answers.generation import Call, Client
+from rocmforge.server.answers.replay import OVERHEAD, Beginning, KeptTurns, Replay, Told
+from rocmforge.server.answers.replies import Reader, ServedFormat
+from rocmforge.server.chat.turns import with_reasoning
 
 PROPERTIES = {"city": {"enum": ["Paris", "Oslo"]}, "days": {"enum": [1, 2]}}
 SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["city", "days"], "additionalProperties": False}

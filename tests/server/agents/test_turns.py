@@ -2,7 +2,7 @@
 
 import time
 
-from rocmforge.server.turns import in_turns
+from rocmforge.server.chat.turns import in_turns
 
 
 def user(text):

@@ -14,7 +14,7 @@ from rocmforge.server.anthropic.conversation import MessageParam, TurnConfig, te
 from rocmforge.server.anthropic.diagnostics import Diagnostics
 from rocmforge.server.anthropic.messages import CountTokensRequest, MessagesRequest
 from rocmforge.server.errors import ApiError
-from rocmforge.server.reading import read_body
+from rocmforge.server.http.reading import read_body
 from server_process import serving
 
 HELLO = [{"role": "user", "content": "Say hello."}]

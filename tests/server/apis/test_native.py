@@ -7,9 +7,9 @@ import time
 import httpx
 import pytest
 from rocmforge import LLM, SamplingParams
-from rocmforge.server import native
+from rocmforge.server.answers.generation import ANONYMOUS
+from rocmforge.server.endpoints import native
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import ANONYMOUS
 from server_process import serving
 
 KEYS = ["first-key", "second-key"]

@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 from rocmforge import LLM, SamplingParams
-from rocmforge.server.chats import ChatMessage, ToolCall
+from rocmforge.server.chat.chats import ChatMessage, ToolCall
 from server_process import serving
 
 GREEDY = {"temperature": 0.0, "seed": 1}

@@ -30,7 +30,7 @@ from openai.types.responses import (
 )
 from openai.types.shared_params import function_definition, reasoning
 from pydantic import TypeAdapter, ValidationError
-from rocmforge.server import chats
+from rocmforge.server.chat import chats
 from rocmforge.server.errors import from_validation
 from rocmforge.server.openai import chat, completions, embeddings, items, response_body, response_tools
 from rocmforge.server.requests import StreamOptions

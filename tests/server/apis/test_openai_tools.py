@@ -12,13 +12,13 @@ from marked_models import model_of
 from pydantic import TypeAdapter
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import ChatFormat, ReplyFormat, ToolCallArguments, ToolCallStart
+from rocmforge.server.answers.replies import Reader
+from rocmforge.server.answers.sealed import sealed
+from rocmforge.server.chat.toolset import Origin
 from rocmforge.server.openai.conversation import template_messages
 from rocmforge.server.openai.items import give_ids
 from rocmforge.server.openai.response_body import ResponsesRequest
 from rocmforge.server.openai.response_tools import AnyTools, toolset
-from rocmforge.server.replies import Reader
-from rocmforge.server.sealed import sealed
-from rocmforge.server.toolset import Origin
 from server_process import serving
 
 DIGIT = {

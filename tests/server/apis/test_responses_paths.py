@@ -5,7 +5,7 @@ import threading
 import openai
 import pytest
 from marked_models import model_of
-from rocmforge.server.sealed import opened
+from rocmforge.server.answers.sealed import opened
 from server_process import serving
 
 ASK = {"model": "tiny", "temperature": 0.0}

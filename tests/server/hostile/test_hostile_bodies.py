@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 from rocmforge.server import ServerConfig, create_app
 from rocmforge.server.errors import ApiError
-from rocmforge.server.reading import LIMITS, MAX_ENTRIES, PIECE, SMALL, _count_outside_texts, read_body
+from rocmforge.server.http.reading import LIMITS, MAX_ENTRIES, PIECE, SMALL, _count_outside_texts, read_body
 
 ANY = TypeAdapter(dict)
 USER = {"role": "user", "content": "a"}

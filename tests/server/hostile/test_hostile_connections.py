@@ -134,7 +134,7 @@ def test_descriptors_are_left_for_the_rest():
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))\n"
         "from rocmforge.server import ServerConfig\n"
-        "from rocmforge.server.connections import connection_limit\n"
+        "from rocmforge.server.http.connections import connection_limit\n"
         "print(connection_limit(ServerConfig()))"
     )
     for files, least, most in ((20, 1, 15), (64, 20, 50), (1_000, 600, 760), (4_096, 3_000, 3_080)):

@@ -8,8 +8,8 @@ import time
 import pytest
 from pictures import png
 from rocmforge import InvalidRequestError
-from rocmforge.server import fetching
-from rocmforge.server.fetching import fetch
+from rocmforge.server.images import fetching
+from rocmforge.server.images.fetching import fetch
 
 LOCAL = ("127.0.0.1",)
 PICTURE = png()

@@ -15,8 +15,8 @@ from conftest import unpacked
 from pictures import bad_pictures, good_pictures, png
 from rocmforge import LLM, SamplingParams
 from rocmforge.server import ServerConfig
-from rocmforge.server.images import SentImage, read_images
-from rocmforge.server.kept_images import KeptImages
+from rocmforge.server.images.kept import KeptImages
+from rocmforge.server.images.sent import SentImage, read_images
 from server_process import serving
 
 # `make test-soak` asks for 1,000.

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from rocmforge.server.pace import Pace
+from rocmforge.server.answers.pace import Pace
 from server_process import serving
 
 KEYS = {"many": "key-of-many", "one": "key-of-one"}

@@ -7,9 +7,9 @@ import pytest
 from marked_models import model_of
 from rocmforge import AsyncLLM, ModelFileError
 from rocmforge.server import ModelSpec, ServerConfig, create_app
-from rocmforge.server import model as server_model
-from rocmforge.server.catalog import from_folder
 from rocmforge.server.errors import from_engine
+from rocmforge.server.models import model as server_model
+from rocmforge.server.models.catalog import from_folder
 from tiny_models import rewritten
 
 ADMIN = {"authorization": "Bearer top"}

@@ -17,7 +17,7 @@ import openai
 import pytest
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from rocmforge.server import ModelSpec, ServerConfig, create_app
-from rocmforge.server.catalog import from_folder, from_tables
+from rocmforge.server.models.catalog import from_folder, from_tables
 from server_process import WAIT_SECONDS, serving, wait_until
 
 PROMPT = "The sky is"

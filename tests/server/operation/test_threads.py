@@ -9,7 +9,7 @@ import threading
 import pytest
 from rocmforge.executors import EXECUTOR, to_thread
 from rocmforge.server.errors import ApiError
-from rocmforge.server.threads import MAX_WAITING, Threads
+from rocmforge.server.http.threads import MAX_WAITING, Threads
 
 COUNT = 4
 WAIT_SECONDS = 60
@@ -100,7 +100,7 @@ from rocmforge import AsyncLLM, Tokenizer, log
 from rocmforge._rocmforge import CancelScope
 from rocmforge.server import ServerConfig, create_app
 from rocmforge.server.run import bind, run
-from rocmforge.server.threads import WORK
+from rocmforge.server.http.threads import WORK
 
 tokenizer = Tokenizer(sys.argv[1])
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from rocmforge.server import ignored
+from rocmforge.server.answers.sealed import opened
 from rocmforge.server.bodies import Body, JsonObject
-from rocmforge.server.images import SentImage
-from rocmforge.server.sealed import opened
-from rocmforge.server.turns import CallArguments
+from rocmforge.server.chat.turns import CallArguments
+from rocmforge.server.images.sent import SentImage
 
 CACHED = {"cache_control": ignored.CACHED}
 _CALLER = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
-from rocmforge.server.sealed import sealed
+from rocmforge.server.answers.sealed import sealed
 
 Block = dict[str, Any]
 

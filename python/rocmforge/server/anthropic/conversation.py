@@ -23,8 +23,8 @@ from rocmforge.server.anthropic.blocks import (
 )
 from rocmforge.server.anthropic.settings import Effort
 from rocmforge.server.bodies import Body
+from rocmforge.server.chat.turns import TemplateMessage, in_turns
 from rocmforge.server.errors import ApiError
-from rocmforge.server.turns import TemplateMessage, in_turns
 
 # Claude Code sends billing data in this line. Its values change with every request, and it comes first, so that the
 # prefix cache would always miss. The line holds only `name=value;` pairs.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocmforge.outputs import RequestOutput
+from rocmforge.server.answers.generation import Client
 from rocmforge.server.bodies import Body
-from rocmforge.server.generation import Client
-from rocmforge.server.images import SentImage
-from rocmforge.server.turns import TemplateMessage
+from rocmforge.server.chat.turns import TemplateMessage
+from rocmforge.server.images.sent import SentImage
 
 # Most requests to remember, at a few hundred bytes each.
 MAX_REMEMBERED = 10_000

@@ -6,8 +6,8 @@ from typing import Any
 from rocmforge._rocmforge import Tokenizer
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.parsing import Event, Reasoning
-from rocmforge.server.replies import check_ending
-from rocmforge.server.streaming import named_event
+from rocmforge.server.answers.replies import check_ending
+from rocmforge.server.http.streaming import named_event
 
 PING = named_event({"type": "ping"})
 

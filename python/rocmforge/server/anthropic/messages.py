@@ -12,6 +12,8 @@ from rocmforge._rocmforge import SamplingParams
 from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.prompts import ChatOptions
+from rocmforge.server.answers.generation import Call, Generations
+from rocmforge.server.answers.replies import ServedFormat
 from rocmforge.server.anthropic.blocks import CACHED, Texts
 from rocmforge.server.anthropic.content import BlockStream, whole_blocks
 from rocmforge.server.anthropic.conversation import MessageParam, template_messages, turn_effort
@@ -21,16 +23,14 @@ from rocmforge.server.anthropic.names import served_name
 from rocmforge.server.anthropic.settings import Container, ContextManagement, OutputConfig, Thinking, told_effort
 from rocmforge.server.anthropic.tools import AnyTool, ToolChoice, callable_tools, left_out
 from rocmforge.server.bodies import Body, JsonObject
+from rocmforge.server.chat.rules import ReplyRules, RuledPrompt, forced_call, ruled_prompt
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
-from rocmforge.server.generation import Call, Generations
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import Submitted, named_event, respond, unless_gone
 from rocmforge.server.ignored import RECORDS, TIER
-from rocmforge.server.reading import BodyRoute
-from rocmforge.server.replies import ServedFormat
 from rocmforge.server.requests import STREAM_MEANING, QueueBody, Served, recommended, sampling_params
-from rocmforge.server.rules import ReplyRules, RuledPrompt, forced_call, ruled_prompt
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import Submitted, named_event, respond, unless_gone
 
 router = APIRouter(tags=["Anthropic"], route_class=BodyRoute)
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from rocmforge.server.model import Model
+from rocmforge.server.models.model import Model
 from rocmforge.server.service import Service
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")

@@ -2,7 +2,7 @@
 
 import re
 
-from rocmforge.server.models import Models
+from rocmforge.server.models.registry import Models
 
 # Full names (`claude-haiku-4-5-20251001`), and Claude Code's own short names.
 _CLAUDE = re.compile(r"claude-.+|(default|fable|haiku|sonnet|opus|opusplan)(\[1m\])?")

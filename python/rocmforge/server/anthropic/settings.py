@@ -6,10 +6,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rocmforge._rocmforge import StructuredOutputsParams
+from rocmforge.server.answers.replies import ServedFormat
 from rocmforge.server.bodies import Body, JsonObject
+from rocmforge.server.chat.structured import made
 from rocmforge.server.ignored import HOSTED
-from rocmforge.server.replies import ServedFormat
-from rocmforge.server.structured import made
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 

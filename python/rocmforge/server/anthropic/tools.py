@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from rocmforge.server.answers.replies import FunctionTool, function_tool
 from rocmforge.server.anthropic.blocks import CACHED
 from rocmforge.server.bodies import Body, JsonObject
-from rocmforge.server.replies import FunctionTool, function_tool
 
 _IN_PROMPT = {
     "allowed_callers": "The model calls a tool itself; no code does.",

@@ -12,17 +12,17 @@ from starlette.responses import Response
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.arguments import meanings
+from rocmforge.server.answers.replies import FunctionTool, function_tool
 from rocmforge.server.bodies import Body, JsonObject
+from rocmforge.server.chat.rules import ReplyRules
+from rocmforge.server.chat.structured import made
+from rocmforge.server.chat.turns import CallArguments
 from rocmforge.server.errors import ApiError
-from rocmforge.server.images import SentImage
-from rocmforge.server.models import Models
-from rocmforge.server.reading import BodyRoute
-from rocmforge.server.replies import FunctionTool, function_tool
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.images.sent import SentImage
+from rocmforge.server.models.registry import Models
 from rocmforge.server.requests import GenerationBody
-from rocmforge.server.rules import ReplyRules
 from rocmforge.server.service import Service
-from rocmforge.server.structured import made
-from rocmforge.server.turns import CallArguments
 
 # Ollama's sampling where neither the request nor the model's file says otherwise.
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from rocmforge.executors import to_thread
-from rocmforge.server.generation import Call
+from rocmforge.server.answers.generation import Call
+from rocmforge.server.http.streaming import compact_json, unless_gone
 from rocmforge.server.lengths import longest_text
 from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
@@ -21,7 +22,6 @@ from rocmforge.server.ollama.generation import used
 from rocmforge.server.openai.embeddings import check_dimensions, shortened, tokens
 from rocmforge.server.requests import Served, check_limit, shortest_timeout
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import compact_json, unless_gone
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
 

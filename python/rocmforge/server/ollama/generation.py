@@ -14,13 +14,16 @@ from rocmforge.errors import InvalidRequestError
 from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.prompts import AnyPrompt, ChatOptions, with_images
+from rocmforge.server.answers.generation import Call, Generations
+from rocmforge.server.answers.replies import Reader
+from rocmforge.server.chat.rules import ruled_prompt
+from rocmforge.server.endpoints.infill import infill_prompt
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
-from rocmforge.server.generation import Call, Generations
-from rocmforge.server.images import read_images, without_images
-from rocmforge.server.infill import infill_prompt
+from rocmforge.server.http.streaming import Submitted, compact_json, respond
+from rocmforge.server.images.sent import read_images, without_images
 from rocmforge.server.lengths import check_length
-from rocmforge.server.models import RequestModels
+from rocmforge.server.models.registry import RequestModels
 from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
     OllamaChatRequest,
@@ -33,11 +36,8 @@ from rocmforge.server.ollama.model_file import timestamp
 from rocmforge.server.ollama.replies import OllamaReply
 from rocmforge.server.openai.events import finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
-from rocmforge.server.replies import Reader
 from rocmforge.server.requests import Served, check_limit, shortest_timeout
-from rocmforge.server.rules import ruled_prompt
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import Submitted, compact_json, respond
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
 

@@ -13,8 +13,8 @@ from rocmforge.errors import RocmForgeError
 from rocmforge.executors import to_thread
 from rocmforge.parsing import ReplyFormat, find_format
 from rocmforge.server.errors import ApiError
-from rocmforge.server.model import Model
-from rocmforge.server.models import told
+from rocmforge.server.models.model import Model
+from rocmforge.server.models.registry import told
 from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, served_name
 from rocmforge.server.ollama.model_file import ModelFile, awaited_file, model_file, plain_metadata, timestamp
 from rocmforge.server.requests import AllModels

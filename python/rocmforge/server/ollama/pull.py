@@ -7,14 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from rocmforge.server.answers.generation import Generations
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
-from rocmforge.server.generation import Generations
-from rocmforge.server.model import Model
-from rocmforge.server.models import Models, RequestModels
+from rocmforge.server.http.streaming import StreamResponse, compact_json
+from rocmforge.server.models.model import Model
+from rocmforge.server.models.registry import Models, RequestModels
 from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaPullRequest, served_name
 from rocmforge.server.requests import Served
-from rocmforge.server.streaming import StreamResponse, compact_json
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
 

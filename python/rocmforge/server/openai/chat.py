@@ -13,15 +13,19 @@ from rocmforge._rocmforge import StructuredOutputsParams, Tokenizer
 from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart, gather
+from rocmforge.server.answers.generation import Generations
 from rocmforge.server.bodies import JsonObject
-from rocmforge.server.chats import ChatMessage, Function, TemplateBody, add_function, template_messages
+from rocmforge.server.chat.chats import ChatMessage, Function, TemplateBody, add_function, template_messages
+from rocmforge.server.chat.rules import ReplyRules, RuledPrompt, ruled_prompt
+from rocmforge.server.chat.structured import ResponseFormat
+from rocmforge.server.chat.toolset import ToolSet
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Generations
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import Submitted, event, respond
 from rocmforge.server.ignored import CACHED, MODERATION, NOT_KEPT, RECORDS, TIER, VERBOSITY
 from rocmforge.server.openai.events import DONE, ReasoningTokens, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
 from rocmforge.server.openai.tool_choice import ChatToolChoice, FunctionName, chosen, tool_rules
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import (
     STREAM_MEANING,
     STREAM_OPTIONS_MEANING,
@@ -31,11 +35,7 @@ from rocmforge.server.requests import (
     StreamOptions,
     check_limit,
 )
-from rocmforge.server.rules import ReplyRules, RuledPrompt, ruled_prompt
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import Submitted, event, respond
-from rocmforge.server.structured import ResponseFormat
-from rocmforge.server.toolset import ToolSet
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 

@@ -8,20 +8,20 @@ from fastapi import APIRouter, Depends, Request
 
 from rocmforge.executors import to_thread
 from rocmforge.parsing import gather
+from rocmforge.server.answers.replies import check_ending
+from rocmforge.server.answers.sealed import sealed
+from rocmforge.server.chat.rules import ReplyRules
+from rocmforge.server.chat.toolset import ToolSet
+from rocmforge.server.chat.turns import in_turns
+from rocmforge.server.http.query import known_query
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import unless_gone
 from rocmforge.server.openai.conversation import fitting_prompt, said, template_messages
 from rocmforge.server.openai.events import ReasoningTokens, Usage, response_usage
 from rocmforge.server.openai.items import MessageItem, new_id
 from rocmforge.server.openai.response_body import CompactRequest, InputTokensRequest
 from rocmforge.server.openai.stored import Stored
-from rocmforge.server.query import known_query
-from rocmforge.server.reading import BodyRoute
-from rocmforge.server.replies import check_ending
 from rocmforge.server.requests import Served, sampling_params
-from rocmforge.server.rules import ReplyRules
-from rocmforge.server.sealed import sealed
-from rocmforge.server.streaming import unless_gone
-from rocmforge.server.toolset import ToolSet
-from rocmforge.server.turns import in_turns
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute, dependencies=[Depends(known_query)])
 

@@ -11,12 +11,13 @@ from starlette.responses import JSONResponse, Response
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput, RequestOutput
+from rocmforge.server.answers.generation import Generations
+from rocmforge.server.endpoints.infill import infill_prompt
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Generations
-from rocmforge.server.infill import infill_prompt
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import Submitted, event, respond
 from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import Offsets, Position, completion_logprobs
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import (
     STREAM_MEANING,
     STREAM_OPTIONS_MEANING,
@@ -29,7 +30,6 @@ from rocmforge.server.requests import (
     prompt_list,
 )
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import Submitted, event, respond
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 

@@ -8,9 +8,13 @@ from pydantic import TypeAdapter
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.prompts import ChatOptions
+from rocmforge.server.answers.generation import Call, Client
+from rocmforge.server.answers.sealed import opened
+from rocmforge.server.chat.rules import ReplyRules, RuledPrompt, ruled_prompt
+from rocmforge.server.chat.toolset import ToolSet, input_arguments
+from rocmforge.server.chat.turns import TemplateMessage, call_arguments, in_turns
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Call, Client
-from rocmforge.server.images import SentImage
+from rocmforge.server.images.sent import SentImage
 from rocmforge.server.openai.items import (
     AnyItem,
     CallItem,
@@ -30,11 +34,7 @@ from rocmforge.server.openai.items import (
 )
 from rocmforge.server.openai.response_body import ConversationBody
 from rocmforge.server.openai.stored import Item, ResponseStore
-from rocmforge.server.rules import ReplyRules, RuledPrompt, ruled_prompt
-from rocmforge.server.sealed import opened
 from rocmforge.server.service import Service
-from rocmforge.server.toolset import ToolSet, input_arguments
-from rocmforge.server.turns import TemplateMessage, call_arguments, in_turns
 
 _SUMMARY = "What was said so far, in short:\n"
 

@@ -13,12 +13,12 @@ from starlette.responses import Response
 
 from rocmforge.executors import to_thread
 from rocmforge.server.errors import ApiError
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import compact_json, unless_gone
 from rocmforge.server.ignored import RECORDS
 from rocmforge.server.lengths import check_length
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import MODEL_MEANING, Prompts, QueueBody, Served, prompt_list
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import compact_json, unless_gone
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute)
 

@@ -9,7 +9,7 @@ from rocmforge._rocmforge import Tokenizer
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.parsing import Event, Reasoning
 from rocmforge.server.errors import ApiError, body
-from rocmforge.server.streaming import event
+from rocmforge.server.http.streaming import event
 
 DONE = b"data: [DONE]\n\n"
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from rocmforge.server.answers.sealed import opened
 from rocmforge.server.bodies import Body, JsonObject, Text
+from rocmforge.server.chat.structured import TextFormat
 from rocmforge.server.ignored import CACHED, RESOLUTION, TOLD_BEFORE
 from rocmforge.server.openai.response_tools import AnyTools
-from rocmforge.server.sealed import opened
-from rocmforge.server.structured import TextFormat
 
 Status = Literal["in_progress", "completed", "incomplete"]
 _CALLER = {"async": TOLD_BEFORE, "caller": TOLD_BEFORE}

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, get_args
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from rocmforge.server.chat.toolset import ToolSet
 from rocmforge.server.errors import ApiError
+from rocmforge.server.http.query import known_query
+from rocmforge.server.http.streaming import EVENT_STREAM, named_event
 from rocmforge.server.openai.output import OutputItems
 from rocmforge.server.openai.response_body import Includable
 from rocmforge.server.openai.stored import Stored
-from rocmforge.server.query import known_query
-from rocmforge.server.streaming import EVENT_STREAM, named_event
-from rocmforge.server.toolset import ToolSet
 
 router = APIRouter(tags=["OpenAI"], dependencies=[Depends(known_query)])
 

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 
 from rocmforge.executors import to_thread
-from rocmforge.server.access import shown_path
+from rocmforge.server.answers.generation import Client
 from rocmforge.server.anthropic.models import describe as for_anthropic
-from rocmforge.server.generation import Client
-from rocmforge.server.model import Model
-from rocmforge.server.reading import BodyRoute
+from rocmforge.server.http.access import shown_path
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.models.model import Model
 from rocmforge.server.requests import AllModels
 from rocmforge.server.service import Service
 

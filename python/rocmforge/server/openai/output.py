@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
+from rocmforge.server.answers.sealed import sealed
+from rocmforge.server.chat.toolset import ToolSet
 from rocmforge.server.openai.items import new_id
 from rocmforge.server.openai.logprobs import AnswerLogprobs
-from rocmforge.server.sealed import sealed
-from rocmforge.server.toolset import ToolSet
 
 Told = dict[str, Any]
 

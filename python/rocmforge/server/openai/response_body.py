@@ -8,6 +8,9 @@ from pydantic import BeforeValidator, Field
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.server.bodies import Body, Text
+from rocmforge.server.chat.rules import ReplyRules
+from rocmforge.server.chat.structured import TextFormat
+from rocmforge.server.chat.toolset import ToolSet
 from rocmforge.server.ignored import CACHED, HOSTED, MODERATION, PADDING, RECORDS, TIER, VERBOSITY
 from rocmforge.server.openai.items import AnyItem, InputItem, ToolsItem, UpdateItem
 from rocmforge.server.openai.response_tools import AnyTools, toolset
@@ -20,10 +23,7 @@ from rocmforge.server.requests import (
     recommended,
     sampling_params,
 )
-from rocmforge.server.rules import ReplyRules
 from rocmforge.server.service import Service
-from rocmforge.server.structured import TextFormat
-from rocmforge.server.toolset import ToolSet
 
 
 class TextOptions(Body):

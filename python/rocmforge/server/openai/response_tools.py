@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, Tag
 
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.server.bodies import Body, JsonObject, Text
+from rocmforge.server.chat.toolset import Origin, ToolSet
 from rocmforge.server.ignored import CACHED, SHOWN
-from rocmforge.server.toolset import Origin, ToolSet
 
 _SHOWN = {"allowed_callers": SHOWN, "async": SHOWN, "defer_loading": SHOWN, "cache_control": CACHED}
 

@@ -14,23 +14,23 @@ from rocmforge._rocmforge import Tokenizer
 from rocmforge.executors import to_thread
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Event
+from rocmforge.server.answers.generation import Generations
+from rocmforge.server.answers.replies import check_ending
+from rocmforge.server.chat.rules import RuledPrompt
+from rocmforge.server.chat.toolset import ToolSet
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
-from rocmforge.server.generation import Generations
+from rocmforge.server.http.query import known_query
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import Submitted, named_event, respond
 from rocmforge.server.openai.conversation import fitting_prompt, said, template_messages
 from rocmforge.server.openai.events import ReasoningTokens, Usage, response_usage
 from rocmforge.server.openai.logprobs import AnswerLogprobs
 from rocmforge.server.openai.output import OutputItems
 from rocmforge.server.openai.response_body import ResponsesRequest
 from rocmforge.server.openai.stored import ResponseStore, Stored, StoredResponse
-from rocmforge.server.query import known_query
-from rocmforge.server.reading import BodyRoute
-from rocmforge.server.replies import check_ending
 from rocmforge.server.requests import Served
-from rocmforge.server.rules import RuledPrompt
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import Submitted, named_event, respond
-from rocmforge.server.toolset import ToolSet
 
 router = APIRouter(tags=["OpenAI"], route_class=BodyRoute, dependencies=[Depends(known_query)])
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 
+from rocmforge.server.answers.generation import Client
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Client
 
 Item = dict[str, Any]
 

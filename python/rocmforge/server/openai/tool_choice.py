@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag
 
 from rocmforge.server.bodies import Body, Text
+from rocmforge.server.chat.rules import ReplyRules, ToolMode, forced_call
+from rocmforge.server.chat.toolset import ToolSet
 from rocmforge.server.errors import ApiError
-from rocmforge.server.rules import ReplyRules, ToolMode, forced_call
-from rocmforge.server.toolset import ToolSet
 
 
 class FunctionName(Body):

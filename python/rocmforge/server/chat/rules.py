@@ -9,14 +9,14 @@ from rocmforge.parsing import Markers, UnsupportedCallsError, call_grammar, harm
 from rocmforge.parsing.grammars import fitting_inputs
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, with_images
-from rocmforge.server.chats import template_prompt
+from rocmforge.server.answers.generation import Call, Generations
+from rocmforge.server.answers.replay import Beginning, Replay
+from rocmforge.server.answers.replies import FunctionTool, Reader, ServedFormat
+from rocmforge.server.answers.stops import AnswerStops
+from rocmforge.server.chat.chats import template_prompt
+from rocmforge.server.chat.structured import form_fields, lark_rule, made
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Call, Generations
-from rocmforge.server.replay import Beginning, Replay
-from rocmforge.server.replies import FunctionTool, Reader, ServedFormat
 from rocmforge.server.service import Service
-from rocmforge.server.stops import AnswerStops
-from rocmforge.server.structured import form_fields, lark_rule, made
 
 
 @dataclass(frozen=True, slots=True)

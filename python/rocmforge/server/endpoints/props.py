@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Request
 
 from rocmforge import __version__
 from rocmforge.errors import InvalidRequestError
-from rocmforge.server.access import shown_path
-from rocmforge.server.query import known_query
+from rocmforge.server.endpoints.state import Asked
+from rocmforge.server.http.access import shown_path
+from rocmforge.server.http.query import known_query
 from rocmforge.server.service import Service
-from rocmforge.server.state import Asked
 
 router = APIRouter(tags=["Properties"], dependencies=[Depends(known_query)])
 

@@ -12,13 +12,13 @@ from pydantic import AliasChoices, Field
 from starlette.responses import JSONResponse, Response
 
 from rocmforge.outputs import RequestOutput
+from rocmforge.server.answers.generation import Client, Generations
 from rocmforge.server.errors import ApiError, route_path
-from rocmforge.server.generation import Client, Generations
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import EVENT_STREAM, PING, StreamResponse, Submitted, event, unless_gone
 from rocmforge.server.openai.events import error_event
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import MODEL_MEANING, AllModels, GenerationBody, Served
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import EVENT_STREAM, PING, StreamResponse, Submitted, event, unless_gone
 
 router = APIRouter(tags=["Native"], route_class=BodyRoute)
 

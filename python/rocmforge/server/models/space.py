@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from rocmforge._rocmforge import inspect_gguf
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.model import Model
+from rocmforge.server.models.model import Model
 
 
 class Space:

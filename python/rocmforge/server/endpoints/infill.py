@@ -11,15 +11,15 @@ from pydantic import AliasChoices, Field
 from starlette.responses import JSONResponse, Response
 
 from rocmforge.executors import to_thread
+from rocmforge.server.answers.generation import Generations
+from rocmforge.server.answers.replies import check_ending
 from rocmforge.server.bodies import Body, Text
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Generations
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import unless_gone
 from rocmforge.server.lengths import check_length
-from rocmforge.server.reading import BodyRoute
-from rocmforge.server.replies import check_ending
 from rocmforge.server.requests import MODEL_MEANING, GenerationBody, Served
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import unless_gone
 
 router = APIRouter(tags=["Infill"], route_class=BodyRoute)
 

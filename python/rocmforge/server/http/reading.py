@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from rocmforge.server.errors import ApiError, from_validation
-from rocmforge.server.threads import READING
+from rocmforge.server.http.threads import READING
 
 # Bodies of up to this many bytes are parsed on the event loop, in a few milliseconds.
 SMALL = 32 << 10

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from rocmforge.hub import is_name
+from rocmforge.server.answers.generation import ANONYMOUS, Client
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import ANONYMOUS, Client
 
 
 class Keys:

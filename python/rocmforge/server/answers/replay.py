@@ -31,8 +31,8 @@ from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Event, gather, parse
 from rocmforge.parsing import Message as ParsedMessage
 from rocmforge.prompts import ChatOptions, Conversation, Message
-from rocmforge.server.generation import Call
-from rocmforge.server.replies import FunctionTool, ServedFormat
+from rocmforge.server.answers.generation import Call
+from rocmforge.server.answers.replies import FunctionTool, ServedFormat
 
 # Bytes of a turn in addition to its token ids.
 OVERHEAD = 512

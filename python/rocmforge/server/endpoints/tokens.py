@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from rocmforge.executors import to_thread
+from rocmforge.server.answers.generation import Client
 from rocmforge.server.bodies import Body
-from rocmforge.server.chats import ChatMessage, TemplateBody, TemplatePrompt, template_messages, template_prompt
-from rocmforge.server.generation import Client
+from rocmforge.server.chat.chats import ChatMessage, TemplateBody, TemplatePrompt, template_messages, template_prompt
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import compact_json, unless_gone
 from rocmforge.server.lengths import check_length
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import MODEL_MEANING, Served
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import compact_json, unless_gone
 
 router = APIRouter(tags=["Tokens"], route_class=BodyRoute)
 

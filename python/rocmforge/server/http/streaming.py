@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rocmforge.server.answers.generation import Generations
 from rocmforge.server.errors import route_path
-from rocmforge.server.generation import Generations
 
 T = TypeVar("T")
 

@@ -12,12 +12,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rocmforge.executors import EXECUTOR
-from rocmforge.server.access import Keys, Names
+from rocmforge.server.answers.generation import ANONYMOUS, Client
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import ApiError, body, is_anthropic, route_path
-from rocmforge.server.generation import ANONYMOUS, Client
+from rocmforge.server.http.access import Keys, Names
+from rocmforge.server.http.threads import WORK
 from rocmforge.server.page import FILES
-from rocmforge.server.threads import WORK
 
 logger = logging.getLogger("rocmforge.server")
 

@@ -10,7 +10,7 @@ from rocmforge.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from rocmforge.kv_events import KvEventPublisher
-    from rocmforge.server.catalog import ModelSpec
+    from rocmforge.server.models.catalog import ModelSpec
 
 # A placeholder for the model's name in the topic.
 MODEL = "{model}"

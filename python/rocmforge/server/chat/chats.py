@@ -9,11 +9,14 @@ from rocmforge._rocmforge import Image
 from rocmforge.errors import InvalidRequestError, ModelFileError
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Message, with_images
+from rocmforge.server.answers.generation import Client
+from rocmforge.server.answers.replies import described
 from rocmforge.server.bodies import Body, JsonObject
+from rocmforge.server.chat.toolset import Origin, ToolSet, input_arguments
+from rocmforge.server.chat.turns import call_arguments, fitted, with_reasoning
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Client
 from rocmforge.server.ignored import CACHED, RESOLUTION, SHOWN, TOLD_BEFORE
-from rocmforge.server.images import (
+from rocmforge.server.images.sent import (
     SentImage,
     images_after_results,
     placeholders,
@@ -22,10 +25,7 @@ from rocmforge.server.images import (
     without_images,
 )
 from rocmforge.server.lengths import check_conversation
-from rocmforge.server.replies import described
 from rocmforge.server.service import Service
-from rocmforge.server.toolset import Origin, ToolSet, input_arguments
-from rocmforge.server.turns import call_arguments, fitted, with_reasoning
 
 
 class TextPart(Body):

@@ -17,8 +17,8 @@ from rocmforge.parsing import (
     renderer,
 )
 from rocmforge.parsing.needs import NO_NEEDS, TemplateNeeds, find_needs
+from rocmforge.server.answers.stops import AnswerStops, StopFinder
 from rocmforge.server.errors import ApiError
-from rocmforge.server.stops import AnswerStops, StopFinder
 
 FunctionTool = dict[str, Any]
 """A tool as Hugging Face's chat templates expect it, which is OpenAI's format."""

@@ -12,7 +12,7 @@ from rocmforge.outputs import CompletionOutput, RequestOutput, extend
 from rocmforge.parsing import Content, Event
 
 if TYPE_CHECKING:
-    from rocmforge.server.replies import Reader
+    from rocmforge.server.answers.replies import Reader
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from rocmforge._rocmforge import SamplingParams
 from rocmforge.async_llm import RequestStream
 from rocmforge.errors import RocmForgeError
 from rocmforge.outputs import RequestOutput
+from rocmforge.server.answers.metrics import ModelMetrics, Timer
+from rocmforge.server.answers.stops import AnswerStops, WholeReply
 from rocmforge.server.errors import ApiError
-from rocmforge.server.metrics import ModelMetrics, Timer
-from rocmforge.server.stops import AnswerStops, WholeReply
 
 
 @dataclass(frozen=True, slots=True)

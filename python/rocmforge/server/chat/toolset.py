@@ -8,7 +8,7 @@ from typing import Any
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Event, ToolCallArguments, ToolCallStart
 from rocmforge.parsing.inputs import InputGrammar
-from rocmforge.server.replies import FunctionTool, Reader, function_tool
+from rocmforge.server.answers.replies import FunctionTool, Reader, function_tool
 
 INPUT = "input"
 """The argument of the function that a custom tool is for the model."""

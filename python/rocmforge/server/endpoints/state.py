@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from rocmforge import __version__
 from rocmforge.executors import to_thread
 from rocmforge.server.errors import ApiError, short
-from rocmforge.server.reading import BodyRoute
+from rocmforge.server.http.reading import BodyRoute
 from rocmforge.server.requests import OPERATOR, AllModels
 from rocmforge.server.service import Service
 

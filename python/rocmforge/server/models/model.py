@@ -13,7 +13,7 @@ from rocmforge._rocmforge import inspect_gguf
 from rocmforge.async_llm import until
 from rocmforge.errors import RocmForgeError
 from rocmforge.hub import is_name, local_file, model_file
-from rocmforge.server.catalog import ModelSpec
+from rocmforge.server.models.catalog import ModelSpec
 
 if TYPE_CHECKING:
     from rocmforge.server.service import Service

@@ -8,15 +8,15 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
+from rocmforge.server.answers.generation import Generations
 from rocmforge.server.bodies import Body
 from rocmforge.server.errors import ApiError
-from rocmforge.server.generation import Generations
-from rocmforge.server.model import Model
-from rocmforge.server.models import RequestModels
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import EVENT_STREAM, PING, StreamResponse, event
+from rocmforge.server.models.model import Model
+from rocmforge.server.models.registry import RequestModels
 from rocmforge.server.openai.events import error_event
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import Served
-from rocmforge.server.streaming import EVENT_STREAM, PING, StreamResponse, event
 
 router = APIRouter(tags=["Models"], route_class=BodyRoute)
 

@@ -11,8 +11,8 @@ from rocmforge.images import NO_ENCODER, data_bytes, from_base64
 from rocmforge.prompts import Message
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import ApiError
-from rocmforge.server.fetching import fetch
-from rocmforge.server.kept_images import KeptImages
+from rocmforge.server.images.fetching import fetch
+from rocmforge.server.images.kept import KeptImages
 
 # Seconds for all images of a request that are fetched.
 FETCH_SECONDS = 10.0

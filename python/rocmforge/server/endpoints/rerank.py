@@ -11,12 +11,12 @@ from pydantic import AliasChoices, Field
 from rocmforge.executors import to_thread
 from rocmforge.server.bodies import Body, Text
 from rocmforge.server.errors import ApiError
+from rocmforge.server.http.reading import BodyRoute
+from rocmforge.server.http.streaming import unless_gone
 from rocmforge.server.ignored import RECORDS
 from rocmforge.server.lengths import check_length
-from rocmforge.server.reading import BodyRoute
 from rocmforge.server.requests import MODEL_MEANING, QueueBody, Served, check_limit
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import unless_gone
 
 router = APIRouter(tags=["Rerank"], route_class=BodyRoute)
 

@@ -16,16 +16,16 @@ from rocmforge._rocmforge import default_settings
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError, ModelFileError, OutOfMemoryError, RocmForgeError
 from rocmforge.hub import is_name
-from rocmforge.server.access import check_operator
-from rocmforge.server.catalog import ModelSpec, check_names
+from rocmforge.server.answers.metrics import Metrics
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, short
-from rocmforge.server.kv_events import KvEvents
-from rocmforge.server.metrics import Metrics
-from rocmforge.server.model import Model
+from rocmforge.server.http.access import check_operator
+from rocmforge.server.http.streaming import unless_gone
+from rocmforge.server.models.catalog import ModelSpec, check_names
+from rocmforge.server.models.kv_events import KvEvents
+from rocmforge.server.models.model import Model
+from rocmforge.server.models.space import Space
 from rocmforge.server.service import Service
-from rocmforge.server.space import Space
-from rocmforge.server.streaming import unless_gone
 
 if TYPE_CHECKING:
     from rocmforge.server.tracing import Tracer

@@ -1,0 +1,1 @@
+"""Conversations and their rules: messages, tools, structured output."""

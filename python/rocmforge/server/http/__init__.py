@@ -1,0 +1,1 @@
+"""HTTP below the endpoints: access, bounds, bodies, threads and streams."""

@@ -1,0 +1,1 @@
+"""Images that clients send."""
