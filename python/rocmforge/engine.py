@@ -1,4 +1,4 @@
-"""Base of `LLM` and `AsyncLLM`: one loaded model and the questions that can be put to it."""
+"""Base of `LLM` and `AsyncLLM`: one loaded model, its settings and its state."""
 
 import functools
 import os
@@ -49,8 +49,8 @@ class LoadedModel:
             host memory (CPU offload), and the GPU reads them over PCIe.
         gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
-        expert_cache: Maximum GPU memory in bytes for copies of the most used experts of those in host memory; 0 turns
-            the cache off. By default half of what is left beside the weights and 8,192 tokens of KV cache.
+        expert_cache: Maximum GPU memory in bytes for copies of the most used experts in host memory; 0 turns the cache
+            off. By default half of the memory that weights and the planned KV cache leave free.
         kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the
             memory of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.
@@ -139,7 +139,7 @@ class LoadedModel:
 
     @property
     def mmproj(self) -> Path | None:
-        """The file of the image encoder; `None` for a model that reads text alone."""
+        """The file of the image encoder; `None` for a text-only model."""
         file = self._engine.mmproj
         return None if file is None else Path(file)
 
@@ -195,11 +195,11 @@ class LoadedModel:
         return self.tokenizer.decode(ids, skip_special=skip_special)
 
     def apply_chat_template(self, messages: Conversation, **options: Unpack[ChatOptions]) -> str:
-        """The text of a conversation; see `Tokenizer.apply_chat_template`. An image is its placeholder there."""
+        """The text of a conversation; see `Tokenizer.apply_chat_template`. Images become placeholders."""
         return self.tokenizer.apply_chat_template(with_images(messages)[0], **options)
 
     def prompt_token_ids(self, prompt: AnyPrompt) -> list[int]:
-        """Returns the token ids of a prompt in the engine, where several tokens stand for each image.
+        """Returns the token ids of a prompt as the engine computes it, with all tokens of each image.
 
         Raises:
             InvalidRequestError: The prompt cannot be served.
@@ -212,7 +212,7 @@ class LoadedModel:
         """Returns the number of tokens that an image takes in a prompt, without control tokens around it.
 
         Raises:
-            InvalidRequestError: The model reads text alone, or it refuses the shape of the image.
+            InvalidRequestError: The model accepts text only, or it refuses the shape of the image.
         """
         check_reads_images(self._engine)
         return self._engine.image_tokens(as_image(image))
@@ -225,7 +225,7 @@ class LoadedModel:
         return self.tokenizer.encode_chat(messages, **options), images
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Returns the parameters of requests that bring none: the file's recommendation, where it has one."""
+        """Returns the parameters of requests without any: the file's recommendation, if it has one."""
         return SamplingParams(**self.recommended_sampling())
 
     def recommended_sampling(self) -> dict[str, Any]:
@@ -246,8 +246,8 @@ class LoadedModel:
     def rank_prompts(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         """The prompts of a query with each document, as `score` makes them.
 
-        They are of the file's `rerank` template, or, where it has none and the model attends in both directions, pairs
-        of `Tokenizer.encode_pair`. What query and documents spell never becomes a control token.
+        They follow the file's `rerank` template. Without one, prompts of a bidirectional encoder are pairs from
+        `Tokenizer.encode_pair`. Text of the query and the documents never becomes control tokens.
 
         Raises:
             InvalidRequestError: The model does not rank, or there is no document.
@@ -269,13 +269,13 @@ class LoadedModel:
         return self._engine.prompt_logits(self.tokenizer.encode(plain) if isinstance(plain, str) else plain)
 
     def stats(self) -> Stats:
-        """Gauges and counters as of the last step, or of the one that runs."""
+        """Gauges and counters as of the last step, or of the current one."""
         return self._engine.stats()
 
     def record(self, request_id: str) -> RequestRecord | None:
         """Returns how the last finished request with this id ended, even while another request with this id runs.
 
-        `None` where none has finished, and `retention` seconds after it did.
+        `None` if no such request has finished, or if it finished more than `retention` seconds ago.
         """
         return self._engine.record(request_id)
 
@@ -295,10 +295,10 @@ class LoadedModel:
         return _records(self._engine.state_map())
 
     def record_kv_events(self, max_events: int) -> None:
-        """Begins to log which blocks come into the prefix cache and which go; see `rocmforge.kv_events`.
+        """Starts to log the blocks that enter or leave the prefix cache; see `rocmforge.kv_events`.
 
-        The first event says that all blocks went; so it is, too, when another process takes the place of an isolated
-        engine's.
+        The first event says that all blocks are gone. The same event follows when a new process replaces that of an
+        isolated engine.
 
         Args:
             max_events: Maximum events that wait for `take_kv_events`. Beyond it they are dropped. The next call then
@@ -316,8 +316,8 @@ class LoadedModel:
     def take_kv_events(self) -> list[tuple[Any, ...] | None]:
         """Returns the events since the last call, the earliest first; only for `rocmforge.kv_events`.
 
-        `(group, window, hash, parent, token_ids, salt, adapter)` is a block that can be hit from now on, and
-        `(group, hash)` one that cannot any more; `None` stands for all blocks. `window` is the size of its layers'
+        `(group, window, hash, parent, token_ids, salt, adapter)` is a block that entered the cache, and
+        `(group, hash)` one that left it; `None` means that all blocks are gone. `window` is the size of its layers'
         sliding window, if any. `parent` is the hash of the block before it, if any.
         """
         return self._engine.take_kv_events()

@@ -43,7 +43,7 @@ def perplexity(
     compute_dtype: ComputeDtypeOption = "auto",
     json_output: JsonOption = False,
 ) -> None:
-    """Compute the perplexity of a text, and its logarithm, over windows that do not overlap."""
+    """Compute the perplexity of a text, and its logarithm, over non-overlapping windows."""
     try:
         # With a byte order mark or without.
         text = file.read_text(encoding="utf-8-sig")

@@ -74,7 +74,7 @@ class ServerConfig:
     ] = None
     max_prompts: Annotated[int, "Maximum prompts in one request."] = 256
     max_images: Annotated[int, "Maximum images in one request."] = 16
-    max_image_bytes: Annotated[int, "Maximum bytes of the file of an image."] = 20 << 20
+    max_image_bytes: Annotated[int, "Maximum bytes of an image file."] = 20 << 20
     max_image_pixels: Annotated[int, "Maximum pixels of all images in one request."] = 80_000_000
     max_kept_image_bytes: Annotated[
         int, "Maximum bytes of decoded images kept for later turns, per model; 0: none."
@@ -90,12 +90,12 @@ class ServerConfig:
     max_response_bytes: Annotated[int, "Maximum bytes of stored objects of the Responses API per API key."] = 64 << 20
     max_turn_bytes: Annotated[
         int,
-        "Maximum bytes of stored token ids of answers per API key. An answer that a client sends back reuses them, so "
-        "the prefix cache hits; 0 stores none.",
+        "Maximum bytes per API key for token ids of earlier answers. They are reused when a client sends an answer "
+        "back, so the prefix cache hits; 0 stores none.",
     ] = 16 << 20
-    max_all_turn_bytes: Annotated[int, "Maximum bytes of stored token ids of answers of all API keys, per model."] = (
-        128 << 20
-    )
+    max_all_turn_bytes: Annotated[
+        int, "Maximum bytes per model for token ids of earlier answers, of all API keys together."
+    ] = 128 << 20
     max_models: Annotated[int | None, "Maximum models loaded at once; by default as many as fit."] = None
     max_model_memory: Annotated[int | None, "Maximum bytes of models on one device; by default all of its memory."] = (
         None

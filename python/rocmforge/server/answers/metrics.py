@@ -95,7 +95,7 @@ COUNTERS = {
     "rocmforge:image_encoder_seconds": "Time that the image encoder worked.",
     "rocmforge:expert_cache_hits": "Uses of experts in host memory that had a copy on the GPU.",
     "rocmforge:expert_cache_misses": "Uses of experts in host memory that had no copy on the GPU.",
-    "rocmforge:expert_cache_copied_bytes": "Bytes copied into the cache of experts on the GPU.",
+    "rocmforge:expert_cache_copied_bytes": "Bytes copied into the expert cache on the GPU.",
 }
 # Histograms of the engine: their meanings, and the fields of its statistics.
 HISTOGRAMS = {
