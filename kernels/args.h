@@ -285,14 +285,15 @@ struct GateColumnsArgs {
   u32 activation;
 };
 
-// x = scale * x, then, with a soft cap, cap * tanh(x / cap), or, with a limit, clamp(x, -limit, limit). scale_rows,
-// grid (rows, ceil(cols / SCALE_COLS))
+// x = scale * x, then, with a soft cap, cap * tanh(x / cap), and clamp(x, least, most), in the columns from `first` to
+// before `end`. scale_rows, grid (rows, ceil(cols / SCALE_COLS))
 constexpr u32 SCALE_COLS = 1024;
 struct ScaleRowsArgs {
   float* x;               // [rows][cols]
-  u32 cols;
+  u32 cols, first, end;
   float scale;
-  float softcap, limit;   // 0: none
+  float softcap;          // 0: none
+  float least, most;
 };
 
 // out[r] *= sigmoid(weight . n(x[r])); n is RMSNorm with weights `norm`, if given. gate_rows, one block per row

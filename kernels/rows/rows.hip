@@ -116,10 +116,11 @@ KERNEL(256, scale_rows, ScaleRowsArgs) {
   if (c >= a.cols) return;
   Four x = load_four(a.x + (u64)row * a.cols, c, a.cols);
   for (u32 i = 0; i < 4; i++) {
+    if (c + i < a.first || c + i >= a.end) continue;
     x.v[i] *= a.scale;
     if (a.softcap != 0.f) x.v[i] = soft_cap(x.v[i], a.softcap);
     // Comparisons, so that NaN stays NaN.
-    if (a.limit != 0.f) x.v[i] = x.v[i] > a.limit ? a.limit : x.v[i] < -a.limit ? -a.limit : x.v[i];
+    x.v[i] = x.v[i] > a.most ? a.most : x.v[i] < a.least ? a.least : x.v[i];
   }
   store_activations(a.x, FORMAT_F32, row, c, a.cols, x);
 }

@@ -172,8 +172,9 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "scale_rows",
         step,
-        step.scale_rows(ScaleRows { x: &mut out, rows, cols, scale: 0.5, cap: None }),
-        step.scale_rows(ScaleRows { x: &mut small, rows, cols, scale: 0.5, cap: None }),
+        step.scale_rows(ScaleRows { x: &mut out, rows, cols, columns: 0..cols, scale: 0.5, cap: None }),
+        step.scale_rows(ScaleRows { x: &mut small, rows, cols, columns: 0..cols, scale: 0.5, cap: None }),
+        step.scale_rows(ScaleRows { x: &mut out, rows, cols, columns: 1..cols + 1, scale: 0.5, cap: None }),
     );
     refused!(
         "gate_columns",

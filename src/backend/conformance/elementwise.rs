@@ -172,15 +172,26 @@ fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         let what = format!("activation {activation:?} of {rows} rows of {cols}");
         tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, tolerance(activation));
     }
-    for (scale, cap) in [(0.25f32, None), (1.5, Some(Cap::Soft(5.0))), (0.5, Some(Cap::Hard(3.0)))] {
+    for (scale, cap, columns) in [
+        (0.25f32, None, 0..cols),
+        (1.5, Some(Cap::Soft(5.0)), 0..cols),
+        (0.5, Some(Cap::Hard([-3.0, 2.5])), 0..cols),
+        (1.0, Some(Cap::Hard([1.0, 3.0])), cols / 3..cols - cols / 4),
+    ] {
         fill(&mut backend, &table, rows, &mut out)?;
-        within(&mut backend, rows, |step| step.scale_rows(ScaleRows { x: &mut out, rows, cols, scale, cap }))?;
+        within(&mut backend, rows, |step| {
+            step.scale_rows(ScaleRows { x: &mut out, rows, cols, columns: columns.clone(), scale, cap })
+        })?;
         let capped = |x: f64| match cap {
             None => x,
             Some(Cap::Soft(cap)) => f64::from(cap) * (x / f64::from(cap)).tanh(),
-            Some(Cap::Hard(cap)) => x.clamp(-f64::from(cap), f64::from(cap)),
+            Some(Cap::Hard([least, most])) => x.clamp(f64::from(least), f64::from(most)),
         };
-        let expected: Vec<f64> = x.iter().map(|&x| capped(f64::from(x * scale))).collect();
+        let changed = |(at, &x): (usize, &f32)| match columns.contains(&(at % cols)) {
+            true => capped(f64::from(x * scale)),
+            false => f64::from(x),
+        };
+        let expected: Vec<f64> = x.iter().enumerate().map(changed).collect();
         let what = format!("{rows} rows of {cols} times {scale}, cap {cap:?}");
         let absolute = if matches!(cap, Some(Cap::Soft(_))) { 5e-6 } else { 0.0 };
         tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, absolute);

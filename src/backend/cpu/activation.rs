@@ -1,5 +1,7 @@
 //! The activations of feed-forward layers, with and without a gate, and the scale and cap of rows.
 
+use std::ops::Range;
+
 use super::pool::ThreadPool;
 use super::simd::{
     Isa, Kernel, LANES, Simd, clamped_silu, clamped_swiglu, exp, gelu, gelu_erf, silu, squared_relu, tanh,
@@ -69,8 +71,19 @@ pub(super) fn plain(pool: &ThreadPool, isa: Isa, x: &[f32], act: Activation, col
 }
 
 /// Computes `x = cap(scale * x)`.
-pub(super) fn scale_rows(pool: &ThreadPool, isa: Isa, x: &mut [f32], cols: usize, (scale, cap): (f32, Option<Cap>)) {
-    for_rows(pool, x, cols, |_, x| isa.run(ScaleRows { x, scale, cap }));
+pub(super) fn scale_rows(
+    pool: &ThreadPool,
+    isa: Isa,
+    x: &mut [f32],
+    (cols, columns): (usize, Range<usize>),
+    (scale, cap): (f32, Option<Cap>),
+) {
+    // A piece of `for_rows` has whole rows.
+    for_rows(pool, x, cols, |_, x| {
+        for row in x.chunks_exact_mut(cols) {
+            isa.run(ScaleRows { x: &mut row[columns.clone()], scale, cap });
+        }
+    });
 }
 
 /// A function of two vectors.
@@ -164,7 +177,7 @@ impl Kernel for ScaleRows<'_> {
             match self.cap {
                 Some(Cap::Soft(cap)) => s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap)))),
                 // `max` and `min` return their second argument for NaN, so NaN passes through.
-                Some(Cap::Hard(cap)) => s.min(s.splat(cap), s.max(s.splat(-cap), x)),
+                Some(Cap::Hard([least, most])) => s.min(s.splat(most), s.max(s.splat(least), x)),
                 None => x,
             }
         };

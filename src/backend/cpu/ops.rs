@@ -214,8 +214,8 @@ impl Ops<CpuBackend> for CpuStep<'_> {
 
     fn scale_rows(&mut self, args: ScaleRows<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
-        let ScaleRows { x, rows, cols, scale, cap } = args;
-        activation::scale_rows(&self.cpu.pool, self.cpu.isa, &mut x[..rows * cols], cols, (scale, cap));
+        let ScaleRows { x, rows, cols, columns, scale, cap } = args;
+        activation::scale_rows(&self.cpu.pool, self.cpu.isa, &mut x[..rows * cols], (cols, columns), (scale, cap));
         Ok(())
     }
 

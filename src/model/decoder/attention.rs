@@ -43,8 +43,8 @@ impl<B: Backend> Attend<'_, B> {
         match self.attention.spec.clamp {
             None => Ok(()),
             Some(limit) => {
-                let cap = Some(Cap::Hard(limit));
-                step.scale_rows(ScaleRows { x: out, rows, cols: qkv.cols(), scale: 1.0, cap })
+                let cap = Some(Cap::Hard([-limit, limit]));
+                step.scale_rows(ScaleRows { x: out, rows, cols: qkv.cols(), columns: 0..qkv.cols(), scale: 1.0, cap })
             }
         }
     }

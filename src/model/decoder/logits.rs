@@ -23,8 +23,13 @@ pub(super) fn logits_of<B: Backend>(
     linear_of(step, input, matrix, normed, logits)?;
     match spec.logits {
         LogitsSpec::PLAIN => Ok(()),
-        LogitsSpec { scale, softcap } => {
-            step.scale_rows(ScaleRows { x: logits, rows, cols: spec.vocab_size, scale, cap: softcap.map(Cap::Soft) })
-        }
+        LogitsSpec { scale, softcap } => step.scale_rows(ScaleRows {
+            x: logits,
+            rows,
+            cols: spec.vocab_size,
+            columns: 0..spec.vocab_size,
+            scale,
+            cap: softcap.map(Cap::Soft),
+        }),
     }
 }

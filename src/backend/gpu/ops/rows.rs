@@ -212,15 +212,16 @@ pub(super) fn gate_heads(step: &mut GpuStep<'_>, args: GateHeads<'_, GpuBackend>
 }
 
 pub(super) fn scale_rows(step: &mut GpuStep<'_>, args: ScaleRows<'_, GpuBackend>) -> Result<()> {
-    let ScaleRows { x, rows, cols, scale, cap } = args;
-    // For the kernel, 0 means none.
-    let (softcap, limit) = match cap {
-        None => (0.0, 0.0),
-        Some(Cap::Soft(cap)) => (cap, 0.0),
-        Some(Cap::Hard(cap)) => (0.0, cap),
+    let ScaleRows { x, rows, cols, columns, scale, cap } = args;
+    // For the kernel, a soft cap of 0 means none.
+    let (softcap, [least, most]) = match cap {
+        None => (0.0, [f32::NEG_INFINITY, f32::INFINITY]),
+        Some(Cap::Soft(cap)) => (cap, [f32::NEG_INFINITY, f32::INFINITY]),
+        Some(Cap::Hard(range)) => (0.0, range),
     };
     let x = x.read_f32("the values that are scaled", rows, cols)?.ptr();
-    let args = ScaleRowsArgs { x, cols: count(cols)?, scale, softcap, limit };
+    let (first, end) = (count(columns.start)?, count(columns.end)?);
+    let args = ScaleRowsArgs { x, cols: count(cols)?, first, end, scale, softcap, least, most };
     if rows == 0 {
         return Ok(());
     }
