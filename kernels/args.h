@@ -289,8 +289,9 @@ struct GateColumnsArgs {
 // before `end`. scale_rows, grid (rows, ceil(cols / SCALE_COLS))
 constexpr u32 SCALE_COLS = 1024;
 struct ScaleRowsArgs {
-  float* x;               // [rows][cols]
+  void* x;                // [rows] of cols in `format`
   u32 cols, first, end;
+  u32 format;
   float scale;
   float softcap;          // 0: none
   float least, most;

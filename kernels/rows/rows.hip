@@ -114,7 +114,7 @@ KERNEL(256, scale_rows, ScaleRowsArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
   if (c >= a.cols) return;
-  Four x = load_four(a.x + (u64)row * a.cols, c, a.cols);
+  Four x = load_activations(a.x, a.format, row, c, a.cols);
   for (u32 i = 0; i < 4; i++) {
     if (c + i < a.first || c + i >= a.end) continue;
     x.v[i] *= a.scale;
@@ -122,7 +122,7 @@ KERNEL(256, scale_rows, ScaleRowsArgs) {
     // Comparisons, so that NaN stays NaN.
     x.v[i] = x.v[i] > a.most ? a.most : x.v[i] < a.least ? a.least : x.v[i];
   }
-  store_activations(a.x, FORMAT_F32, row, c, a.cols, x);
+  store_activations(a.x, a.format, row, c, a.cols, x);
 }
 
 // Grid: rows. The columns to multiply load while the gate is summed up.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::images::{BatchImages, ImageRun, SeqImages};
+use crate::images::{BatchImages, ImageRun, SeqImages, Sight};
 
 /// The tokens that a group of layers attends to, which decides when the group's blocks may be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,6 +30,15 @@ pub enum GroupKind {
 impl GroupKind {
     pub fn is_bidirectional(self) -> bool {
         matches!(self, Self::Bidirectional { .. })
+    }
+
+    /// True if the tokens of an image attend to each other in layers of this kind.
+    pub fn sees_whole_images(self, sight: Sight) -> bool {
+        match sight {
+            Sight::Causal => false,
+            Sight::InWindows => matches!(self, Self::Sliding { .. }),
+            Sight::All => true,
+        }
     }
 
     /// Returns the positions that the token at `position` attends to, in a sequence of `context` tokens.
@@ -169,9 +178,10 @@ impl Batch {
         }
     }
 
-    /// Returns the end of the positions that a token of an image attends to, if its tokens attend to each other.
-    pub fn image_end(&self, token: usize) -> Option<u32> {
-        if !self.images.bidirectional {
+    /// Returns the end of the positions that a token of an image attends to in layers of a kind, if its tokens attend
+    /// to each other there.
+    pub fn image_end(&self, token: usize, kind: GroupKind) -> Option<u32> {
+        if !kind.sees_whole_images(self.images.sight) {
             return None;
         }
         let run = self.run_of(token)?;

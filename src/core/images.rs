@@ -8,8 +8,18 @@ use std::ops::Range;
 pub struct BatchImages {
     /// Tokens whose inputs are rows of images, in increasing order.
     pub runs: Vec<ImageRun>,
-    /// True if the tokens of a run attend to each other in both directions.
-    pub bidirectional: bool,
+    pub sight: Sight,
+}
+
+/// The later tokens of an image that each of its tokens attends to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sight {
+    /// None, as in text.
+    #[default]
+    Causal,
+    /// All in layers with a window, and none in others.
+    InWindows,
+    All,
 }
 
 /// Consecutive tokens of a sequence whose inputs are consecutive rows of one image.
@@ -44,9 +54,8 @@ pub struct SeqImages {
     pub spans: Vec<ImageSpan>,
     /// True if a token of an image has three RoPE positions: time, row and column (M-RoPE).
     pub mrope: bool,
-    /// True if the tokens of an image attend to each other in both directions. Then a step computes all tokens of an
-    /// image that are not cached.
-    pub bidirectional: bool,
+    /// Unless it is causal, a step computes all tokens of an image that are not cached.
+    pub sight: Sight,
 }
 
 /// Consecutive tokens of a prompt that stand for an image.
@@ -84,7 +93,7 @@ impl SeqImages {
     /// It is `start` or less if nothing can be computed.
     pub fn uncut_end(&self, start: usize, end: usize) -> usize {
         let cut = |span: &&ImageSpan| span.tokens().start < end && end < span.tokens().end;
-        match self.spans.iter().find(cut).filter(|_| self.bidirectional) {
+        match self.spans.iter().find(cut).filter(|_| self.sight != Sight::Causal) {
             Some(span) => span.tokens().start.max(start),
             None => end,
         }
@@ -101,7 +110,7 @@ impl SeqImages {
         for span in self.within(positions.clone()) {
             let tokens = span.tokens();
             let (first, end) = (tokens.start.max(positions.start), tokens.end.min(positions.end));
-            images.bidirectional = self.bidirectional;
+            images.sight = self.sight;
             images.runs.push(ImageRun {
                 first_token: (first_token + first - positions.start) as u32,
                 image: span.image,
@@ -135,7 +144,7 @@ impl SeqImages {
 mod tests {
     use super::*;
 
-    fn images(spans: &[(u32, [u32; 2])], bidirectional: bool) -> SeqImages {
+    fn images(spans: &[(u32, [u32; 2])], sight: Sight) -> SeqImages {
         let span = |(i, &(first, grid)): (usize, &(u32, [u32; 2]))| ImageSpan {
             first,
             image: ImageId(i as u64),
@@ -143,12 +152,12 @@ mod tests {
             grid,
             has_row_ends: false,
         };
-        SeqImages { spans: spans.iter().enumerate().map(span).collect(), mrope: true, bidirectional }
+        SeqImages { spans: spans.iter().enumerate().map(span).collect(), mrope: true, sight }
     }
 
     #[test]
     fn positions_of_images_and_of_text_after_them() {
-        let images = images(&[(2, [2, 3]), (10, [1, 2])], false);
+        let images = images(&[(2, [2, 3]), (10, [1, 2])], Sight::Causal);
         let all: Vec<[u32; 3]> = images.rope_positions(0..14).collect();
         let image = [[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]];
         assert_eq!(all[..2], [[0; 3], [1; 3]]);
@@ -161,7 +170,7 @@ mod tests {
 
     #[test]
     fn runs_are_cut_with_their_step() {
-        let images = images(&[(2, [2, 3]), (10, [1, 2])], false);
+        let images = images(&[(2, [2, 3]), (10, [1, 2])], Sight::Causal);
         let runs = |positions: Range<usize>| {
             let mut batch = BatchImages::default();
             images.append_runs(&mut batch, positions, 100);
@@ -175,7 +184,7 @@ mod tests {
 
     #[test]
     fn row_ends_are_tokens_of_their_image() {
-        let mut images = images(&[(2, [2, 3]), (10, [1, 2])], false);
+        let mut images = images(&[(2, [2, 3]), (10, [1, 2])], Sight::Causal);
         images.spans.iter_mut().for_each(|span| span.has_row_ends = true);
         let tokens: Vec<Range<usize>> = images.spans.iter().map(ImageSpan::tokens).collect();
         assert_eq!(tokens, [2..9, 10..12]);
@@ -183,11 +192,11 @@ mod tests {
 
     #[test]
     fn steps_end_outside_of_images_that_attend_to_themselves() {
-        let images = images(&[(2, [2, 3])], true);
+        let images = images(&[(2, [2, 3])], Sight::All);
         let ends: Vec<usize> = (0..11).map(|end| images.uncut_end(0, end)).collect();
         assert_eq!(ends, [0, 1, 2, 2, 2, 2, 2, 2, 8, 9, 10]);
         // The rest of an image whose beginning is cached.
         assert_eq!((images.uncut_end(4, 7), images.uncut_end(4, 8)), (4, 8));
-        assert_eq!(SeqImages { bidirectional: false, ..images }.uncut_end(0, 5), 5);
+        assert_eq!(SeqImages { sight: Sight::Causal, ..images }.uncut_end(0, 5), 5);
     }
 }

@@ -175,9 +175,11 @@ impl<B: Backend> Model<B> {
         };
         if part.embeds {
             embedding::embed(step, spec, weights, &mut all.residual)?;
-            if let Some(makers) = &weights.inputs {
-                inputs::make(step, makers, all, work)?;
-            }
+            weights.inputs.as_ref().map_or(Ok(()), |inputs| inputs::look_up(step, inputs, all))?;
+        }
+        // Rows of images have replaced embeddings by then.
+        if part.layers.contains(&0) {
+            weights.inputs.as_ref().map_or(Ok(()), |inputs| inputs::add_projected(step, inputs, all, work))?;
         }
         // A layer that shares the keys and values of another layer stores nothing.
         let last_stored = spec.layers.iter().rposition(|layer| layer.mixer.stores());

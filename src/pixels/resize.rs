@@ -66,7 +66,7 @@ fn taps(input: usize, output: usize, filter: Filter) -> Vec<Taps> {
     (0..output).map(of_output).collect()
 }
 
-/// Returns resized pixels. The width is changed first.
+/// Returns resized pixels. The width is changed first, as in torchvision and in Pillow before 13.
 pub(super) fn resize(pixels: &Pixels, width: usize, height: usize, filter: Filter) -> Pixels {
     let wide = if width == pixels.width { pixels.clone() } else { resize_rows(pixels, width, filter) };
     if height == pixels.height { wide } else { resize_columns(&wide, height, filter) }

@@ -14,6 +14,9 @@ pub enum Sizing {
     /// Sides that are at most `side`, rounded up to multiples of `of`; smaller ones if the area exceeds `max_pixels`.
     /// `side` is a multiple of `of`, and at most `max_pixels / of`.
     Within { side: usize, of: usize, max_pixels: usize },
+    /// The largest sides near the picture's proportions that are multiples of `of`, with an area of at most
+    /// `max_pixels`, which is at least that of one square of `of` pixels.
+    Largest { of: usize, max_pixels: usize },
 }
 
 impl Sizing {
@@ -26,6 +29,7 @@ impl Sizing {
             Self::Square { side } => Ok([side; 2]),
             Self::Multiples { of, min_pixels, max_pixels } => multiples([width, height], of, [min_pixels, max_pixels]),
             Self::Within { side, of, max_pixels } => Ok(within([width, height], side, of, max_pixels)),
+            Self::Largest { of, max_pixels } => Ok(largest([width, height], of, max_pixels)),
         }
     }
 
@@ -33,7 +37,7 @@ impl Sizing {
     pub fn most_pixels(self) -> usize {
         match self {
             Self::Square { side } => side * side,
-            Self::Multiples { max_pixels, .. } => max_pixels,
+            Self::Multiples { max_pixels, .. } | Self::Largest { max_pixels, .. } => max_pixels,
             Self::Within { side, max_pixels, .. } => side.saturating_mul(side).min(max_pixels),
         }
     }
@@ -71,4 +75,17 @@ fn within(sides: [usize; 2], most: usize, of: usize, max_pixels: usize) -> [usiz
     }
     let factor = (sides[0] * sides[1] / max_pixels as f64).sqrt();
     sides.map(|side| ((side / factor / of as f64).floor() as usize * of).max(of))
+}
+
+fn largest(sides: [usize; 2], of: usize, max_pixels: usize) -> [usize; 2] {
+    let [width, height] = sides.map(|side| side as f64);
+    let factor = (max_pixels as f64 / (width * height)).sqrt();
+    let most = max_pixels / (of * of);
+    let counts = match [width, height].map(|side| (factor * side / of as f64).floor() as usize) {
+        // A narrow picture becomes a row or a column of squares.
+        [_, 0] => [((width / height).floor() as usize).clamp(1, most), 1],
+        [0, _] => [1, ((height / width).floor() as usize).clamp(1, most)],
+        counts => counts,
+    };
+    counts.map(|count| count * of)
 }

@@ -10,6 +10,7 @@ use crate::testdata;
 const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
+const LARGEST_12: Sizing = Sizing::Largest { of: 12, max_pixels: 12 * 12 * 12 };
 const WITHIN_96: Sizing = Sizing::Within { side: 96, of: 16, max_pixels: 1 << 20 };
 const WITHIN_48: Sizing = Sizing::Within { side: 48, of: 8, max_pixels: 1 << 20 };
 
@@ -26,11 +27,13 @@ fn multiples(of: usize) -> Sizing {
 }
 
 /// The models and their preprocessing.
-fn processors() -> [(&'static str, Preparation); 5] {
+fn processors() -> [(&'static str, Preparation); 7] {
     let half = [0.5; 3];
     let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
     [
         ("gemma3", of(Sizing::Square { side: 64 }, Filter::Bilinear, half, half)),
+        ("gemma4", of(LARGEST_12, Filter::Bicubic, half, half)),
+        ("gemma4e", of(LARGEST_12, Filter::Bicubic, half, half)),
         ("mistral3", of(WITHIN_96, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("pixtral", of(WITHIN_48, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen25vl", of(multiples(28), Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
@@ -122,6 +125,31 @@ fn pictures_stay_within_a_square_and_an_area() {
         assert!(expected[0] * expected[1] <= sizing.most_pixels());
     }
     assert_eq!(WITHIN_96.most_pixels(), 96 * 96);
+}
+
+/// Sizes of pictures, and those they are resized to.
+const LARGEST_SIZES: [([usize; 2], [usize; 2]); 11] = [
+    ([1920, 1080], [1056, 576]),
+    ([1, 1], [768, 768]),
+    ([48, 48], [768, 768]),
+    ([3000, 10], [13440, 48]),
+    ([10, 3000], [48, 13440]),
+    ([1000, 2], [13440, 48]),
+    ([100000, 1], [13440, 48]),
+    ([1, 283], [48, 13440]),
+    ([804, 803], [768, 768]),
+    ([281, 1], [13440, 48]),
+    ([640, 480], [912, 672]),
+];
+
+/// The expected sizes are those of transformers' `get_aspect_ratio_preserving_size`.
+#[test]
+fn pictures_are_as_large_as_they_may_be() {
+    let sizing = Sizing::Largest { of: 48, max_pixels: 280 * 48 * 48 };
+    for (size, expected) in LARGEST_SIZES {
+        assert_eq!(sizing.size(size[0], size[1]).unwrap(), expected, "{size:?}");
+        assert!(expected[0] * expected[1] <= sizing.most_pixels());
+    }
 }
 
 /// Returns a picture in this format: red on the left half, blue on the right.

@@ -2,7 +2,7 @@
 //! caller, before the request has a place in the queue.
 
 use super::SchedulerConfig;
-use crate::images::SeqImages;
+use crate::images::{SeqImages, Sight};
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
 
@@ -57,7 +57,7 @@ impl SchedulerConfig {
         let room = self.max_num_batched_tokens - (self.max_num_seqs - 1);
         let room = room.min(self.max_prefill_beside_newcomers);
         let largest = images.spans.iter().map(|span| span.num_tokens() as usize).max().unwrap_or(0);
-        if images.bidirectional && largest > room {
+        if images.sight != Sight::Causal && largest > room {
             let expected = format!(
                 "at most {room}, since its tokens attend to each other and are computed in one step; load with a larger \
                  max_num_batched_tokens or a smaller max_num_seqs"

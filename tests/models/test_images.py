@@ -163,7 +163,9 @@ def test_the_image_changes_the_answer(llm):
     assert {token: one.logprob for token, one in first.items()} == {token: one.logprob for token, one in again.items()}
 
 
-@pytest.mark.parametrize(("name", "rows"), [("gemma3", [479]), ("mistral3", [477, 478]), ("qwen25vl", [478])])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("gemma3", [479]), ("gemma4e", [279]), ("mistral3", [477, 478]), ("qwen25vl", [478])]
+)
 def test_golden_answers(name, rows, vision_model, golden_npz, golden_png):
     """The tokens that transformers generates with the model's own processor."""
     golden, picture = golden_npz(f"vision/{name}"), golden_png(f"vision/{name}_1")
@@ -180,7 +182,7 @@ def test_golden_answers(name, rows, vision_model, golden_npz, golden_png):
     assert output.outputs[0].token_ids == golden["p1_greedy"].tolist()
 
 
-@pytest.mark.parametrize("name", ["gemma3", "mistral3", "pixtral", "qwen25vl", "qwen3vl"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"])
 def test_families_see_images(name, vision_model):
     with LLM(vision_model(name), num_threads=1) as llm:
         output = answer(llm, asked({"type": "image", "image": png()}))

@@ -5,10 +5,12 @@ use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within
 use crate::Result;
 use crate::backend::{
     Activate, Activation, AddNorm, AddRows, Backend, Cap, Embed, GateColumns, GateFunction, GateHeads, GateRows,
-    GatedActivation, GatherRows, Loader, Norm, NormInPlace, NormKind, NormRows, Ops, RopeAngles, RopeKind, RopeSpec,
-    ScaleRows, TableRow, Xielu,
+    GatedActivation, GatherRows, LinearPart, Loader, Norm, NormInPlace, NormKind, NormRows, Ops, RopeAngles, RopeKind,
+    RopeSpec, ScaleRows, TableRow, Xielu,
 };
 use crate::batch::Batch;
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
 
 /// `(rows, cols)`. Rows of 5001 and 12,301 are longer than a thread block holds at once.
 const SHAPES: [(usize, usize); 11] =
@@ -40,6 +42,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         gated(loader(rows)?, rows, cols, seed as u64, tally)?;
         gate_columns(loader(rows)?, rows, cols, seed as u64, tally)?;
         plain(loader(rows)?, rows, cols, seed as u64, tally)?;
+        capped_inputs(loader(rows)?, rows, cols, seed as u64, tally)?;
         gate_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
         gate_heads(loader(rows)?, rows, cols, seed as u64, tally)?;
         gather(loader(rows)?, rows, cols, seed as u64, tally)?;
@@ -196,6 +199,36 @@ fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         let absolute = if matches!(cap, Some(Cap::Soft(_))) { 5e-6 } else { 0.0 };
         tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, absolute);
     }
+    Ok(())
+}
+
+/// Checks inputs of products that are capped in the format that a device keeps them in.
+fn capped_inputs<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
+    // Half of the distance between two 16-bit floats.
+    const ROUNDING: f64 = 1.0 / 2048.0;
+    let x = Random(seed).values(rows * cols);
+    let table = matrix(&mut loader, &x, cols)?;
+    // Devices choose the format by the types of their matrices.
+    let halves = vec![0; size_of::<u16>() * cols];
+    let weight = TensorView { name: "halves", ggml_type: GgmlType::F16, rows: 1, cols, data: &halves, scales: &[] };
+    loader.upload_matrix(&[LinearPart { weight, bias: None }], &mut |_| Ok(()))?;
+    let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
+    let mut backend = loader.finish()?;
+    fill(&mut backend, &table, rows, &mut input)?;
+    let (activation, range, columns) = (Activation::Silu, [0.01f32, 0.3], cols / 4..cols - cols / 3);
+    within(&mut backend, rows, |step| {
+        step.activation(Activate { x: &input, activation, rows, cols, out: &mut out })?;
+        let (columns, cap) = (columns.clone(), Some(Cap::Hard(range)));
+        step.scale_rows(ScaleRows { x: &mut out, rows, cols, columns, scale: 1.0, cap })
+    })?;
+    let [least, most] = range.map(f64::from);
+    let expected = x.iter().enumerate().map(|(at, &x)| {
+        let value = reference::plain(activation, f64::from(x));
+        if columns.contains(&(at % cols)) { value.clamp(least, most) } else { value }
+    });
+    let expected: Vec<f64> = expected.collect();
+    let what = format!("{rows} rows of {cols} inputs within {range:?}");
+    tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, ROUNDING, 1e-6);
     Ok(())
 }
 

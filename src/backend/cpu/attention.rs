@@ -85,7 +85,7 @@ impl<K: KvSource> Attention<'_, K> {
     /// Returns the keys that the token at flat index `token` of sequence `seq` attends to.
     fn keys_of(&self, seq: usize, token: usize) -> Range<usize> {
         let keys = self.kv.spec().keys(self.batch.positions[token], self.batch.context_lens[seq]);
-        let end = self.batch.image_end(token).map_or(keys.end, |end| keys.end.max(end));
+        let end = self.batch.image_end(token, self.kv.spec().kind).map_or(keys.end, |end| keys.end.max(end));
         keys.start as usize..end as usize
     }
 

@@ -177,7 +177,17 @@ kernel_args! {
         format_out: Format,
         activation: ActivationCode,
     }
-    ScaleRowsArgs { x: DevicePtr, cols: u32, first: u32, end: u32, scale: f32, softcap: f32, least: f32, most: f32 }
+    ScaleRowsArgs {
+        x: DevicePtr,
+        cols: u32,
+        first: u32,
+        end: u32,
+        format: Format,
+        scale: f32,
+        softcap: f32,
+        least: f32,
+        most: f32,
+    }
     GateRowsArgs {
         x: DevicePtr,
         norm: DevicePtr,

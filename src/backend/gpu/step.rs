@@ -15,6 +15,7 @@ use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, MappedBuffer, St
 use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
+use crate::images::Sight;
 use crate::{Error, Result};
 use segments::{Segment, Tile};
 
@@ -159,6 +160,7 @@ pub struct StepShape {
     /// other.
     pub text_tiles: usize,
     pub image_tiles: usize,
+    pub sight: Sight,
     /// The most splits of a context, among sequences with one row.
     pub context_splits: u32,
     /// The longest context among the others, in tokens.
@@ -370,6 +372,7 @@ impl StepInputs {
             decode_items,
             text_tiles,
             image_tiles: self.tiles.len() - text_tiles,
+            sight: batch.images.sight,
             context_splits: self.tuning.context_splits(longest(true)),
             prefill_context: longest(false),
             pure_decode,

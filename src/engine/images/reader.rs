@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::RequestImage;
-use crate::images::{ImageId, ImageSpan, SeqImages};
-use crate::model::vision::{Family, ImageEncoder, VisionSpec};
+use crate::images::{ImageId, ImageSpan, SeqImages, Sight};
+use crate::model::vision::{Family, ImageEncoder, TokenTexts, VisionSpec};
 use crate::pixels::Picture;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -34,8 +34,8 @@ pub struct ImageReader {
 struct ImageTokens {
     /// The token that a prompt has once for each image.
     placeholder: u32,
-    /// True if the placeholder stays, before the rows of the image.
-    is_kept: bool,
+    /// The token before the rows.
+    start: Option<u32>,
     /// The token for each row of the image. Its embedding is never used.
     row: u32,
     /// The token that ends each row of the image's grid but the last. Its embedding is never used.
@@ -49,20 +49,15 @@ impl ImageTokens {
     /// `InvalidRequest` for a tokenizer without the tokens of the encoder's family.
     fn new(family: Family, tokenizer: &Tokenizer) -> Result<Self> {
         let find = |text: &str| tokenizer.control_token(text);
-        let (name, row, end) = match family {
-            Family::Gemma3 => ("<start_of_image>", Some("<image_soft_token>"), Some("<end_of_image>")),
-            Family::Pixtral => ("[IMG]", None, Some("[IMG_END]")),
-            Family::Qwen25 | Family::Qwen3 => ("<|image_pad|>", None, None),
-        };
-        let row_end = family.has_row_ends().then_some("[IMG_BREAK]");
         let required = |text: &str| {
             let expected = "a model that was made for images";
             find(text).ok_or_else(|| Error::invalid("mmproj", format!("a tokenizer without {text}"), expected))
         };
-        let placeholder = required(name)?;
+        let TokenTexts { placeholder, start, row, row_end, end } = family.values().tokens;
+        let placeholder = required(placeholder)?;
         let row = row.and_then(find).unwrap_or(placeholder);
-        let (row_end, end) = (row_end.map(required).transpose()?, end.map(required).transpose()?);
-        Ok(Self { placeholder, is_kept: family == Family::Gemma3, row, row_end, end })
+        let [start, row_end, end] = [start, row_end, end].map(|text| text.map(required).transpose());
+        Ok(Self { placeholder, start: start?, row, row_end: row_end?, end: end? })
     }
 
     /// Appends the tokens for the rows of an image.
@@ -85,7 +80,7 @@ impl ImageReader {
     /// Describes the encoder, for start-up and `doctor`.
     pub(in crate::engine) fn describe(&self) -> String {
         let VisionSpec { family, num_layers, hidden_size, .. } = &self.spec;
-        let (kind, path) = (family.projector_type(), self.path.display());
+        let (kind, path) = (family.values().projector_type, self.path.display());
         format!("image encoder: {kind}, {num_layers} layers of {hidden_size}, {path}")
     }
 
@@ -101,7 +96,7 @@ impl ImageReader {
     /// Returns the most tokens of an image that a step may not cut; 0 if it may cut all of them.
     pub(in crate::engine) fn most_uncut_tokens(&self) -> usize {
         let of_largest = self.spec.most_patches() / self.spec.patches_per_row();
-        if self.spec.family.is_bidirectional() { of_largest } else { 0 }
+        if self.spec.sight == Sight::Causal { 0 } else { of_largest }
     }
 
     /// Returns the number of tokens that stand for the rows of a picture.
@@ -135,7 +130,7 @@ impl ImageReader {
         prompt: &[u32],
         pictures: Vec<Arc<Picture>>,
     ) -> Result<(Vec<u32>, SeqImages, Vec<RequestImage>)> {
-        let ImageTokens { placeholder, is_kept, end, .. } = self.tokens;
+        let ImageTokens { placeholder, start, end, .. } = self.tokens;
         let found = prompt.iter().filter(|&&token| token == placeholder).count();
         if found != pictures.len() || found > MAX_IMAGES {
             let got = format!("{} images for {found} placeholders in the prompt", pictures.len());
@@ -144,17 +139,19 @@ impl ImageReader {
         }
         let mut images = SeqImages {
             spans: Vec::with_capacity(found),
-            mrope: self.spec.family.has_mrope(),
-            bidirectional: self.spec.family.is_bidirectional(),
+            mrope: self.spec.family.values().has_mrope,
+            sight: self.spec.sight,
         };
         let (mut expanded, mut of_request) = (Vec::with_capacity(prompt.len()), Vec::with_capacity(found));
         let mut pictures = pictures.into_iter();
         for (at, &token) in prompt.iter().enumerate() {
-            if token != placeholder || is_kept {
-                expanded.push(token);
-            }
             let picture = if token == placeholder { pictures.next() } else { None };
-            let Some(picture) = picture else { continue };
+            let Some(picture) = picture else {
+                expanded.push(token);
+                continue;
+            };
+            // A client may have written the tokens around the rows.
+            expanded.extend(start.filter(|start| expanded.last() != Some(start)));
             let image = ImageId(self.num_images.fetch_add(1, Ordering::Relaxed));
             let span = self.span(expanded.len(), image, &picture)?;
             self.tokens.append_rows(&mut expanded, span.grid);

@@ -13,6 +13,9 @@ use crate::model::spec::Sections;
 use crate::model::vision::{ImageRows, Images};
 use crate::{Error, Result};
 
+/// The padding token of the models that have inputs for each layer.
+const PADDING: u32 = 0;
+
 /// A part of a forward pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
@@ -51,6 +54,9 @@ impl<B: Backend> Models<B> {
         if has_angles {
             main.write_angles(backend, batch, buffers)?;
         }
+        // Images take the inputs of layers from the row of the padding token.
+        let mut padded = batch.clone();
+        runs.iter().for_each(|Run { run, .. }| padded.token_ids[run.tokens()].fill(PADDING));
         // The first part fills in the tokens that the device has picked, and embeds them.
         let known = Batch { chosen: Vec::new(), ..batch.clone() };
         let deepest = runs.iter().map(|run| run.rows.deepstack.len()).max().unwrap_or(0);
@@ -59,7 +65,7 @@ impl<B: Backend> Models<B> {
         for end in (0..=deepest).chain([usize::MAX]) {
             let embeds = end == 0;
             let part = Part { embeds, layers: start..end, has_angles };
-            let of_part = if embeds { batch } else { &known };
+            let of_part = if embeds { &padded } else { &known };
             let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| main.forward_part(step, buffers, ends, &part);
             backend.step_apart(of_part, ops)?;
             match end {

@@ -5,19 +5,31 @@ use crate::backend::{Backend, Embed, GateColumns, Linear, Ops};
 use crate::model::layers::{InputWeights, InputsWeights};
 use crate::{Error, Result};
 
-/// `inputs = scale * row + norm(projection · x)`. x is the embeddings, and each layer's part is normed separately.
-pub(super) fn make<B: Backend>(
+/// `inputs = scale * row`, with the row of each token.
+pub(super) fn look_up<B: Backend>(
     step: &mut B::Step<'_>,
-    weights: &InputsWeights<B>,
+    InputsWeights { spec, table, .. }: &InputsWeights<B>,
+    stream: &mut Stream<B>,
+) -> Result<()> {
+    let out = stream.inputs.as_mut().ok_or_else(without_buffers)?;
+    step.embed(Embed { table, scale: spec.scale, out })
+}
+
+fn without_buffers() -> Error {
+    Error::internal("inputs of layers without their buffers")
+}
+
+/// `inputs += norm(projection · x)`. x is the embeddings, and each layer's part is normed separately.
+pub(super) fn add_projected<B: Backend>(
+    step: &mut B::Step<'_>,
+    InputsWeights { projection, norm, num_layers, .. }: &InputsWeights<B>,
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let InputsWeights { spec, table, projection, norm, num_layers } = weights;
     let (Stream { residual, inputs: Some(inputs), .. }, Some([products, _])) = (stream, &mut work.dense) else {
-        return Err(Error::internal("inputs of layers without their buffers"));
+        return Err(without_buffers());
     };
     let rows = step.num_tokens();
-    step.embed(Embed { table, scale: spec.scale, out: inputs })?;
     step.linear(Linear { x: residual, matrix: projection, rows, out: products, add: false })?;
     norm.add_to(step, products, rows * num_layers, inputs)
 }

@@ -10,7 +10,7 @@ use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::images::{ImageId, ImageSpan, SeqImages};
 use crate::model::vision::tests::encode_golden;
-use crate::model::vision::{Family, ImageRows, Images};
+use crate::model::vision::{Family, ImageRows, Images, VisionSpec};
 use crate::model::{DecoderLimits, ModelSpec, ModelTensors};
 use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::testdata;
@@ -24,11 +24,13 @@ struct Prompt {
     logits: Vec<f32>,
 }
 
-fn prompt(name: &str, number: usize, family: Family, rows: &[ImageRows]) -> Prompt {
+fn prompt(name: &str, number: usize, vision: &VisionSpec, rows: &[ImageRows]) -> Prompt {
+    let family = vision.family;
     let z = testdata::npz(&format!("vision/{name}"));
     let tokens: Vec<u32> = z.i32(&format!("p{number}_tokens")).iter().map(|&id| id as u32).collect();
     let placeholder = match family {
         Family::Gemma3 => 479,
+        Family::Gemma4 => 279,
         Family::Pixtral => 477,
         Family::Qwen25 | Family::Qwen3 => 478,
     };
@@ -41,7 +43,7 @@ fn prompt(name: &str, number: usize, family: Family, rows: &[ImageRows]) -> Prom
         at = span.tokens().end;
         spans.push(span);
     }
-    let images = SeqImages { spans, mrope: family.has_mrope(), bidirectional: family.is_bidirectional() };
+    let images = SeqImages { spans, mrope: family.values().has_mrope, sight: vision.sight };
     if images.mrope {
         let (flat, n) = (z.i32(&format!("p{number}_positions")), tokens.len());
         let expected = (0..n).map(|at| [0, 1, 2].map(|axis| flat[axis * n + at] as u32));
@@ -69,15 +71,16 @@ fn step<B: Backend>(model: &mut Model<B>, prompt: &Prompt, range: Range<usize>, 
 /// Compares the logits of both prompts with those of transformers, computed in steps of at most `most` tokens. A step
 /// takes a whole image if it must. Returns the logits.
 fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most: usize) -> Vec<Vec<f32>> {
-    let (family, rows) = encode_golden(name);
+    let (vision, rows) = encode_golden(name);
     let file = testdata::file(&format!("vision/{name}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, Some(512)).unwrap();
+    let vision = vision.fitted(gguf.metadata(), &spec, gguf.metadata()).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: TOKENS, max_logits_rows: TOKENS };
     let mut model = load_within(loader, &ModelTensors::collect(&gguf, &spec).unwrap(), dtype, limits).unwrap();
     let images = rows.iter().enumerate().map(|(i, rows)| (ImageId(i as u64), Arc::new(rows.clone()))).collect();
     let check = |number: usize| {
-        let prompt = prompt(name, number, family, &rows);
+        let prompt = prompt(name, number, &vision, &rows);
         let (mut logits, mut at) = (Vec::new(), 0);
         while at < prompt.tokens.len() {
             let last = prompt.tokens.len();
@@ -98,7 +101,7 @@ fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most
 /// The logits of prompts with one image and with two are those of transformers, and have the same bits in any steps.
 #[test]
 fn logits_of_prompts_with_images_are_those_of_transformers() {
-    for name in ["gemma3", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
+    for name in ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
         for isa in Isa::available() {
             let loader = || CpuLoader::new(2, TOKENS).unwrap().with_isa(isa);
             let whole = check(loader(), name, KvCacheDtype::F32, 3e-3, TOKENS);

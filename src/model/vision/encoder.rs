@@ -5,15 +5,18 @@
 //! All layers use one KV layer in turn.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::layout::Layout;
-use super::spec::{Family, VisionSpec};
-use super::tensors::{LayerWeights, Merger, Norm, Projector, Uploads, VisionTensors, VisionWeights};
+use super::spec::VisionSpec;
+use super::tensors::{
+    HostValues, LayerWeights, Merger, Norm, Product, Projector, Uploads, VisionTensors, VisionWeights,
+};
 use crate::backend::{
-    self, Activate, Activation, Attention, Backend, Fusions, GatedActivation, KvLayerSpec, Linear, Loader, MatrixShape,
-    MemoryLedger, NormLinear, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind, RopeSpec, Rotation, Scoring,
-    StepLimits,
+    self, Activate, Activation, AddNorm, Attention, Backend, Cap, Fusions, GatedActivation, KvLayerSpec, Linear,
+    Loader, MatrixShape, MemoryLedger, NormLinear, NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeKind, RopeSpec,
+    Rotation, ScaleRows, Scoring, StepLimits,
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
@@ -68,10 +71,7 @@ pub struct Encoder<B: Backend> {
     backend: B,
     model: Model<B>,
     buffers: Buffers<B>,
-    /// The learned table of positions.
-    table: Vec<f32>,
-    /// The row of the token that ends a row of an image.
-    row_end: Option<Vec<f32>>,
+    host: HostValues,
     /// The position embeddings of the last picture, with its grid. Most pictures have the size of the one before.
     positions: ([usize; 2], Vec<f32>),
 }
@@ -127,16 +127,16 @@ impl<B: Backend> Encoder<B> {
         let weights = tensors.weights(&mut Uploads(&mut loader))?;
         let rope = loader.upload_rope(&rope(&spec))?;
         let buffers = Buffers::new(&spec, dtype, &mut loader)?;
-        let (backend, table, row_end) = (loader.finish()?, tensors.table()?, tensors.row_end()?);
+        let (backend, host) = (loader.finish()?, tensors.host_values()?);
         let positions = ([0; 2], Vec::new());
-        Ok(Self { backend, model: Model { spec, weights, rope }, buffers, table, row_end, positions })
+        Ok(Self { backend, model: Model { spec, weights, rope }, buffers, host, positions })
     }
 }
 
 /// Returns the RoPE of the encoder. The host computes its angles.
 fn rope(spec: &VisionSpec) -> RopeSpec {
-    let pairs = if spec.rope_base.is_some() { spec.head_dim() / 2 } else { 0 };
-    let kind = if spec.family == Family::Pixtral { RopeKind::Norm } else { RopeKind::Neox };
+    let pairs = if spec.rope.is_some() { spec.head_dim() / 2 } else { 0 };
+    let kind = spec.rope.map_or(RopeKind::Neox, |rope| rope.kind);
     RopeSpec { kind, inv_freq: vec![0.0; pairs], magnitude: 1.0 }
 }
 
@@ -168,7 +168,7 @@ impl<B: Backend> Buffers<B> {
             normed: buffer(patches, hidden)?,
             qkv: buffer(patches, 3 * hidden)?,
             mixed: buffer(patches, hidden)?,
-            products: buffer(patches, if spec.gated { 2 * ffn } else { ffn })?,
+            products: buffer(patches, if spec.feed_forward.is_gated() { 2 * ffn } else { ffn })?,
             gated: buffer(patches, ffn)?,
             joined: [norm?, products?, gated?],
             out: (0..=spec.deepstack.len()).map(|_| buffer(squares, spec.output_size)).collect::<Result<_>>()?,
@@ -198,7 +198,7 @@ fn batch(windows: &[usize]) -> Batch {
 
 impl<B: Backend> ImageEncoder for Encoder<B> {
     fn encode(&mut self, picture: &Prepared) -> Result<ImageRows> {
-        let Self { backend, model, buffers, table, row_end, positions } = self;
+        let Self { backend, model, buffers, host, positions } = self;
         let spec = &model.spec;
         let layout = Layout::new(spec, picture)?;
         let patches = layout.patches();
@@ -206,14 +206,14 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
             return Err(Error::internal(format!("{patches} patches of an encoder for {}", spec.most_patches())));
         }
         backend.write_rows(&mut buffers.patches, 0, &layout.numbers(spec, picture), spec.patch_cols())?;
-        if let Some(side) = spec.table_side {
+        if let Some(kind) = spec.positions {
             if positions.0 != layout.grid() {
-                *positions = (layout.grid(), layout.positions(table, side, spec.hidden_size));
+                *positions = (layout.grid(), layout.positions(&host.table, kind, spec.hidden_size));
             }
             backend.write_rows(&mut buffers.residual, 0, &positions.1, spec.hidden_size)?;
         }
-        if let Some(base) = spec.rope_base {
-            backend.write_rows(&mut buffers.angles, 0, &layout.angles(spec, base), spec.head_dim())?;
+        if let Some(rope) = spec.rope {
+            backend.write_rows(&mut buffers.angles, 0, &layout.angles(spec, rope), spec.head_dim())?;
         }
         let (whole, in_windows) = (batch(&[patches]), batch(layout.windows()));
         backend.step_apart(&whole, &mut |step: &mut B::Step<'_>| model.embed(step, buffers, patches))?;
@@ -226,14 +226,14 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
                 run.iter().try_for_each(|&layer| model.layer(step, layer, buffers))
             })?;
         }
-        model.project(backend, &whole, buffers)?;
+        model.project(backend, &whole, buffers, host.standard.as_ref())?;
         let squares = patches / spec.patches_per_row();
         let mut sets = buffers.out.iter().map(|out| {
             let rows = backend.to_host(out, squares, spec.output_size)?;
             Ok::<_, Error>(layout.in_order(rows, spec.output_size))
         });
         let rows = sets.next().ok_or_else(|| Error::internal("an encoder without rows"))??;
-        let rows = match row_end {
+        let rows = match &host.row_end {
             Some(end) => layout.with_row_ends(spec, &rows, end),
             None => rows,
         };
@@ -262,7 +262,7 @@ impl<B: Backend> Model<B> {
         let Buffers { patches: x, residual, normed, .. } = buffers;
         let norm = self.weights.first_norm.as_ref();
         let out = if norm.is_some() { &mut *normed } else { &mut *residual };
-        let mut add = self.spec.table_side.is_some();
+        let mut add = self.spec.positions.is_some();
         for matrix in &self.weights.patches {
             step.linear(Linear { x, matrix, rows, out: &mut *out, add })?;
             add = true;
@@ -276,7 +276,7 @@ impl<B: Backend> Model<B> {
     fn layer(&self, step: &mut B::Step<'_>, index: usize, buffers: &mut Buffers<B>) -> Result<()> {
         step.check_interrupt()?;
         let rows = step.num_tokens();
-        let LayerWeights { mixer_norm, qkv, output, .. } = &self.weights.layers[index];
+        let LayerWeights { mixer_norm, qkv, head_norms, output, mixer_post_norm, .. } = &self.weights.layers[index];
         let (heads, head_dim) = (self.spec.num_heads, self.spec.head_dim());
         let layout = QkvLayout {
             num_heads: heads,
@@ -286,15 +286,18 @@ impl<B: Backend> Model<B> {
             gated: false,
             has_kv: true,
         };
-        let scoring = Scoring::scaled(1.0 / (head_dim as f32).sqrt());
+        let scoring = Scoring::scaled(self.spec.scale);
         let Buffers { residual, normed, qkv: products, mixed, angles, kv, .. } = buffers;
-        let norm = Some(mixer_norm.of());
-        step.norm_linear(NormLinear { x: residual, norm, matrix: qkv, rows, normed, out: &mut *products })?;
-        let rotation = Rotation { norms: None, rope: &self.rope, angles, temperature: None };
+        norm_multiply::<B>(step, (&*residual, mixer_norm), qkv, rows, (&mut *normed, &mut *products))?;
+        let norms = head_norms.as_ref().map(|[q, k]| {
+            let eps = self.spec.norm.eps;
+            QkNorms { q, k: Some(k), v: true, eps, after_rope: false }
+        });
+        let rotation = Rotation { norms, rope: &self.rope, angles, temperature: None };
         step.rope_and_store_kv(RopeAndStore { qkv: &mut *products, layout, rotation, group: 0, kv: &mut *kv })?;
         let sinks = None;
         step.attention(Attention { qkv: products, layout, scoring, sinks, group: 0, kv, out: &mut *mixed })?;
-        step.linear(Linear { x: mixed, matrix: output, rows, out: residual, add: true })?;
+        add_product::<B>(step, mixed, (output, mixer_post_norm.as_ref()), rows, (normed, residual))?;
         self.feed_forward(step, &self.weights.layers[index], rows, buffers)?;
         match self.spec.deepstack.iter().position(|&layer| layer == index) {
             None => Ok(()),
@@ -308,20 +311,19 @@ impl<B: Backend> Model<B> {
     fn feed_forward(
         &self,
         step: &mut B::Step<'_>,
-        LayerWeights { ffn_norm, gate_up, down, .. }: &Layer<B>,
+        LayerWeights { ffn_norm, gate_up, down, ffn_post_norm, .. }: &Layer<B>,
         rows: usize,
         Buffers { residual, normed, products, gated, .. }: &mut Buffers<B>,
     ) -> Result<()> {
-        let (activation, cols) = (self.spec.activation, self.spec.ffn_size);
-        let norm = Some(ffn_norm.of());
-        step.norm_linear(NormLinear { x: residual, norm, matrix: gate_up, rows, normed, out: &mut *products })?;
-        match self.spec.gated {
+        let (activation, cols) = (self.spec.feed_forward.activation(), self.spec.ffn_size);
+        norm_multiply::<B>(step, (&*residual, ffn_norm), gate_up, rows, (&mut *normed, &mut *products))?;
+        match self.spec.feed_forward.is_gated() {
             true => {
                 step.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out: &mut *gated })?
             }
             false => step.activation(Activate { x: products, activation, rows, cols, out: &mut *gated })?,
         }
-        step.linear(Linear { x: gated, matrix: down, rows, out: residual, add: true })
+        add_product::<B>(step, gated, (down, ffn_post_norm.as_ref()), rows, (normed, residual))
     }
 
     /// `out = second · gelu(first · norm(x))`, where x has a row for each square.
@@ -343,7 +345,13 @@ impl<B: Backend> Model<B> {
     }
 
     /// Computes the rows for the text model from the output of the last layer.
-    fn project(&self, backend: &mut B, batch: &Batch, buffers: &mut Buffers<B>) -> Result<()> {
+    fn project(
+        &self,
+        backend: &mut B,
+        batch: &Batch,
+        buffers: &mut Buffers<B>,
+        standard: Option<&[Vec<f32>; 2]>,
+    ) -> Result<()> {
         let (patches, cols) = (batch.num_tokens(), self.spec.hidden_size);
         backend.step_apart(batch, &mut |step: &mut B::Step<'_>| {
             let Buffers { residual, normed, mixed, joined, out, .. } = &mut *buffers;
@@ -362,14 +370,97 @@ impl<B: Backend> Model<B> {
         })?;
         let Projector::Mean { norm, matrix } = &self.weights.projector else { return Ok(()) };
         let Buffers { residual, normed, out, .. } = buffers;
-        let means = means(backend.to_host(normed, patches, cols)?, cols, self.spec.patches_per_row());
+        let last = if self.weights.last_norm.is_some() { &*normed } else { &*residual };
+        let mut means = means(backend.to_host(last, patches, cols)?, cols, self.spec.patches_per_row());
+        if norm.is_none() {
+            means.chunks_exact_mut(cols).for_each(|mean| standardize(mean, standard, self.spec.norm.eps));
+        }
         backend.write_rows(residual, 0, &means, cols)?;
         let rows = means.len() / cols;
         backend.step_apart(batch, &mut |step: &mut B::Step<'_>| {
-            let (norm, normed) = (Some(norm.of()), &mut *normed);
+            let (norm, normed) = (norm.as_ref().map(Norm::of), &mut *normed);
             step.norm_linear(NormLinear { x: residual, norm, matrix, rows, normed, out: &mut out[0] })
         })
     }
+}
+
+/// `out = product · norm(x)`.
+fn norm_multiply<B: Backend>(
+    step: &mut B::Step<'_>,
+    (x, norm): (&B::Buffer, &Norm<B::Vector>),
+    product: &Product<B::Matrix>,
+    rows: usize,
+    (normed, out): (&mut B::Buffer, &mut B::Buffer),
+) -> Result<()> {
+    if product.inputs.is_empty() {
+        let norm = Some(norm.of());
+        return product.matrices.iter().try_for_each(|matrix| {
+            step.norm_linear(NormLinear { x, norm, matrix, rows, normed: &mut *normed, out: &mut *out })
+        });
+    }
+    for (index, (matrix, &input)) in product.matrices.iter().zip(&product.inputs).enumerate() {
+        step.norm_rows(NormRows { x, norm: norm.of(), rows, out: &mut *normed })?;
+        clamp::<B>(step, normed, rows, matrix.cols(), 0..matrix.cols(), input)?;
+        step.linear(Linear { x: normed, matrix, rows, out: &mut *out, add: index > 0 })?;
+    }
+    clamp_outputs::<B>(step, product, out, rows)
+}
+
+/// `residual += norm(product · x)`.
+fn add_product<B: Backend>(
+    step: &mut B::Step<'_>,
+    x: &mut B::Buffer,
+    (product, norm): (&Product<B::Matrix>, Option<&Norm<B::Vector>>),
+    rows: usize,
+    (products, residual): (&mut B::Buffer, &mut B::Buffer),
+) -> Result<()> {
+    let [matrix] = &product.matrices[..] else {
+        return Err(Error::internal("several matrices for one part of a layer"));
+    };
+    if let [input] = product.inputs[..] {
+        clamp::<B>(step, x, rows, matrix.cols(), 0..matrix.cols(), input)?;
+    }
+    let Some(norm) = norm else {
+        return step.linear(Linear { x, matrix, rows, out: residual, add: true });
+    };
+    step.linear(Linear { x, matrix, rows, out: &mut *products, add: false })?;
+    clamp_outputs::<B>(step, product, products, rows)?;
+    step.add_norm(AddNorm { x: products, norm: norm.of(), rows, out: residual, factor: 1.0 })
+}
+
+/// Keeps columns of `x` within a range.
+fn clamp<B: Backend>(
+    step: &mut B::Step<'_>,
+    x: &mut B::Buffer,
+    rows: usize,
+    cols: usize,
+    columns: Range<usize>,
+    range: [f32; 2],
+) -> Result<()> {
+    step.scale_rows(ScaleRows { x, rows, cols, columns, scale: 1.0, cap: Some(Cap::Hard(range)) })
+}
+
+fn clamp_outputs<B: Backend>(
+    step: &mut B::Step<'_>,
+    product: &Product<B::Matrix>,
+    out: &mut B::Buffer,
+    rows: usize,
+) -> Result<()> {
+    let cols = product.outputs.last().map_or(0, |(columns, _)| columns.end);
+    let mut outputs = product.outputs.iter();
+    outputs.try_for_each(|(columns, range)| clamp::<B>(step, out, rows, cols, columns.clone(), *range))
+}
+
+/// Computes `x = (sqrt(n) x - bias) * scale`, then divides x by its root mean square.
+fn standardize(x: &mut [f32], standard: Option<&[Vec<f32>; 2]>, eps: f32) {
+    let root = (x.len() as f32).sqrt();
+    x.iter_mut().for_each(|x| *x *= root);
+    if let Some([bias, scale]) = standard {
+        x.iter_mut().zip(bias.iter().zip(scale)).for_each(|(x, (bias, scale))| *x = (*x - bias) * scale);
+    }
+    let squares: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    let factor = 1.0 / (squares / x.len() as f64 + f64::from(eps)).sqrt();
+    x.iter_mut().for_each(|x| *x *= factor as f32);
 }
 
 /// Returns the means of each `of` consecutive rows.

@@ -1,6 +1,6 @@
 //! The order of a picture's patches, their values, and their positions.
 
-use super::spec::{Family, VisionSpec};
+use super::spec::{Positions, RopeAxes, VisionSpec};
 use crate::pixels::{CHANNELS, Prepared};
 use crate::{Error, Result};
 
@@ -101,9 +101,20 @@ impl Layout {
         numbers
     }
 
-    /// Returns the position embedding of each patch, from a table of `side` x `side` positions. A picture with another
-    /// grid gets bilinear interpolations of the table, aligned at the corners.
-    pub(super) fn positions(&self, table: &[f32], side: usize, cols: usize) -> Vec<f32> {
+    /// Returns the position embedding of each patch, of `cols` columns.
+    pub(super) fn positions(&self, table: &[f32], positions: Positions, cols: usize) -> Vec<f32> {
+        match positions {
+            Positions::Corners { side } => self.interpolated(table, side, cols),
+            Positions::Axes { len } => {
+                let row = |index: usize| &table[index * cols..][..cols];
+                let sum = |&[y, x]: &[usize; 2]| row(x).iter().zip(row(len + y)).map(|(x, y)| x + y);
+                self.places.iter().flat_map(sum).collect()
+            }
+        }
+    }
+
+    /// Returns bilinear interpolations of a table of `side` x `side` positions, aligned at the corners.
+    fn interpolated(&self, table: &[f32], side: usize, cols: usize) -> Vec<f32> {
         let [rows, columns] = self.grid.map(|count| along(count, side));
         let mut positions = Vec::with_capacity(self.places.len() * cols);
         for &[row, column] in &self.places {
@@ -123,16 +134,19 @@ impl Layout {
         positions
     }
 
-    /// Returns cos and sin of each patch's RoPE pairs. The first half of the pairs rotates with the row, the other half
-    /// with the column. In Pixtral, rows and columns have every other frequency of a head.
-    pub(super) fn angles(&self, spec: &VisionSpec, base: f32) -> Vec<f32> {
+    /// Returns cos and sin of each patch's RoPE pairs. One half of the pairs rotates with the row, the other half with
+    /// the column.
+    pub(super) fn angles(&self, spec: &VisionSpec, rope: RopeAxes) -> Vec<f32> {
         let (head_dim, half) = (spec.head_dim(), spec.head_dim() / 4);
-        let frequency = |exponent: usize| 1.0 / base.powf(exponent as f32 / head_dim as f32);
-        let of_columns = if spec.family == Family::Pixtral { 2 } else { 0 };
-        let frequencies: [Vec<f32>; 2] =
-            [0, of_columns].map(|first| (0..half).map(|pair| frequency(first + 4 * pair)).collect());
+        let frequency = |exponent: usize| 1.0 / rope.base.powf(exponent as f32 / head_dim as f32);
+        let mut frequencies: [Vec<f32>; 2] =
+            [0, rope.first_of_columns].map(|first| (0..half).map(|pair| frequency(first + 4 * pair)).collect());
+        if rope.is_column_first {
+            frequencies.reverse();
+        }
         let mut angles = Vec::with_capacity(self.places.len() * head_dim);
-        for place in &self.places {
+        for &[row, column] in &self.places {
+            let place = if rope.is_column_first { [column, row] } else { [row, column] };
             let of_place = place
                 .iter()
                 .zip(&frequencies)

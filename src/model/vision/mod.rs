@@ -1,11 +1,14 @@
 //! Image encoders: files beside a text model (`mmproj`) that compute rows of its prompts from pictures.
 //!
-//! - `spec` reads a file's keys, and `tensors` defines its tensors.
+//! - `family` names the families of encoders, and `families` reads the keys of their files.
+//! - `spec` describes an encoder, and `tensors` defines its tensors.
 //! - `projector` finds the file that goes with a text model.
 //! - `layout` orders the patches of a picture.
 //! - `encoder` is the forward pass over any `Backend`.
 
 mod encoder;
+mod families;
+mod family;
 mod layout;
 mod projector;
 mod spec;
@@ -15,6 +18,7 @@ mod tensors;
 pub(super) mod tests;
 
 pub use encoder::{Encoder, ImageEncoder, ImageRows, Images, limits};
+pub use family::{Family, TokenTexts};
 pub use projector::{find_projector, open_projector};
-pub use spec::{Family, MOST_IMAGE_ROWS, VisionSpec, Windows};
+pub use spec::{MOST_IMAGE_ROWS, VisionSpec, Windows};
 pub use tensors::VisionTensors;

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use super::spec::{Family, VisionSpec};
+use super::family::Family;
+use super::spec::VisionSpec;
 use crate::Result;
 use crate::gguf::GgufFile;
 use crate::model::spec::ModelSpec;
@@ -19,8 +20,7 @@ const TYPES: [&str; 3] = ["f16", "bf16", "f32"];
 /// Errors of the file, and `Error::ModelFile` for an encoder that does not fit the model.
 pub fn open_projector(path: &Path, model: &GgufFile, spec: &ModelSpec) -> Result<(GgufFile, VisionSpec)> {
     let gguf = GgufFile::open(path)?;
-    let vision = VisionSpec::from_gguf(&gguf)?;
-    vision.check_fits(gguf.metadata(), spec, model.metadata())?;
+    let vision = VisionSpec::from_gguf(&gguf)?.fitted(gguf.metadata(), spec, model.metadata())?;
     Ok((gguf, vision))
 }
 
@@ -32,7 +32,7 @@ pub fn find_projector<T>(
     spec: &ModelSpec,
     accept: impl Fn(GgufFile, VisionSpec) -> Result<T>,
 ) -> Option<T> {
-    if !Family::ALL.iter().any(|family| family.text_architectures().contains(&spec.architecture)) {
+    if !Family::ALL.iter().any(|family| family.values().text_architectures.contains(&spec.architecture)) {
         return None;
     }
     let path = model.metadata().path();

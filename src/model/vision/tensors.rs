@@ -1,16 +1,22 @@
 //! The tensors of an image encoder, defined once. They are checked in the file, counted, and copied to a device.
 
-use std::collections::HashSet;
+mod products;
 
-use super::spec::{Family, VisionSpec};
-use crate::Result;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+pub(super) use products::Product;
+
+use super::family::Family;
+use super::spec::{FRAMES, POSITIONS, Positions, VisionSpec};
 use crate::backend::{Backend, LinearPart, Loader, Upload};
 use crate::gguf::GgufFile;
 use crate::model::find::Finder;
-use crate::model::spec::NormSpec;
+use crate::model::spec::{NormSpec, Presence};
 use crate::pixels::CHANNELS;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
+use crate::{Error, Result};
 
 /// A use of the tensors: an upload to a device, or a list of all uploads.
 pub(super) trait Take<'a> {
@@ -45,17 +51,21 @@ pub(super) struct Norm<V> {
 
 pub(super) struct LayerWeights<M, V> {
     pub(super) mixer_norm: Norm<V>,
-    pub(super) qkv: M,
-    pub(super) output: M,
+    pub(super) qkv: Product<M>,
+    /// The weights of the norms of each head of q and of k.
+    pub(super) head_norms: Option<[V; 2]>,
+    pub(super) output: Product<M>,
+    pub(super) mixer_post_norm: Option<Norm<V>>,
     pub(super) ffn_norm: Norm<V>,
     /// The up projection, with the gate stacked before it if there is one.
-    pub(super) gate_up: M,
-    pub(super) down: M,
+    pub(super) gate_up: Product<M>,
+    pub(super) down: Product<M>,
+    pub(super) ffn_post_norm: Option<Norm<V>>,
 }
 
 pub(super) enum Projector<M, V> {
-    /// The mean of a square of patches, a norm, and one matrix.
-    Mean { norm: Norm<V>, matrix: M },
+    /// The mean of a square of patches, a norm, and one matrix. Without weights, the host computes the norm.
+    Mean { norm: Option<Norm<V>>, matrix: M },
     /// The concatenated patches of a square, through two matrices. `first` makes one patch of them before that.
     Joined { first: Option<M>, merger: Merger<M, V> },
 }
@@ -67,19 +77,33 @@ pub(super) struct Merger<M, V> {
     pub(super) second: M,
 }
 
+/// Values that the host uses.
+pub(super) struct HostValues {
+    /// The learned table of positions; empty for an encoder without one.
+    pub(super) table: Vec<f32>,
+    /// The row of the token that ends a row of an image.
+    pub(super) row_end: Option<Vec<f32>>,
+    /// Means of patches have the first subtracted, and are multiplied by the second then.
+    pub(super) standard: Option<[Vec<f32>; 2]>,
+}
+
 /// All tensors of an encoder. Each exists and has the shape that the spec requires, and the file has no others.
 pub struct VisionTensors<'a> {
     finder: Finder<'a>,
     spec: &'a VisionSpec,
-    /// The f32 values of the projector's first matrix, in families whose files have its values in another order.
-    ordered: Vec<u8>,
+    /// The f32 values of tensors whose files have them in another order, by name.
+    ordered: HashMap<String, Vec<u8>>,
+    /// Enough zeros for a part of a matrix.
+    zeros: Vec<u8>,
 }
 
-const POSITIONS: &str = "v.position_embd.weight";
-const FRAMES: [&str; 2] = ["v.patch_embd.weight", "v.patch_embd.weight.1"];
-const PROJECTION: &str = "mm.input_projection.weight";
+const FRAME_NAMES: [&str; FRAMES] = ["v.patch_embd.weight", "v.patch_embd.weight.1"];
+const PROJECTION: &str = "mm.input_projection";
 const PATCH_MERGER: &str = "mm.patch_merger.weight";
 const ROW_END: &str = "v.token_embd.img_break";
+const STANDARD: [&str; 2] = ["v.std_bias", "v.std_scale"];
+/// Prefixes of the tensors of encoders of audio.
+const OF_AUDIO: [&str; 2] = ["a.", "mm.a."];
 
 impl<'a> VisionTensors<'a> {
     /// # Errors
@@ -87,14 +111,30 @@ impl<'a> VisionTensors<'a> {
     pub fn collect(gguf: &'a GgufFile, spec: &'a VisionSpec) -> Result<Self> {
         let finder = Finder { gguf };
         let (hidden, joined) = (spec.hidden_size, spec.joined_cols());
-        let ordered = match spec.family {
-            Family::Gemma3 => turned(finder.required(PROJECTION, &[spec.output_size, hidden])?.view)?,
-            Family::Pixtral if spec.merge > 1 => {
-                patch_by_patch(finder.required(PATCH_MERGER, &[joined, hidden])?.view, spec.patches_per_row())?
+        let mut ordered = HashMap::new();
+        match spec.family {
+            Family::Gemma3 => {
+                let name = format!("{PROJECTION}.weight");
+                let values = turned(finder.required(&name, &[spec.output_size, hidden])?.view)?;
+                ordered.insert(name, values);
             }
-            Family::Pixtral | Family::Qwen25 | Family::Qwen3 => Vec::new(),
-        };
-        let tensors = Self { finder, spec, ordered };
+            Family::Pixtral if spec.merge > 1 => {
+                let view = finder.required(PATCH_MERGER, &[joined, hidden])?.view;
+                ordered.insert(PATCH_MERGER.to_owned(), patch_by_patch(view, spec.patches_per_row())?);
+            }
+            Family::Gemma4 => {
+                for name in (0..spec.num_layers).flat_map(|layer| HEAD_NORMS.map(|part| of_layer(layer, part))) {
+                    let values = values(finder.required(&name, &[spec.head_dim()])?.view)?;
+                    let [a, b, c, d] = quarters(spec.head_dim()).map(|quarter| &values[quarter]);
+                    ordered.insert(name, [a, b, c, d].concat().into_iter().flat_map(f32::to_le_bytes).collect());
+                }
+            }
+            Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
+        }
+        // A layer's largest part is a matrix of f32 at most.
+        let zeros =
+            if spec.clips { vec![0; size_of::<f32>() * hidden * hidden.max(spec.ffn_size)] } else { Vec::new() };
+        let tensors = Self { finder, spec, ordered, zeros };
         tensors.reject_unused()?;
         Ok(tensors)
     }
@@ -103,17 +143,17 @@ impl<'a> VisionTensors<'a> {
         let mut listed = Listed::default();
         self.weights(&mut listed)?;
         let mut used: HashSet<&str> = listed.names.into_iter().collect();
-        if self.spec.table_side.is_some() {
-            self.table()?;
-            used.insert(POSITIONS);
-        }
-        if self.row_end()?.is_some() {
-            used.insert(ROW_END);
-        }
-        match self.finder.gguf.tensors().iter().find(|tensor| !used.contains(&tensor.name[..])) {
+        let HostValues { table, row_end, standard } = self.host_values()?;
+        used.extend([POSITIONS].iter().filter(|_| !table.is_empty()));
+        used.extend([ROW_END].iter().filter(|_| row_end.is_some()));
+        used.extend(STANDARD.iter().filter(|_| standard.is_some()));
+        let has_audio = self.spec.family.values().has_audio;
+        let is_of_audio = |name: &str| has_audio && OF_AUDIO.iter().any(|prefix| name.starts_with(prefix));
+        let is_used = |name: &str| used.contains(name) || is_of_audio(name) || self.is_range(name);
+        match self.finder.gguf.tensors().iter().find(|tensor| !is_used(&tensor.name)) {
             None => Ok(()),
             Some(tensor) => {
-                let kind = self.spec.family.projector_type();
+                let kind = self.spec.family.values().projector_type;
                 let problem = format!("nothing in {kind} encoders is computed with this tensor");
                 Err(self.finder.error(&tensor.name, problem))
             }
@@ -134,77 +174,37 @@ impl<'a> VisionTensors<'a> {
         Ok(listed.uploads)
     }
 
-    /// Returns the table of positions; empty for an encoder without one.
-    pub(super) fn table(&self) -> Result<Vec<f32>> {
-        let Some(side) = self.spec.table_side else { return Ok(Vec::new()) };
-        let view = self.finder.required(POSITIONS, &[self.spec.hidden_size, side * side])?.view;
-        values(view)
-    }
-
-    /// Returns the row of the token that ends a row of an image, in families with such tokens.
-    pub(super) fn row_end(&self) -> Result<Option<Vec<f32>>> {
-        let required = || values(self.finder.required(ROW_END, &[self.spec.output_size])?.view);
-        self.spec.family.has_row_ends().then(required).transpose()
+    /// Returns the values that the host uses.
+    ///
+    /// # Errors
+    /// Errors of `collect`.
+    pub(super) fn host_values(&self) -> Result<HostValues> {
+        let hidden = self.spec.hidden_size;
+        let required = |name: &str, shape: &[usize]| values(self.finder.required(name, shape)?.view);
+        let table = match self.spec.positions {
+            None => Vec::new(),
+            Some(Positions::Corners { side }) => required(POSITIONS, &[hidden, side * side])?,
+            Some(Positions::Axes { len }) => required(POSITIONS, &[hidden, len, 2])?,
+        };
+        let row_end =
+            self.spec.family.has_row_ends().then(|| required(ROW_END, &[self.spec.output_size])).transpose()?;
+        let is_standard = self.spec.family == Family::Gemma4 && self.finder.gguf.tensor(STANDARD[0]).is_some();
+        let standard = match is_standard {
+            true => Some([required(STANDARD[0], &[hidden])?, required(STANDARD[1], &[hidden])?]),
+            false => None,
+        };
+        Ok(HostValues { table, row_end, standard })
     }
 
     /// Visits each tensor that is copied to a device.
     pub(super) fn weights<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<VisionWeights<T::Matrix, T::Vector>> {
         let spec = self.spec;
-        let layer = |index: usize, take: &mut T| -> Result<_> {
-            let name = |part: &str| format!("v.blk.{index}.{part}");
-            let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
-            let qkv = match self.finder.gguf.tensor(&name("attn_qkv.weight")) {
-                Some(_) => vec![self.linear(&name("attn_qkv"), 3 * hidden, hidden)?],
-                None => ["attn_q", "attn_k", "attn_v"]
-                    .map(|part| self.linear(&name(part), hidden, hidden))
-                    .into_iter()
-                    .collect::<Result<_>>()?,
-            };
-            let mut gate_up = Vec::new();
-            if spec.gated {
-                gate_up.push(self.linear(&name("ffn_gate"), ffn, hidden)?);
-            }
-            gate_up.push(self.linear(&name("ffn_up"), ffn, hidden)?);
-            Ok(LayerWeights {
-                mixer_norm: self.norm(&name("ln1"), hidden, spec.norm, take)?,
-                qkv: take.matrix(qkv)?,
-                output: take.matrix(vec![self.linear(&name("attn_out"), hidden, hidden)?])?,
-                ffn_norm: self.norm(&name("ln2"), hidden, spec.norm, take)?,
-                gate_up: take.matrix(gate_up)?,
-                down: take.matrix(vec![self.linear(&name("ffn_down"), hidden, ffn)?])?,
-            })
-        };
         let patches = self.patches(take)?;
-        let (norm, hidden) = (spec.norm, spec.hidden_size);
-        let first_norm = match spec.family {
-            Family::Pixtral => Some(self.norm("v.pre_ln", hidden, norm, take)?),
-            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => None,
-        };
-        let layers = (0..spec.num_layers).map(|index| layer(index, &mut *take)).collect::<Result<_>>()?;
-        let last_norm = match spec.family {
-            Family::Pixtral if spec.merge == 1 => None,
-            Family::Pixtral => Some(self.norm("mm.input_norm", hidden, norm, take)?),
-            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => Some(self.norm("v.post_ln", hidden, norm, take)?),
-        };
-        let ordered = |name, rows, cols| {
-            let (ggml_type, data, scales) = (GgmlType::F32, &self.ordered[..], &[][..]);
-            vec![LinearPart { weight: TensorView { name, ggml_type, rows, cols, data, scales }, bias: None }]
-        };
-        let (joined, output) = (spec.joined_cols(), spec.output_size);
-        let projector = match spec.family {
-            Family::Gemma3 => {
-                let norm = self.norm("mm.soft_emb_norm", hidden, NormSpec::rms(norm.eps), take)?;
-                Projector::Mean { norm, matrix: take.matrix(ordered(PROJECTION, output, hidden))? }
-            }
-            Family::Pixtral => {
-                let is_merged = spec.merge > 1;
-                let first = is_merged.then(|| take.matrix(ordered(PATCH_MERGER, hidden, joined))).transpose()?;
-                Projector::Joined { first, merger: self.merger(["mm.1", "mm.2"], [hidden, output], None, take)? }
-            }
-            Family::Qwen25 | Family::Qwen3 => {
-                Projector::Joined { first: None, merger: self.merger(["mm.0", "mm.2"], [joined; 2], None, take)? }
-            }
-        };
+        let (norm, hidden, joined) = (spec.norm, spec.hidden_size, spec.joined_cols());
+        let first_norm = spec.first_norm.map(|name| self.norm(name, hidden, norm, take)).transpose()?;
+        let layers = (0..spec.num_layers).map(|index| self.layer(index, &mut *take)).collect::<Result<_>>()?;
+        let last_norm = spec.last_norm.map(|name| self.norm(name, hidden, norm, take)).transpose()?;
+        let projector = self.projector(take)?;
         let deepstack = spec.deepstack.iter().map(|layer| {
             let name = |part: &str| format!("v.deepstack.{layer}.{part}");
             self.merger([&name("fc1"), &name("fc2")], [joined; 2], Some(&name("norm")), &mut *take)
@@ -213,17 +213,83 @@ impl<'a> VisionTensors<'a> {
         Ok(VisionWeights { patches, first_norm, layers, last_norm, projector, deepstack })
     }
 
+    fn layer<'s, T: Take<'s>>(&'s self, index: usize, take: &mut T) -> Result<LayerWeights<T::Matrix, T::Vector>> {
+        let spec = self.spec;
+        let name = |part: &str| of_layer(index, part);
+        let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
+        let norm = |part: &str, take: &mut T| self.norm(&name(part), hidden, spec.norm, take);
+        let post_norm = |part: &str, take: &mut T| spec.post_norms.then(|| norm(part, take)).transpose();
+        let qkv = match self.finder.gguf.tensor(&name("attn_qkv.weight")) {
+            Some(_) => vec![name("attn_qkv")],
+            None => ["attn_q", "attn_k", "attn_v"].map(name).to_vec(),
+        };
+        let gate_up = ["ffn_gate", "ffn_up"].into_iter().skip(usize::from(!spec.feed_forward.is_gated()));
+        let gate_up: Vec<String> = gate_up.map(name).collect();
+        let head_norms = || -> Result<_> {
+            let [q, k] = HEAD_NORMS.map(|part| self.ordered_vector(&name(part)));
+            Ok([take.vector(q?)?, take.vector(k?)?])
+        };
+        let head_norms = spec.head_norms.then(head_norms).transpose()?;
+        Ok(LayerWeights {
+            mixer_norm: norm("ln1", take)?,
+            qkv: self.product(&qkv, [3 * hidden / qkv.len(), hidden], take)?,
+            head_norms,
+            output: self.product(&[name("attn_out")], [hidden, hidden], take)?,
+            mixer_post_norm: post_norm("attn_post_norm", take)?,
+            ffn_norm: norm("ln2", take)?,
+            gate_up: self.product(&gate_up, [ffn, hidden], take)?,
+            down: self.product(&[name("ffn_down")], [hidden, ffn], take)?,
+            ffn_post_norm: post_norm("ffn_post_norm", take)?,
+        })
+    }
+
+    fn ordered_vector(&self, name: &str) -> Result<TensorView<'_>> {
+        let view = self.finder.required(name, &[self.spec.head_dim()])?.view;
+        Ok(self.in_order(name, view))
+    }
+
+    /// Returns the tensor with its values in the order that the encoder has them.
+    fn in_order<'s>(&'s self, name: &str, view: TensorView<'s>) -> TensorView<'s> {
+        match self.ordered.get(name) {
+            Some(data) => TensorView { ggml_type: GgmlType::F32, data, ..view },
+            None => view,
+        }
+    }
+
+    fn projector<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<Projector<T::Matrix, T::Vector>> {
+        let (spec, hidden) = (self.spec, self.spec.hidden_size);
+        let (joined, output) = (spec.joined_cols(), spec.output_size);
+        Ok(match spec.family {
+            Family::Gemma3 => {
+                let norm = self.norm("mm.soft_emb_norm", hidden, NormSpec::rms(spec.norm.eps), take)?;
+                let name = format!("{PROJECTION}.weight");
+                let view = self.finder.required(&name, &[output, hidden])?.view;
+                let weight = TensorView { rows: output, cols: hidden, ..self.in_order(&name, view) };
+                Projector::Mean { norm: Some(norm), matrix: take.matrix(vec![LinearPart { weight, bias: None }])? }
+            }
+            Family::Gemma4 => {
+                let matrix = take.matrix(vec![self.linear(PROJECTION, output, hidden)?])?;
+                Projector::Mean { norm: None, matrix }
+            }
+            Family::Pixtral => {
+                let first = || {
+                    let view = self.finder.required(PATCH_MERGER, &[joined, hidden])?.view;
+                    take.matrix(vec![LinearPart { weight: self.in_order(PATCH_MERGER, view), bias: None }])
+                };
+                let first = (spec.merge > 1).then(first).transpose()?;
+                Projector::Joined { first, merger: self.merger(["mm.1", "mm.2"], [hidden, output], None, take)? }
+            }
+            Family::Qwen25 | Family::Qwen3 => {
+                Projector::Joined { first: None, merger: self.merger(["mm.0", "mm.2"], [joined; 2], None, take)? }
+            }
+        })
+    }
+
     /// The convolution over non-overlapping patches, as a matrix per frame. The first has the bias.
     fn patches<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<Vec<T::Matrix>> {
-        let VisionSpec { hidden_size: rows, patch_size: side, family, .. } = *self.spec;
-        let bias = match family {
-            Family::Gemma3 | Family::Qwen3 => Some(self.finder.required("v.patch_embd.bias", &[rows])?.view),
-            Family::Pixtral | Family::Qwen25 => None,
-        };
-        let frames = match family {
-            Family::Gemma3 | Family::Pixtral => 1,
-            Family::Qwen25 | Family::Qwen3 => FRAMES.len(),
-        };
+        let VisionSpec { hidden_size: rows, patch_size: side, .. } = *self.spec;
+        let bias = || Ok::<_, Error>(self.finder.required("v.patch_embd.bias", &[rows])?.view);
+        let bias = self.spec.patch_bias.then(bias).transpose()?;
         let of_frame = |(frame, name): (usize, &&str)| {
             let view = self.finder.required(name, &[side, side, CHANNELS, rows])?.view;
             if !matches!(view.ggml_type, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) {
@@ -233,7 +299,7 @@ impl<'a> VisionTensors<'a> {
             let weight = TensorView { rows, cols: self.spec.patch_cols(), ..view };
             take.matrix(vec![LinearPart { weight, bias: bias.filter(|_| frame == 0) }])
         };
-        FRAMES[..frames].iter().enumerate().map(of_frame).collect()
+        FRAME_NAMES[..self.spec.frames].iter().enumerate().map(of_frame).collect()
     }
 
     /// Takes two matrices. `cols` and `inner` are the sizes of the rows before and between them.
@@ -251,14 +317,14 @@ impl<'a> VisionTensors<'a> {
         })
     }
 
-    /// A matrix with its bias. All matrices of a layer and of a projector have one, but in Pixtral only those that the
-    /// file gives one.
+    /// A matrix with its bias, if matrices of a layer and of a projector have one.
     fn linear(&self, name: &str, rows: usize, cols: usize) -> Result<LinearPart<'a>> {
         let weight = self.finder.required(&format!("{name}.weight"), &[cols, rows])?.view;
         let bias = format!("{name}.bias");
-        let bias = match self.spec.family {
-            Family::Pixtral => self.finder.optional(&bias, &[rows])?,
-            Family::Gemma3 | Family::Qwen25 | Family::Qwen3 => Some(self.finder.required(&bias, &[rows])?),
+        let bias = match self.spec.biases {
+            Presence::Absent => None,
+            Presence::Optional => self.finder.optional(&bias, &[rows])?,
+            Presence::Required => Some(self.finder.required(&bias, &[rows])?),
         };
         Ok(LinearPart { weight, bias: bias.map(|bias| bias.view) })
     }
@@ -277,6 +343,18 @@ impl<'a> VisionTensors<'a> {
         };
         Ok(Norm { spec, weight, bias })
     }
+}
+
+const HEAD_NORMS: [&str; 2] = ["attn_q_norm.weight", "attn_k_norm.weight"];
+
+fn of_layer(layer: usize, part: &str) -> String {
+    format!("v.blk.{layer}.{part}")
+}
+
+/// Returns the quarters of a head in the order of the encoder: the second and the third change places.
+fn quarters(head_dim: usize) -> [Range<usize>; 4] {
+    let len = head_dim / 4;
+    [0, 2, 1, 3].map(|quarter| quarter * len..(quarter + 1) * len)
 }
 
 fn values(view: TensorView<'_>) -> Result<Vec<f32>> {

@@ -12,7 +12,7 @@ use crate::model::ModelSpec;
 use crate::pixels::{DecodeLimits, Picture};
 use crate::testdata::{self, TempFile};
 
-const NAMES: [&str; 5] = ["gemma3", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
+const NAMES: [&str; 7] = ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
 
 fn projector(name: &str) -> TempFile {
     testdata::file(&format!("vision/{name}.mmproj.gguf"))
@@ -53,11 +53,11 @@ fn check<L: Loader>(name: &str, loader: impl Fn(StepLimits) -> L, dtype: KvCache
     [1, 2].map(check).into()
 }
 
-/// The family of a golden encoder, and the rows of both its pictures.
-pub(in crate::model) fn encode_golden(name: &str) -> (Family, Vec<ImageRows>) {
+/// The spec of a golden encoder, and the rows of both its pictures.
+pub(in crate::model) fn encode_golden(name: &str) -> (VisionSpec, Vec<ImageRows>) {
     let gguf = projector(name);
-    let family = VisionSpec::from_gguf(&GgufFile::open(&gguf.0).unwrap()).unwrap().family;
-    (family, check(name, |limits| CpuLoader::new(2, limits.tokens).unwrap(), KvCacheDtype::F32, 1e-3))
+    let spec = VisionSpec::from_gguf(&GgufFile::open(&gguf.0).unwrap()).unwrap();
+    (spec, check(name, |limits| CpuLoader::new(2, limits.tokens).unwrap(), KvCacheDtype::F32, 1e-3))
 }
 
 #[test]
@@ -141,6 +141,15 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("qwen3vl", "clip.vision.block_count", Some(Value::U32(3)), "entries"),
         ("qwen3vl", "clip.vision.is_deepstack_layers", None, "v.deepstack"),
         ("gemma3", "clip.vision.image_std", None, "is missing"),
+        ("gemma4", "clip.use_silu", Some(Value::Bool(true)), "expected false"),
+        ("gemma4", "clip.vision.image_max_pixels", Some(Value::U32(143)), "less than 12 x 12"),
+        (
+            "gemma4e",
+            "clip.vision.image_max_pixels",
+            Some(Value::U32(22 * 144)),
+            "has 64 positions, expected at least 66",
+        ),
+        ("gemma4e", "clip.vision.projector.scale_factor", Some(Value::U32(0)), "scale_factor"),
         ("mistral3", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
         ("mistral3", "clip.vision.spatial_merge_size", None, "nothing in pixtral encoders is computed with this"),
         ("mistral3", "clip.vision.image_size", Some(Value::U32(88)), "expected a multiple of 16"),

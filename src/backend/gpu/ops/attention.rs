@@ -276,7 +276,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     }
     // The tiles of images whose tokens attend to each other follow those of text.
     let mut items = step.inputs.prefill_items()?;
-    for (tiles, ahead) in [(tiles[0], ahead), (tiles[1], MOST_AHEAD)] {
+    let ahead_in_images = if kv.spec.kind.sees_whole_images(shape.sight) { MOST_AHEAD } else { ahead };
+    for (tiles, ahead) in [(tiles[0], ahead), (tiles[1], ahead_in_images)] {
         if tiles == 0 {
             continue;
         }

@@ -219,9 +219,9 @@ pub(super) fn scale_rows(step: &mut GpuStep<'_>, args: ScaleRows<'_, GpuBackend>
         Some(Cap::Soft(cap)) => (cap, [f32::NEG_INFINITY, f32::INFINITY]),
         Some(Cap::Hard(range)) => (0.0, range),
     };
-    let x = x.read_f32("the values that are scaled", rows, cols)?.ptr();
+    let (format, x) = (x.format(), x.read("the values that are scaled", rows, cols)?.ptr());
     let (first, end) = (count(columns.start)?, count(columns.end)?);
-    let args = ScaleRowsArgs { x, cols: count(cols)?, first, end, scale, softcap, least, most };
+    let args = ScaleRowsArgs { x, cols: count(cols)?, first, end, format, scale, softcap, least, most };
     if rows == 0 {
         return Ok(());
     }

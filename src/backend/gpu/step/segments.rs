@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::batch::Batch;
+use crate::images::Sight;
 
 /// Consecutive rows of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(super) struct Tile {
 /// Replaces `segments` by those of a batch.
 pub(super) fn of_batch(batch: &Batch, by_token: bool, segments: &mut Vec<Segment>) {
     segments.clear();
-    let mut images = batch.images.runs.iter().filter(|_| batch.images.bidirectional).peekable();
+    let mut images = batch.images.runs.iter().filter(|_| batch.images.sight != Sight::Causal).peekable();
     for seq in 0..batch.num_seqs() {
         let all = batch.tokens_of(seq);
         let mut start = all.start;
@@ -80,21 +81,21 @@ mod tests {
     use crate::images::{BatchImages, ImageId, ImageRun};
 
     /// Two sequences: a chunk at positions 4 to 13, with images at 6 to 8 and at 9 and 10, and a decode at 20.
-    fn batch(bidirectional: bool) -> Batch {
+    fn batch(sight: Sight) -> Batch {
         let run = |first_token, len| ImageRun { first_token, image: ImageId(0), first_row: 0, len };
         Batch {
             token_ids: vec![0; 11],
             positions: (4..14).chain([20]).collect(),
             cu_seqlens_q: vec![0, 10, 11],
             context_lens: vec![14, 21],
-            images: BatchImages { runs: vec![run(2, 3), run(5, 2)], bidirectional },
+            images: BatchImages { runs: vec![run(2, 3), run(5, 2)], sight },
             ..Batch::default()
         }
     }
 
-    fn segments(bidirectional: bool, by_token: bool) -> Vec<(usize, Range<usize>, u32, bool, bool)> {
+    fn segments(sight: Sight, by_token: bool) -> Vec<(usize, Range<usize>, u32, bool, bool)> {
         let mut segments = Vec::new();
-        of_batch(&batch(bidirectional), by_token, &mut segments);
+        of_batch(&batch(sight), by_token, &mut segments);
         let parts = |s: Segment| (s.seq, s.tokens, s.context, s.is_image, s.is_decode);
         segments.into_iter().map(parts).collect()
     }
@@ -102,14 +103,14 @@ mod tests {
     #[test]
     fn images_are_segments_if_they_attend_to_themselves() {
         let decode = (1, 10..11, 21, false, true);
-        assert_eq!(segments(false, false), [(0, 0..10, 14, false, false), decode.clone()]);
+        assert_eq!(segments(Sight::Causal, false), [(0, 0..10, 14, false, false), decode.clone()]);
         let images = [(0, 2..5, 9, true, false), (0, 5..7, 11, true, false)];
         let text = [(0, 0..2, 6, false, false), (0, 7..10, 14, false, false)];
         assert_eq!(
-            segments(true, false),
+            segments(Sight::All, false),
             [text[0].clone(), images[0].clone(), images[1].clone(), text[1].clone(), decode.clone()]
         );
-        let by_token = segments(true, true);
+        let by_token = segments(Sight::All, true);
         let single = |token: usize| (0, token..token + 1, token as u32 + 5, false, true);
         assert_eq!(by_token[..3], [single(0), single(1), images[0].clone()]);
         assert_eq!(by_token[3..], [images[1].clone(), single(7), single(8), single(9), decode]);
@@ -118,8 +119,8 @@ mod tests {
     #[test]
     fn tiles_of_images_come_last() {
         let (mut segments, mut of_segments) = (Vec::new(), Vec::new());
-        of_batch(&batch(true), false, &mut segments);
-        tiles(&segments, &batch(true).positions, 2, &mut of_segments);
+        of_batch(&batch(Sight::All), false, &mut segments);
+        tiles(&segments, &batch(Sight::All).positions, 2, &mut of_segments);
         let places: Vec<_> = of_segments.iter().map(|tile| (tile.is_image, tile.segment, tile.first_row)).collect();
         let text = [(false, 3, 2), (false, 3, 0), (false, 0, 0)];
         assert_eq!(places[..3], text);

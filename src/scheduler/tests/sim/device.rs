@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Sim;
 use super::request::{Live, Request};
 use crate::batch::{Batch, GroupKind, NULL_BLOCK};
-use crate::images::ImageSpan;
+use crate::images::{ImageSpan, Sight};
 use crate::{ScheduledSeq, SeqId, Step};
 
 /// The result of a step for one sequence: the tokens that it accepts, and drafts to follow.
@@ -219,7 +219,7 @@ fn check_images(batch: &Batch, seq: usize, request: &Request) {
             None => assert!(rope.is_none_or(|&rope| rope == [position; 3])),
         }
     }
-    if let Some(images) = images.filter(|images| images.bidirectional) {
+    if let Some(images) = images.filter(|images| images.sight != Sight::Causal) {
         let is_cut = |span: &ImageSpan| span.tokens().start < end && end < span.tokens().end;
         assert!(!images.spans.iter().any(is_cut), "a step ends at {end}, within an image");
     }

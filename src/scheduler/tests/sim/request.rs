@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::{SeqExtras, TO_DRAFT};
-use crate::images::{ImageId, ImageSpan, SeqImages};
+use crate::images::{ImageId, ImageSpan, SeqImages, Sight};
 
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(b).wrapping_add(0xD1B5_4A32_D192_ED03);
@@ -19,6 +19,7 @@ pub(crate) fn extras(
     (mrope, bidirectional): (bool, bool),
     prompt_len: usize,
 ) -> SeqExtras {
+    let sight = if bidirectional { Sight::All } else { Sight::Causal };
     let span = image.map(|(digest, first, grid)| ImageSpan {
         first,
         image: ImageId(digest.into()),
@@ -29,7 +30,7 @@ pub(crate) fn extras(
         has_row_ends: !mrope && digest.is_multiple_of(2),
     });
     let span = span.filter(|span| span.tokens().end <= prompt_len);
-    let images = span.map(|span| Arc::new(SeqImages { spans: vec![span], mrope, bidirectional }));
+    let images = span.map(|span| Arc::new(SeqImages { spans: vec![span], mrope, sight }));
     SeqExtras { adapter, images }
 }
 

@@ -1,0 +1,112 @@
+//! The families of image encoders: how files and texts name them.
+
+/// The families of image encoders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    Gemma3,
+    Gemma4,
+    Pixtral,
+    Qwen25,
+    Qwen3,
+}
+
+/// A family, apart from what its files state.
+pub struct FamilyValues {
+    /// `clip.projector_type`.
+    pub projector_type: &'static str,
+    /// The architectures of the text models that use such encoders.
+    pub text_architectures: &'static [&'static str],
+    /// True if the tokens of an image have three RoPE positions (M-RoPE).
+    pub has_mrope: bool,
+    /// The tokens that stand for an image.
+    pub tokens: TokenTexts,
+    /// True if encoders of audio may be in the same file. They are left out.
+    pub(super) has_audio: bool,
+}
+
+/// The texts of the tokens that stand for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenTexts {
+    /// The token that a prompt has once for each image.
+    pub placeholder: &'static str,
+    /// The token before the rows, in place of the placeholder or after it.
+    pub start: Option<&'static str>,
+    /// The token for each row of the image. `None` for the placeholder.
+    pub row: Option<&'static str>,
+    /// The token that ends each row of the image's grid but the last.
+    pub row_end: Option<&'static str>,
+    /// The token after the rows.
+    pub end: Option<&'static str>,
+}
+
+impl TokenTexts {
+    /// Returns the tokens of an image whose placeholder is repeated for each row.
+    const fn repeated(placeholder: &'static str) -> Self {
+        Self { placeholder, start: None, row: None, row_end: None, end: None }
+    }
+}
+
+impl Family {
+    pub(super) const ALL: [Self; 5] = [Self::Gemma3, Self::Gemma4, Self::Pixtral, Self::Qwen25, Self::Qwen3];
+
+    pub fn values(self) -> &'static FamilyValues {
+        match self {
+            Self::Gemma3 => &GEMMA3,
+            Self::Gemma4 => &GEMMA4,
+            Self::Pixtral => &PIXTRAL,
+            Self::Qwen25 => &QWEN25,
+            Self::Qwen3 => &QWEN3,
+        }
+    }
+
+    /// True if a token ends each row of an image but the last.
+    pub fn has_row_ends(self) -> bool {
+        self.values().tokens.row_end.is_some()
+    }
+}
+
+const GEMMA3: FamilyValues = FamilyValues {
+    projector_type: "gemma3",
+    text_architectures: &["gemma3"],
+    has_mrope: false,
+    tokens: TokenTexts {
+        placeholder: "<start_of_image>",
+        start: Some("<start_of_image>"),
+        row: Some("<image_soft_token>"),
+        row_end: None,
+        end: Some("<end_of_image>"),
+    },
+    has_audio: false,
+};
+
+const GEMMA4: FamilyValues = FamilyValues {
+    projector_type: "gemma4v",
+    text_architectures: &["gemma4"],
+    has_mrope: false,
+    tokens: TokenTexts { start: Some("<|image>"), end: Some("<image|>"), ..TokenTexts::repeated("<|image|>") },
+    has_audio: true,
+};
+
+const PIXTRAL: FamilyValues = FamilyValues {
+    projector_type: "pixtral",
+    text_architectures: &["llama", "mistral3"],
+    has_mrope: false,
+    tokens: TokenTexts { row_end: Some("[IMG_BREAK]"), end: Some("[IMG_END]"), ..TokenTexts::repeated("[IMG]") },
+    has_audio: false,
+};
+
+const QWEN25: FamilyValues = FamilyValues {
+    projector_type: "qwen2.5vl_merger",
+    text_architectures: &["qwen2vl"],
+    has_mrope: true,
+    tokens: TokenTexts::repeated("<|image_pad|>"),
+    has_audio: false,
+};
+
+const QWEN3: FamilyValues = FamilyValues {
+    projector_type: "qwen3vl_merger",
+    text_architectures: &["qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"],
+    has_mrope: true,
+    tokens: TokenTexts::repeated("<|image_pad|>"),
+    has_audio: false,
+};
