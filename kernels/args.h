@@ -38,6 +38,7 @@ enum Activation : u32 {
 enum NormKind : u32 {
   NORM_RMS = 0,           // its root mean square
   NORM_LAYER = 1,         // its standard deviation, after its mean was subtracted
+  NORM_WEIGHTS = 2,       // 1: it only has weights
 };
 
 // Copies the step's inputs from the host's page-locked memory to the device. copy_step, COPY_STEP_BLOCKS blocks

@@ -275,7 +275,8 @@ template <NormOf OF> DEV void norm_row(const NormRowsArgs& a) {
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
-  if (a.norm) scale = rsqrt_accurate(row_sum<OF>(squares, of_squares) / (float)a.cols + a.eps);
+  const bool divides = a.norm && (OF != OTHER || a.kind != NORM_WEIGHTS);
+  if (divides) scale = rsqrt_accurate(row_sum<OF>(squares, of_squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
     if (a.norm) finish_norm<OF>(a, x, weights, scale, row, start);
     x.store(a.out, a.format_out, row, a.out_stride, start, a.cols);

@@ -164,11 +164,12 @@ impl LatentShape {
 }
 
 /// The kind of a norm. RMS norm divides a row by its root mean square. LayerNorm subtracts the row's mean and divides
-/// by its standard deviation.
+/// by its standard deviation. Without either, the row is only multiplied by the weights (LayerScale, arXiv 2103.17239).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
     Rms,
     Layer,
+    Weights,
 }
 
 /// The function that combines a feed-forward's gate with `up`. It is `act(gate) * up` unless a variant says otherwise.

@@ -37,6 +37,19 @@ struct Pixels {
     rgb: Vec<u8>,
 }
 
+impl Pixels {
+    /// Returns square parts of this side, row by row.
+    fn tiles(&self, side: usize) -> Vec<Self> {
+        let (of_row, of_tile) = (self.width * CHANNELS, side * CHANNELS);
+        let tile = |[top, left]: [usize; 2]| {
+            let rows = (top..top + side).map(|row| &self.rgb[row * of_row + left * CHANNELS..][..of_tile]);
+            Self { width: side, height: side, rgb: rows.collect::<Vec<_>>().concat() }
+        };
+        let of_tops = (0..self.height).step_by(side);
+        of_tops.flat_map(|top| (0..self.width).step_by(side).map(move |left| tile([top, left]))).collect()
+    }
+}
+
 impl Picture {
     /// # Errors
     /// `InvalidRequest` unless there are three bytes for each pixel, and at least one pixel.
@@ -81,12 +94,13 @@ pub struct Preparation {
     pub std: [f32; CHANNELS],
 }
 
-/// A preprocessed picture.
+/// A preprocessed picture: one part, or several of the same size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
+    /// The sides of a part.
     pub width: usize,
     pub height: usize,
-    /// `[channel][row][column]`.
+    /// `[part][channel][row][column]`.
     pub values: Vec<f32>,
 }
 
@@ -96,15 +110,36 @@ impl Preparation {
     /// # Errors
     /// `InvalidRequest` for a shape that the model does not support.
     pub fn prepare(&self, picture: &Picture) -> Result<Prepared> {
-        let [width, height] = self.sizing.size(picture.width(), picture.height())?;
-        let resized = resize::resize(&picture.pixels, width, height, self.filter);
-        let mut values = vec![0.0; CHANNELS * width * height];
-        for (channel, plane) in values.chunks_exact_mut(width * height).enumerate() {
-            let of_byte = |byte: u8| (f32::from(byte) / 255.0 - self.mean[channel]) / self.std[channel];
-            let of_bytes: [f32; 256] = std::array::from_fn(|byte| of_byte(byte as u8));
-            let (pixels, _) = resized.rgb.as_chunks::<CHANNELS>();
-            plane.iter_mut().zip(pixels).for_each(|(value, pixel)| *value = of_bytes[usize::from(pixel[channel])]);
+        let parts = self.resized(picture)?;
+        let Some(&Pixels { width, height, .. }) = parts.first() else {
+            return Err(Error::internal("a picture without parts"));
+        };
+        let of_byte = |channel: usize, byte: u8| (f32::from(byte) / 255.0 - self.mean[channel]) / self.std[channel];
+        let of_bytes: [[f32; 256]; CHANNELS] =
+            std::array::from_fn(|channel| std::array::from_fn(|byte| of_byte(channel, byte as u8)));
+        let mut values = Vec::with_capacity(parts.len() * CHANNELS * width * height);
+        for part in &parts {
+            let (pixels, _) = part.rgb.as_chunks::<CHANNELS>();
+            for (channel, of_bytes) in of_bytes.iter().enumerate() {
+                values.extend(pixels.iter().map(|pixel| of_bytes[usize::from(pixel[channel])]));
+            }
         }
         Ok(Prepared { width, height, values })
+    }
+
+    /// Returns the resized picture, or its tiles row by row, with the whole picture as the last one if there are
+    /// several.
+    fn resized(&self, picture: &Picture) -> Result<Vec<Pixels>> {
+        let resize = |[width, height]: [usize; 2]| resize::resize(&picture.pixels, width, height, self.filter);
+        let sides = [picture.width(), picture.height()];
+        let Sizing::Tiles { side, least, most } = self.sizing else {
+            return Ok(vec![resize(self.sizing.size(sides[0], sides[1])?)]);
+        };
+        let grid = sizing::tiles(sides, side, [least, most]);
+        let mut tiles = resize(grid.map(|count| count * side)).tiles(side);
+        if tiles.len() > 1 {
+            tiles.push(resize([side; 2]));
+        }
+        Ok(tiles)
     }
 }

@@ -17,10 +17,12 @@ pub enum Sizing {
     /// The largest sides near the picture's proportions that are multiples of `of`, with an area of at most
     /// `max_pixels`, which is at least that of one square of `of` pixels.
     Largest { of: usize, max_pixels: usize },
+    /// Square tiles of this side, from `least` to `most`, and then the whole picture as one more if there are several.
+    Tiles { side: usize, least: usize, most: usize },
 }
 
 impl Sizing {
-    /// Returns the width and height of the resized picture.
+    /// Returns the width and height of the resized picture. Tiles lie below each other.
     ///
     /// # Errors
     /// `InvalidRequest` for a picture that is too narrow.
@@ -30,13 +32,25 @@ impl Sizing {
             Self::Multiples { of, min_pixels, max_pixels } => multiples([width, height], of, [min_pixels, max_pixels]),
             Self::Within { side, of, max_pixels } => Ok(within([width, height], side, of, max_pixels)),
             Self::Largest { of, max_pixels } => Ok(largest([width, height], of, max_pixels)),
+            Self::Tiles { side, least, most } => {
+                let [columns, rows] = tiles([width, height], side, [least, most]);
+                Ok([side, side * with_whole(columns * rows)])
+            }
         }
     }
 
-    /// Returns the area of the largest resized picture, in pixels.
+    /// Returns the most parts of a picture, all of one size.
+    pub fn most_parts(self) -> usize {
+        match self {
+            Self::Tiles { most, .. } => with_whole(most),
+            Self::Square { .. } | Self::Multiples { .. } | Self::Within { .. } | Self::Largest { .. } => 1,
+        }
+    }
+
+    /// Returns the area of the largest resized picture, or of one tile, in pixels.
     pub fn most_pixels(self) -> usize {
         match self {
-            Self::Square { side } => side * side,
+            Self::Square { side } | Self::Tiles { side, .. } => side * side,
             Self::Multiples { max_pixels, .. } | Self::Largest { max_pixels, .. } => max_pixels,
             Self::Within { side, max_pixels, .. } => side.saturating_mul(side).min(max_pixels),
         }
@@ -88,4 +102,26 @@ fn largest(sides: [usize; 2], of: usize, max_pixels: usize) -> [usize; 2] {
         counts => counts,
     };
     counts.map(|count| count * of)
+}
+
+/// Returns the number of tiles, with the whole picture as one more if there are several.
+fn with_whole(tiles: usize) -> usize {
+    if tiles == 1 { 1 } else { tiles + 1 }
+}
+
+/// Returns the columns and rows of tiles whose proportions are nearest to those of the picture. Of several, it is the
+/// one with most tiles that the picture fills by half.
+pub(super) fn tiles(sides: [usize; 2], side: usize, [least, most]: [usize; 2]) -> [usize; 2] {
+    let [width, height] = sides.map(|side| side as f64);
+    let of_count = |count: usize| (1..=count).filter(move |columns| count.is_multiple_of(*columns));
+    let grids = (least..=most).flat_map(|count| of_count(count).map(move |columns| [columns, count / columns]));
+    let (mut best, mut least_distance) = ([1, 1], f64::INFINITY);
+    for [columns, rows] in grids {
+        let distance = (width / height - columns as f64 / rows as f64).abs();
+        let is_filled = width * height > 0.5 * (side * side * columns * rows) as f64;
+        if distance < least_distance || (distance == least_distance && is_filled) {
+            (best, least_distance) = ([columns, rows], distance);
+        }
+    }
+    best
 }

@@ -10,6 +10,10 @@ use crate::testdata;
 const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
+const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
+
+const TILES_OF_16: Sizing = Sizing::Tiles { side: 16, least: 1, most: 4 };
 const LARGEST_12: Sizing = Sizing::Largest { of: 12, max_pixels: 12 * 12 * 12 };
 const WITHIN_96: Sizing = Sizing::Within { side: 96, of: 16, max_pixels: 1 << 20 };
 const WITHIN_48: Sizing = Sizing::Within { side: 48, of: 8, max_pixels: 1 << 20 };
@@ -27,13 +31,14 @@ fn multiples(of: usize) -> Sizing {
 }
 
 /// The models and their preprocessing.
-fn processors() -> [(&'static str, Preparation); 7] {
+fn processors() -> [(&'static str, Preparation); 8] {
     let half = [0.5; 3];
     let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
     [
         ("gemma3", of(Sizing::Square { side: 64 }, Filter::Bilinear, half, half)),
         ("gemma4", of(LARGEST_12, Filter::Bicubic, half, half)),
         ("gemma4e", of(LARGEST_12, Filter::Bicubic, half, half)),
+        ("internvl", of(TILES_OF_16, Filter::Bicubic, IMAGENET_MEAN, IMAGENET_STD)),
         ("mistral3", of(WITHIN_96, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("pixtral", of(WITHIN_48, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen25vl", of(multiples(28), Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
@@ -48,7 +53,8 @@ fn pictures_are_resized_as_by_the_processors() {
         let expected = golden(&format!("{name}_2_resized"));
         let [width, height] = preparation.sizing.size(picture.width(), picture.height()).unwrap();
         assert_eq!([width, height], [expected.width(), expected.height()], "{name}");
-        assert_eq!(resize::resize(&picture.pixels, width, height, preparation.filter), expected.pixels, "{name}");
+        let rgb: Vec<u8> = preparation.resized(&picture).unwrap().into_iter().flat_map(|part| part.rgb).collect();
+        assert_eq!(Pixels { width, height, rgb }, expected.pixels, "{name}");
     }
 }
 
@@ -149,6 +155,33 @@ fn pictures_are_as_large_as_they_may_be() {
     for (size, expected) in LARGEST_SIZES {
         assert_eq!(sizing.size(size[0], size[1]).unwrap(), expected, "{size:?}");
         assert!(expected[0] * expected[1] <= sizing.most_pixels());
+    }
+}
+
+/// Sizes of pictures, and the columns and rows of their tiles of 448 x 448 pixels.
+const TILED_SIZES: [([usize; 2], [usize; 2]); 12] = [
+    ([448, 448], [1, 1]),
+    ([1920, 1080], [4, 2]),
+    ([1080, 1920], [2, 4]),
+    ([640, 480], [4, 3]),
+    ([100, 100], [1, 1]),
+    ([900, 900], [2, 2]),
+    ([2000, 2000], [3, 3]),
+    ([3000, 10], [12, 1]),
+    ([10, 3000], [1, 12]),
+    ([800, 400], [2, 1]),
+    ([2240, 448], [5, 1]),
+    ([1, 1], [1, 1]),
+];
+
+/// The expected grids are those of transformers' `get_optimal_tiled_canvas`.
+#[test]
+fn pictures_are_cut_into_tiles_of_their_proportions() {
+    let sizing = Sizing::Tiles { side: 448, least: 1, most: 12 };
+    for (size, [columns, rows]) in TILED_SIZES {
+        assert_eq!(sizing::tiles(size, 448, [1, 12]), [columns, rows], "{size:?}");
+        let tiles = if columns * rows == 1 { 1 } else { columns * rows + 1 };
+        assert_eq!(sizing.size(size[0], size[1]).unwrap(), [448, 448 * tiles]);
     }
 }
 

@@ -164,7 +164,8 @@ def test_the_image_changes_the_answer(llm):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"), [("gemma3", [479]), ("gemma4e", [279]), ("mistral3", [477, 478]), ("qwen25vl", [478])]
+    ("name", "rows"),
+    [("gemma3", [479]), ("gemma4e", [279]), ("internvl", [479]), ("mistral3", [477, 478]), ("qwen25vl", [478])],
 )
 def test_golden_answers(name, rows, vision_model, golden_npz, golden_png):
     """The tokens that transformers generates with the model's own processor."""
@@ -182,7 +183,9 @@ def test_golden_answers(name, rows, vision_model, golden_npz, golden_png):
     assert output.outputs[0].token_ids == golden["p1_greedy"].tolist()
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"])
+@pytest.mark.parametrize(
+    "name", ["gemma3", "gemma4", "gemma4e", "internvl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"]
+)
 def test_families_see_images(name, vision_model):
     with LLM(vision_model(name), num_threads=1) as llm:
         output = answer(llm, asked({"type": "image", "image": png()}))

@@ -72,6 +72,8 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         (NormKind::Rms, false, Some(0.3f32)),
         (NormKind::Layer, false, Some(-0.5)),
         (NormKind::Layer, true, None),
+        (NormKind::Weights, true, None),
+        (NormKind::Weights, false, Some(1.0)),
     ] {
         fill(&mut backend, &table, rows, &mut out)?;
         let norm = Norm { kind, weight: &weight, bias: with_bias.then_some(&bias_vector), eps };
@@ -85,8 +87,8 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         }
         // An addition or subtraction may cancel almost all of a number, and the mean of a row has a rounding error.
         let absolute = match (kind, with_bias || factor.is_some()) {
-            (NormKind::Rms, false) => 1e-30,
-            (NormKind::Rms, true) => 1e-6,
+            (NormKind::Rms | NormKind::Weights, false) => 1e-30,
+            (NormKind::Rms | NormKind::Weights, true) => 1e-6,
             (NormKind::Layer, _) => 1e-5,
         };
         let what = format!("norm {kind:?}, bias {with_bias}, added {factor:?}, of {rows} rows of {cols}");

@@ -18,11 +18,14 @@ impl HostNorm<'_> {
     fn of_row(&self, row: &[f64]) -> Vec<f64> {
         let average = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / row.len() as f64;
         let mean = match self.kind {
-            NormKind::Rms => 0.0,
+            NormKind::Rms | NormKind::Weights => 0.0,
             NormKind::Layer => average(&mut row.iter().copied()),
         };
         let square = average(&mut row.iter().map(|x| (x - mean).powi(2)));
-        let scale = 1.0 / (square + f64::from(self.eps)).sqrt();
+        let scale = match self.kind {
+            NormKind::Rms | NormKind::Layer => 1.0 / (square + f64::from(self.eps)).sqrt(),
+            NormKind::Weights => 1.0,
+        };
         let bias = |i: usize| self.bias.map_or(0.0, |bias| f64::from(bias[i]));
         row.iter()
             .zip(self.weight)

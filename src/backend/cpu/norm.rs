@@ -69,6 +69,7 @@ impl Kernel for NormRows<'_> {
 #[inline(always)]
 fn mean_and_scale<S: Simd>(s: S, x: &[f32], norm: Norm<'_, CpuBackend>) -> (f32, f32) {
     let (mean, squares) = match norm.kind {
+        NormKind::Weights => return (0.0, 1.0),
         NormKind::Rms => (0.0, sum_of_squares(s, x, 0.0)),
         NormKind::Layer => {
             let mean = sum(s, x) / x.len() as f32;

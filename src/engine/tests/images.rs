@@ -17,7 +17,8 @@ use crate::pixels::{DecodeLimits, Picture, Sizing};
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::testdata;
 
-pub(super) const NAMES: [&str; 7] = ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
+pub(super) const NAMES: [&str; 8] =
+    ["gemma3", "gemma4", "gemma4e", "internvl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
 const BLOCK: usize = 16;
 
 /// A golden prompt as a client writes it, with its tokens and its continuation.
@@ -54,6 +55,7 @@ fn prompts(name: &str) -> [Prompt; 2] {
         let (of_image, kept) = match name {
             "gemma3" => (479..480, 0),
             "gemma4" | "gemma4e" => (279..280, 1),
+            "internvl" => (479..480, 1),
             "mistral3" | "pixtral" => (477..480, 1),
             _ => (478..479, 1),
         };

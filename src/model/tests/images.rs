@@ -31,6 +31,7 @@ fn prompt(name: &str, number: usize, vision: &VisionSpec, rows: &[ImageRows]) ->
     let placeholder = match family {
         Family::Gemma3 => 479,
         Family::Gemma4 => 279,
+        Family::InternVl => 479,
         Family::Pixtral => 477,
         Family::Qwen25 | Family::Qwen3 => 478,
     };
@@ -101,7 +102,7 @@ fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most
 /// The logits of prompts with one image and with two are those of transformers, and have the same bits in any steps.
 #[test]
 fn logits_of_prompts_with_images_are_those_of_transformers() {
-    for name in ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
+    for name in ["gemma3", "gemma4", "gemma4e", "internvl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
         for isa in Isa::available() {
             let loader = || CpuLoader::new(2, TOKENS).unwrap().with_isa(isa);
             let whole = check(loader(), name, KvCacheDtype::F32, 3e-3, TOKENS);

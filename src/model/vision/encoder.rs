@@ -4,11 +4,10 @@
 //! the positions of patches and writes them into buffers. Patches are tokens, and each attention window is a sequence.
 //! All layers use one KV layer in turn.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::layout::Layout;
+use super::rows::ImageRows;
 use super::spec::VisionSpec;
 use super::tensors::{
     HostValues, LayerWeights, Merger, Norm, Product, Projector, Uploads, VisionTensors, VisionWeights,
@@ -20,8 +19,7 @@ use crate::backend::{
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
-use crate::images::ImageId;
-use crate::pixels::Prepared;
+use crate::pixels::{CHANNELS, Prepared};
 use crate::{Error, Result};
 
 /// Bytes that a vendor's matrix library may take, if they are free.
@@ -29,28 +27,6 @@ const MATRIX_LIBRARY_BYTES: u64 = 512 << 20;
 
 /// The number of patches in a block of keys and values.
 const BLOCK: usize = 16;
-
-/// The rows that stand for a picture in a prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ImageRows {
-    /// The numbers of rows and of columns of the picture's squares, which become rows here.
-    pub grid: [usize; 2],
-    /// `[grid[0] * grid[1]][output_size]`. In families with row ends, there is one more after each row of the grid but
-    /// the last.
-    pub rows: Vec<f32>,
-    /// Rows that are added after each of the first layers of the text model (DeepStack), one set per layer.
-    pub deepstack: Vec<Vec<f32>>,
-}
-
-impl ImageRows {
-    /// Returns the bytes of all rows.
-    pub fn bytes(&self) -> usize {
-        size_of::<f32>() * (self.rows.len() + self.deepstack.iter().map(Vec::len).sum::<usize>())
-    }
-}
-
-/// The rows of the images of all running sequences.
-pub type Images = HashMap<ImageId, Arc<ImageRows>>;
 
 /// An encoder on any device.
 pub trait ImageEncoder: Send {
@@ -103,10 +79,11 @@ struct Buffers<B: Backend> {
 /// Returns the sizes of the steps of an encoder.
 pub fn limits(spec: &VisionSpec) -> StepLimits {
     let patches = spec.most_patches();
+    let tokens = spec.tokens(patches);
     // Windows at the edges are smaller, so each takes a block at least.
     let seqs = if spec.windows.is_some() { patches / BLOCK + 2 } else { 1 };
-    let table_blocks = patches.div_ceil(BLOCK);
-    StepLimits { tokens: patches, seqs, logits_rows: 1, groups: 1, table_blocks, state_writes: 0 }
+    let table_blocks = tokens.div_ceil(BLOCK);
+    StepLimits { tokens, seqs, logits_rows: 1, groups: 1, table_blocks, state_writes: 0 }
 }
 
 impl<B: Backend> Encoder<B> {
@@ -142,8 +119,8 @@ fn rope(spec: &VisionSpec) -> RopeSpec {
 
 impl<B: Backend> Buffers<B> {
     fn new<L: Loader<Backend = B>>(spec: &VisionSpec, dtype: KvCacheDtype, loader: &mut L) -> Result<Self> {
-        let StepLimits { tokens: patches, seqs, table_blocks, .. } = limits(spec);
-        let squares = patches / spec.patches_per_row();
+        let StepLimits { tokens, seqs, table_blocks, .. } = limits(spec);
+        let squares = spec.most_patches() / spec.patches_per_row();
         let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
         let num_blocks = table_blocks + seqs;
         let kv = KvLayerSpec {
@@ -162,14 +139,14 @@ impl<B: Backend> Buffers<B> {
         let joined = [(); 3].map(|()| buffer(squares, spec.projector_cols()));
         let [norm, products, gated] = joined;
         Ok(Self {
-            patches: buffer(patches, spec.patch_cols())?,
-            angles: buffer(patches, spec.head_dim())?,
-            residual: buffer(patches, hidden)?,
-            normed: buffer(patches, hidden)?,
-            qkv: buffer(patches, 3 * hidden)?,
-            mixed: buffer(patches, hidden)?,
-            products: buffer(patches, if spec.feed_forward.is_gated() { 2 * ffn } else { ffn })?,
-            gated: buffer(patches, ffn)?,
+            patches: buffer(tokens, spec.patch_cols())?,
+            angles: buffer(tokens, spec.head_dim())?,
+            residual: buffer(tokens, hidden)?,
+            normed: buffer(tokens, hidden)?,
+            qkv: buffer(tokens, 3 * hidden)?,
+            mixed: buffer(tokens, hidden)?,
+            products: buffer(tokens, if spec.feed_forward.is_gated() { 2 * ffn } else { ffn })?,
+            gated: buffer(tokens, ffn)?,
             joined: [norm?, products?, gated?],
             out: (0..=spec.deepstack.len()).map(|_| buffer(squares, spec.output_size)).collect::<Result<_>>()?,
             kv,
@@ -177,7 +154,7 @@ impl<B: Backend> Buffers<B> {
     }
 }
 
-/// Returns the batch of a picture: a sequence of patches for each window.
+/// Returns the batch of a part of a picture: a sequence of tokens for each window.
 fn batch(windows: &[usize]) -> Batch {
     let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
     let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
@@ -198,25 +175,55 @@ fn batch(windows: &[usize]) -> Batch {
 
 impl<B: Backend> ImageEncoder for Encoder<B> {
     fn encode(&mut self, picture: &Prepared) -> Result<ImageRows> {
+        let sides = [picture.height, picture.width];
+        let layout = Layout::new(&self.model.spec, sides)?;
+        let parts = picture.values.chunks_exact(CHANNELS * sides[0] * sides[1]);
+        let most_parts = self.model.spec.preparation.sizing.most_parts();
+        if !(1..=most_parts).contains(&parts.len()) || !parts.remainder().is_empty() {
+            let [height, width] = sides;
+            return Err(Error::internal(format!("{} values of parts of {width} x {height}", picture.values.len())));
+        }
+        let mut parts = parts.map(|part| self.encode_part(&layout, part));
+        let first = parts.next().ok_or_else(|| Error::internal("a picture without parts"))??;
+        parts.try_fold(first, |mut rows, part| {
+            rows.append(part?);
+            Ok(rows)
+        })
+    }
+
+    fn spec(&self) -> &VisionSpec {
+        &self.model.spec
+    }
+
+    fn memory(&self) -> MemoryLedger {
+        self.backend.memory()
+    }
+}
+
+impl<B: Backend> Encoder<B> {
+    /// Computes the rows of a part of a picture.
+    fn encode_part(&mut self, layout: &Layout, values: &[f32]) -> Result<ImageRows> {
         let Self { backend, model, buffers, host, positions } = self;
         let spec = &model.spec;
-        let layout = Layout::new(spec, picture)?;
         let patches = layout.patches();
         if patches > spec.most_patches() {
             return Err(Error::internal(format!("{patches} patches of an encoder for {}", spec.most_patches())));
         }
-        backend.write_rows(&mut buffers.patches, 0, &layout.numbers(spec, picture), spec.patch_cols())?;
+        backend.write_rows(&mut buffers.patches, 0, &layout.numbers(spec, values), spec.patch_cols())?;
         if let Some(kind) = spec.positions {
             if positions.0 != layout.grid() {
-                *positions = (layout.grid(), layout.positions(&host.table, kind, spec.hidden_size));
+                let mut of_grid = layout.positions(&host.table, kind, spec.hidden_size);
+                of_grid.extend(host.class.iter().flatten());
+                *positions = (layout.grid(), of_grid);
             }
             backend.write_rows(&mut buffers.residual, 0, &positions.1, spec.hidden_size)?;
         }
         if let Some(rope) = spec.rope {
             backend.write_rows(&mut buffers.angles, 0, &layout.angles(spec, rope), spec.head_dim())?;
         }
-        let (whole, in_windows) = (batch(&[patches]), batch(layout.windows()));
-        backend.step_apart(&whole, &mut |step: &mut B::Step<'_>| model.embed(step, buffers, patches))?;
+        let tokens = spec.tokens(patches);
+        let (whole, in_windows) = (batch(&[tokens]), batch(layout.windows()));
+        backend.step_apart(&whole, &mut |step: &mut B::Step<'_>| model.embed(step, buffers, tokens))?;
         // All layers of a step attend within the same windows.
         let is_windowed = |layer: usize| spec.windows.as_ref().is_some_and(|windows| windows.layers[layer]);
         let layers: Vec<usize> = (0..spec.num_layers).collect();
@@ -226,7 +233,7 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
                 run.iter().try_for_each(|&layer| model.layer(step, layer, buffers))
             })?;
         }
-        model.project(backend, &whole, buffers, host.standard.as_ref())?;
+        model.project(backend, &batch(&[patches]), buffers, host.standard.as_ref())?;
         let squares = patches / spec.patches_per_row();
         let mut sets = buffers.out.iter().map(|out| {
             let rows = backend.to_host(out, squares, spec.output_size)?;
@@ -239,14 +246,6 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
         };
         let deepstack = sets.collect::<Result<_>>()?;
         Ok(ImageRows { grid: layout.squares_of_sides(spec), rows, deepstack })
-    }
-
-    fn spec(&self) -> &VisionSpec {
-        &self.model.spec
-    }
-
-    fn memory(&self) -> MemoryLedger {
-        self.backend.memory()
     }
 }
 

@@ -5,6 +5,7 @@
 pub enum Family {
     Gemma3,
     Gemma4,
+    InternVl,
     Pixtral,
     Qwen25,
     Qwen3,
@@ -47,12 +48,14 @@ impl TokenTexts {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 5] = [Self::Gemma3, Self::Gemma4, Self::Pixtral, Self::Qwen25, Self::Qwen3];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Gemma3, Self::Gemma4, Self::InternVl, Self::Pixtral, Self::Qwen25, Self::Qwen3];
 
     pub fn values(self) -> &'static FamilyValues {
         match self {
             Self::Gemma3 => &GEMMA3,
             Self::Gemma4 => &GEMMA4,
+            Self::InternVl => &INTERNVL,
             Self::Pixtral => &PIXTRAL,
             Self::Qwen25 => &QWEN25,
             Self::Qwen3 => &QWEN3,
@@ -85,6 +88,14 @@ const GEMMA4: FamilyValues = FamilyValues {
     has_mrope: false,
     tokens: TokenTexts { start: Some("<|image>"), end: Some("<image|>"), ..TokenTexts::repeated("<|image|>") },
     has_audio: true,
+};
+
+const INTERNVL: FamilyValues = FamilyValues {
+    projector_type: "internvl",
+    text_architectures: &["qwen2", "qwen3", "qwen3moe"],
+    has_mrope: false,
+    tokens: TokenTexts { start: Some("<img>"), end: Some("</img>"), ..TokenTexts::repeated("<IMG_CONTEXT>") },
+    has_audio: false,
 };
 
 const PIXTRAL: FamilyValues = FamilyValues {

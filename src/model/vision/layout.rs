@@ -1,7 +1,7 @@
 //! The order of a picture's patches, their values, and their positions.
 
 use super::spec::{Positions, RopeAxes, VisionSpec};
-use crate::pixels::{CHANNELS, Prepared};
+use crate::pixels::CHANNELS;
 use crate::{Error, Result};
 
 /// The patches of a picture in the order of the encoder: squares of `merge` x `merge` patches, row by row or window by
@@ -21,11 +21,10 @@ pub(super) struct Layout {
 impl Layout {
     /// # Errors
     /// `Error::Internal` for a picture that was not prepared for this encoder.
-    pub(super) fn new(spec: &VisionSpec, picture: &Prepared) -> Result<Self> {
+    pub(super) fn new(spec: &VisionSpec, [height, width]: [usize; 2]) -> Result<Self> {
         let step = spec.row_side();
-        let [height, width] = [picture.height, picture.width];
         let is_whole = |side: usize| side > 0 && side.is_multiple_of(step);
-        if !is_whole(height) || !is_whole(width) || picture.values.len() != CHANNELS * width * height {
+        if !is_whole(height) || !is_whole(width) {
             return Err(Error::internal(format!("a picture of {width} x {height} for squares of {step} pixels")));
         }
         let merge = spec.merge;
@@ -86,18 +85,20 @@ impl Layout {
         lines.join(end)
     }
 
-    /// Returns the values of each patch: channel by channel, and row by row within a channel.
-    pub(super) fn numbers(&self, spec: &VisionSpec, picture: &Prepared) -> Vec<f32> {
+    /// Returns the values of each token: channel by channel, and row by row within a channel. A class token has zeros.
+    pub(super) fn numbers(&self, spec: &VisionSpec, values: &[f32]) -> Vec<f32> {
         let side = spec.patch_size;
-        let mut numbers = Vec::with_capacity(picture.values.len());
+        let [height, width] = self.grid.map(|count| count * side);
+        let mut numbers = Vec::with_capacity(spec.tokens(self.patches()) * spec.patch_cols());
         for &[row, column] in &self.places {
             for channel in 0..CHANNELS {
                 for y in 0..side {
-                    let first = (channel * picture.height + row * side + y) * picture.width + column * side;
-                    numbers.extend_from_slice(&picture.values[first..][..side]);
+                    let first = (channel * height + row * side + y) * width + column * side;
+                    numbers.extend_from_slice(&values[first..][..side]);
                 }
             }
         }
+        numbers.resize(spec.tokens(self.patches()) * spec.patch_cols(), 0.0);
         numbers
     }
 

@@ -32,8 +32,8 @@ pub struct VisionSpec {
     pub feed_forward: FeedForward,
     /// The norms of the layers, and the one after the last layer.
     pub norm: NormSpec,
-    /// True if the results of attention and of the feed-forward are normed too.
-    pub post_norms: bool,
+    /// The norms of the results of attention and of the feed-forward.
+    pub post_norms: Option<NormSpec>,
     /// True if each head of q, k and v is normed.
     pub head_norms: bool,
     /// True if the inputs and outputs of a layer's matrices are kept within ranges.
@@ -43,6 +43,8 @@ pub struct VisionSpec {
     /// The biases of the matrices of a layer and of the projector.
     pub biases: Presence,
     pub patch_bias: bool,
+    /// True if a class token (CLS) follows the patches in the layers. It becomes no row.
+    pub has_class: bool,
     /// Matrices for the patches, of which each has the whole picture as its frame.
     pub frames: usize,
     /// The names of the norms before the first layer and after the last one.
@@ -69,6 +71,7 @@ pub struct VisionSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedForward {
     Gelu,
+    GeluErf,
     GatedGelu,
     GatedSilu,
 }
@@ -77,6 +80,7 @@ impl FeedForward {
     pub fn activation(self) -> Activation {
         match self {
             Self::Gelu | Self::GatedGelu => Activation::Gelu,
+            Self::GeluErf => Activation::GeluErf,
             Self::GatedSilu => Activation::Silu,
         }
     }
@@ -140,7 +144,7 @@ impl VisionSpec {
     /// Returns the size of the larger of the rows within the projector.
     pub fn projector_cols(&self) -> usize {
         match self.family {
-            Family::Pixtral => self.joined_cols().max(self.output_size),
+            Family::InternVl | Family::Pixtral => self.joined_cols().max(self.output_size),
             Family::Gemma3 | Family::Gemma4 | Family::Qwen25 | Family::Qwen3 => self.joined_cols(),
         }
     }
@@ -155,9 +159,14 @@ impl VisionSpec {
         self.patch_size * self.merge
     }
 
-    /// Returns the number of patches of the largest picture.
+    /// Returns the number of patches of the largest picture, or of a tile.
     pub fn most_patches(&self) -> usize {
         self.preparation.sizing.most_pixels() / (self.patch_size * self.patch_size)
+    }
+
+    /// Returns the number of tokens of this many patches in the layers.
+    pub fn tokens(&self, patches: usize) -> usize {
+        patches + usize::from(self.has_class)
     }
 
     /// Returns the encoder as this text model uses it. It must have been made for the model: its architecture, its

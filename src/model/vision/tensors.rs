@@ -9,7 +9,7 @@ pub(super) use products::Product;
 
 use super::family::Family;
 use super::spec::{FRAMES, POSITIONS, Positions, VisionSpec};
-use crate::backend::{Backend, LinearPart, Loader, Upload};
+use crate::backend::{Backend, LinearPart, Loader, NormKind, Upload};
 use crate::gguf::GgufFile;
 use crate::model::find::Finder;
 use crate::model::spec::{NormSpec, Presence};
@@ -81,6 +81,8 @@ pub(super) struct Merger<M, V> {
 pub(super) struct HostValues {
     /// The learned table of positions; empty for an encoder without one.
     pub(super) table: Vec<f32>,
+    /// The input of the first layer for the class token.
+    pub(super) class: Option<Vec<f32>>,
     /// The row of the token that ends a row of an image.
     pub(super) row_end: Option<Vec<f32>>,
     /// Means of patches have the first subtracted, and are multiplied by the second then.
@@ -100,6 +102,11 @@ pub struct VisionTensors<'a> {
 const FRAME_NAMES: [&str; FRAMES] = ["v.patch_embd.weight", "v.patch_embd.weight.1"];
 const PROJECTION: &str = "mm.input_projection";
 const PATCH_MERGER: &str = "mm.patch_merger.weight";
+const PATCH_BIAS: &str = "v.patch_embd.bias";
+const CLASS: &str = "v.class_embd";
+/// The norm of the joined patches in InternVL, whose epsilon differs from that of the layers.
+const JOINED_NORM: (&str, NormSpec) =
+    ("mm.model.mlp.0", NormSpec { kind: NormKind::Layer, eps: 1e-5, weight: true, bias: true });
 const ROW_END: &str = "v.token_embd.img_break";
 const STANDARD: [&str; 2] = ["v.std_bias", "v.std_scale"];
 /// Prefixes of the tensors of encoders of audio.
@@ -129,7 +136,7 @@ impl<'a> VisionTensors<'a> {
                     ordered.insert(name, [a, b, c, d].concat().into_iter().flat_map(f32::to_le_bytes).collect());
                 }
             }
-            Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
+            Family::InternVl | Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
         }
         // A layer's largest part is a matrix of f32 at most.
         let zeros =
@@ -143,8 +150,9 @@ impl<'a> VisionTensors<'a> {
         let mut listed = Listed::default();
         self.weights(&mut listed)?;
         let mut used: HashSet<&str> = listed.names.into_iter().collect();
-        let HostValues { table, row_end, standard } = self.host_values()?;
+        let HostValues { table, class, row_end, standard } = self.host_values()?;
         used.extend([POSITIONS].iter().filter(|_| !table.is_empty()));
+        used.extend([CLASS].iter().filter(|_| class.is_some()));
         used.extend([ROW_END].iter().filter(|_| row_end.is_some()));
         used.extend(STANDARD.iter().filter(|_| standard.is_some()));
         let has_audio = self.spec.family.values().has_audio;
@@ -181,9 +189,9 @@ impl<'a> VisionTensors<'a> {
     pub(super) fn host_values(&self) -> Result<HostValues> {
         let hidden = self.spec.hidden_size;
         let required = |name: &str, shape: &[usize]| values(self.finder.required(name, shape)?.view);
-        let table = match self.spec.positions {
+        let mut table = match self.spec.positions {
             None => Vec::new(),
-            Some(Positions::Corners { side }) => required(POSITIONS, &[hidden, side * side])?,
+            Some(Positions::Corners { side }) => required(POSITIONS, &[hidden, self.spec.tokens(side * side)])?,
             Some(Positions::Axes { len }) => required(POSITIONS, &[hidden, len, 2])?,
         };
         let row_end =
@@ -193,7 +201,17 @@ impl<'a> VisionTensors<'a> {
             true => Some([required(STANDARD[0], &[hidden])?, required(STANDARD[1], &[hidden])?]),
             false => None,
         };
-        Ok(HostValues { table, row_end, standard })
+        let class = self.spec.has_class.then(|| self.class(&mut table)).transpose()?;
+        Ok(HostValues { table, class, row_end, standard })
+    }
+
+    /// Returns the input of the class token, and takes its position, the first one, from the table. The product of
+    /// patches adds its bias to all tokens.
+    fn class(&self, table: &mut Vec<f32>) -> Result<Vec<f32>> {
+        let hidden = self.spec.hidden_size;
+        let [class, bias] = [CLASS, PATCH_BIAS].map(|name| values(self.finder.required(name, &[hidden])?.view));
+        let position = table.drain(..hidden).zip(class?).zip(bias?);
+        Ok(position.map(|((position, class), bias)| position + class - bias).collect())
     }
 
     /// Visits each tensor that is copied to a device.
@@ -207,7 +225,7 @@ impl<'a> VisionTensors<'a> {
         let projector = self.projector(take)?;
         let deepstack = spec.deepstack.iter().map(|layer| {
             let name = |part: &str| format!("v.deepstack.{layer}.{part}");
-            self.merger([&name("fc1"), &name("fc2")], [joined; 2], Some(&name("norm")), &mut *take)
+            self.merger([&name("fc1"), &name("fc2")], [joined; 2], Some((&name("norm"), spec.norm)), &mut *take)
         });
         let deepstack = deepstack.collect::<Result<_>>()?;
         Ok(VisionWeights { patches, first_norm, layers, last_norm, projector, deepstack })
@@ -218,7 +236,13 @@ impl<'a> VisionTensors<'a> {
         let name = |part: &str| of_layer(index, part);
         let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
         let norm = |part: &str, take: &mut T| self.norm(&name(part), hidden, spec.norm, take);
-        let post_norm = |part: &str, take: &mut T| spec.post_norms.then(|| norm(part, take)).transpose();
+        let post_norm = |which: usize, take: &mut T| {
+            let of_kind = |norm: NormSpec| match norm.kind {
+                NormKind::Weights => self.norm(&name(LAYER_SCALES[which]), hidden, norm, take),
+                NormKind::Rms | NormKind::Layer => self.norm(&name(POST_NORMS[which]), hidden, norm, take),
+            };
+            spec.post_norms.map(of_kind).transpose()
+        };
         let qkv = match self.finder.gguf.tensor(&name("attn_qkv.weight")) {
             Some(_) => vec![name("attn_qkv")],
             None => ["attn_q", "attn_k", "attn_v"].map(name).to_vec(),
@@ -235,11 +259,11 @@ impl<'a> VisionTensors<'a> {
             qkv: self.product(&qkv, [3 * hidden / qkv.len(), hidden], take)?,
             head_norms,
             output: self.product(&[name("attn_out")], [hidden, hidden], take)?,
-            mixer_post_norm: post_norm("attn_post_norm", take)?,
+            mixer_post_norm: post_norm(0, take)?,
             ffn_norm: norm("ln2", take)?,
             gate_up: self.product(&gate_up, [ffn, hidden], take)?,
             down: self.product(&[name("ffn_down")], [hidden, ffn], take)?,
-            ffn_post_norm: post_norm("ffn_post_norm", take)?,
+            ffn_post_norm: post_norm(1, take)?,
         })
     }
 
@@ -271,6 +295,13 @@ impl<'a> VisionTensors<'a> {
                 let matrix = take.matrix(vec![self.linear(PROJECTION, output, hidden)?])?;
                 Projector::Mean { norm: None, matrix }
             }
+            Family::InternVl => {
+                let matrices = ["mm.model.mlp.1", "mm.model.mlp.3"];
+                Projector::Joined {
+                    first: None,
+                    merger: self.merger(matrices, [joined, output], Some(JOINED_NORM), take)?,
+                }
+            }
             Family::Pixtral => {
                 let first = || {
                     let view = self.finder.required(PATCH_MERGER, &[joined, hidden])?.view;
@@ -288,7 +319,7 @@ impl<'a> VisionTensors<'a> {
     /// The convolution over non-overlapping patches, as a matrix per frame. The first has the bias.
     fn patches<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<Vec<T::Matrix>> {
         let VisionSpec { hidden_size: rows, patch_size: side, .. } = *self.spec;
-        let bias = || Ok::<_, Error>(self.finder.required("v.patch_embd.bias", &[rows])?.view);
+        let bias = || Ok::<_, Error>(self.finder.required(PATCH_BIAS, &[rows])?.view);
         let bias = self.spec.patch_bias.then(bias).transpose()?;
         let of_frame = |(frame, name): (usize, &&str)| {
             let view = self.finder.required(name, &[side, side, CHANNELS, rows])?.view;
@@ -307,11 +338,11 @@ impl<'a> VisionTensors<'a> {
         &'s self,
         [first, second]: [&str; 2],
         [cols, inner]: [usize; 2],
-        norm: Option<&str>,
+        norm: Option<(&str, NormSpec)>,
         take: &mut T,
     ) -> Result<Merger<T::Matrix, T::Vector>> {
         Ok(Merger {
-            norm: norm.map(|name| self.norm(name, cols, self.spec.norm, &mut *take)).transpose()?,
+            norm: norm.map(|(name, norm)| self.norm(name, cols, norm, &mut *take)).transpose()?,
             first: take.matrix(vec![self.linear(first, inner, cols)?])?,
             second: take.matrix(vec![self.linear(second, self.spec.output_size, inner)?])?,
         })
@@ -345,6 +376,9 @@ impl<'a> VisionTensors<'a> {
     }
 }
 
+/// The norms of the results of attention and of the feed-forward, or what multiplies them.
+const POST_NORMS: [&str; 2] = ["attn_post_norm", "ffn_post_norm"];
+const LAYER_SCALES: [&str; 2] = ["ls1", "ls2"];
 const HEAD_NORMS: [&str; 2] = ["attn_q_norm.weight", "attn_k_norm.weight"];
 
 fn of_layer(layer: usize, part: &str) -> String {

@@ -12,7 +12,7 @@ use crate::model::ModelSpec;
 use crate::pixels::{DecodeLimits, Picture};
 use crate::testdata::{self, TempFile};
 
-const NAMES: [&str; 7] = ["gemma3", "gemma4", "gemma4e", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
+const NAMES: [&str; 8] = ["gemma3", "gemma4", "gemma4e", "internvl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
 
 fn projector(name: &str) -> TempFile {
     testdata::file(&format!("vision/{name}.mmproj.gguf"))
@@ -150,6 +150,10 @@ fn files_that_are_computed_otherwise_are_refused() {
             "has 64 positions, expected at least 66",
         ),
         ("gemma4e", "clip.vision.projector.scale_factor", Some(Value::U32(0)), "scale_factor"),
+        ("internvl", "clip.use_gelu", Some(Value::Bool(false)), "expected true"),
+        ("internvl", "clip.vision.preproc_max_tiles", Some(Value::U32(65)), "expected 1 ("),
+        ("internvl", "clip.vision.preproc_min_tiles", Some(Value::U32(5)), "is 4, expected 5 ("),
+        ("internvl", "clip.vision.image_size", Some(Value::U32(24)), "v.position_embd.weight"),
         ("mistral3", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
         ("mistral3", "clip.vision.spatial_merge_size", None, "nothing in pixtral encoders is computed with this"),
         ("mistral3", "clip.vision.image_size", Some(Value::U32(88)), "expected a multiple of 16"),
@@ -178,6 +182,10 @@ fn an_encoder_of_another_model_is_refused_with_both_sizes() {
     assert!(error.contains("qwen3vl_merger") && error.contains("'gemma3'"), "{error}");
     let error = open("arch/gemma3.gguf", "gemma3").unwrap_err();
     assert!(error.contains("image rows of 64 columns") && error.contains("gemma3.embedding_length"), "{error}");
+    let error = open("arch/gemma4_e.gguf", "gemma4e").unwrap_err();
+    assert!(error.contains("image rows of 32 columns") && error.contains("gemma4.embedding_length"), "{error}");
+    let error = open("arch/qwen2.gguf", "internvl").unwrap_err();
+    assert!(error.contains("image rows of 32 columns") && error.contains("qwen2.embedding_length"), "{error}");
     let error = open("arch/mistral.gguf", "pixtral").unwrap_err();
     assert!(error.contains("image rows of 64 columns") && error.contains("llama.embedding_length"), "{error}");
     let error = open("arch/qwen3vlmoe.gguf", "qwen3vl").unwrap_err();

@@ -4,7 +4,7 @@ use super::{
     ACTIVATION_CLAMPED_SILU, ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_GELU_ERF, ACTIVATION_KIND,
     ACTIVATION_SILU, ACTIVATION_SQUARED_RELU, ACTIVATION_XIELU, FORMAT_BF16, FORMAT_BF16_TILED, FORMAT_F16,
     FORMAT_F16_TILED, FORMAT_F32, FORMAT_FP8, GATE_SIGMOID, GATE_SOFTPLUS, GATING_SIGMOID, GATING_SOFTMAX, NORM_LAYER,
-    NORM_RMS,
+    NORM_RMS, NORM_WEIGHTS,
 };
 use crate::backend::{Activation, GateFunction, Gating, NormKind};
 
@@ -54,6 +54,7 @@ impl From<Activation> for ActivationCode {
 pub(in crate::backend::gpu) enum NormCode {
     Rms = NORM_RMS,
     Layer = NORM_LAYER,
+    Weights = NORM_WEIGHTS,
 }
 
 impl From<NormKind> for NormCode {
@@ -61,6 +62,7 @@ impl From<NormKind> for NormCode {
         match kind {
             NormKind::Rms => Self::Rms,
             NormKind::Layer => Self::Layer,
+            NormKind::Weights => Self::Weights,
         }
     }
 }

@@ -39,6 +39,7 @@ constants! {
     /// `NormKind`.
     NORM_RMS = 0;
     NORM_LAYER = 1;
+    NORM_WEIGHTS = 2;
     /// Blocks of `copy_step`, each with a line of this many words before the words that it copies.
     COPY_STEP_BLOCKS = 32;
     COPY_STEP_THREADS = 256;

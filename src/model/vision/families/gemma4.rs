@@ -21,7 +21,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
     spec.merge = keys.opt_size("vision.projector.scale_factor")?.unwrap_or(MERGE);
     spec.biases = Presence::Absent;
     spec.clips = keys.gguf.tensor("v.blk.0.attn_q.input_min").is_some();
-    spec.post_norms = true;
+    spec.post_norms = Some(spec.norm);
     spec.head_norms = true;
     spec.scale = 1.0;
     spec.rope = Some(RopeAxes { base: ROPE_BASE, is_column_first: true, ..RopeAxes::IN_HALVES });

@@ -1,0 +1,35 @@
+//! `internvl`: InternVL 2.5 to 3.5 with the encoder of 300M parameters. A picture becomes tiles, which are encoded one
+//! after the other. A class token (CLS) goes with the patches of each.
+
+use super::read;
+use crate::Result;
+use crate::backend::NormKind;
+use crate::model::keys::Keys;
+use crate::model::spec::NormSpec;
+use crate::model::vision::family::Family;
+use crate::model::vision::spec::{FeedForward, Positions, VisionSpec};
+use crate::pixels::Sizing;
+
+/// Side of a square of patches, if the file does not state it.
+const MERGE: usize = 2;
+/// The fewest and the most tiles of a picture, if the file does not state them.
+const TILES: [usize; 2] = [1, 12];
+/// A bound far above any real model.
+const MOST_TILES: usize = 64;
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
+    let mut spec = read::spec(keys, Family::InternVl, FeedForward::GeluErf)?;
+    spec.merge = keys.opt_size("vision.projector.scale_factor")?.unwrap_or(MERGE);
+    spec.patch_bias = true;
+    spec.has_class = true;
+    spec.post_norms = Some(NormSpec { kind: NormKind::Weights, eps: 0.0, weight: true, bias: false });
+    spec.positions = Some(Positions::Corners { side: read::image_side(keys, spec.patch_size)? });
+    let least = keys.opt_size("vision.preproc_min_tiles")?.unwrap_or(TILES[0]);
+    let most = keys.opt_size("vision.preproc_max_tiles")?.unwrap_or(TILES[1]);
+    if least > most || most > MOST_TILES {
+        let problem = format!("is {most}, expected {least} (clip.vision.preproc_min_tiles) to {MOST_TILES}");
+        return Err(keys.error("vision.preproc_max_tiles", problem));
+    }
+    spec.preparation.sizing = Sizing::Tiles { side: read::filled_side(keys, &spec)?, least, most };
+    Ok(spec)
+}
