@@ -233,3 +233,6 @@ def test_inspect_tells_image_encoders(vision_model):
     assert "serves\timages, beside the file of its text model (image encoder qwen3vl_merger)\n" in encoder.stdout
     assert "layers\t4\n" in encoder.stdout
     assert "can run on" not in encoder.stdout
+    # Gemma 4 names it by another key.
+    encoder = process("inspect", vision_model("gemma4e").with_name("mmproj-gemma4e.gguf"), "--no-tensors")
+    assert "(image encoder gemma4v)\n" in encoder.stdout

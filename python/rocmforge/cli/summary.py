@@ -83,6 +83,10 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
     is_encoder = architecture == ENCODER
     prefix = f"{ENCODER}.vision" if is_encoder else architecture
 
+    # Files that may also have an encoder of audio have the second key.
+    of_projector = (f"{ENCODER}.projector_type", f"{ENCODER}.vision.projector_type")
+    kinds = (str(metadata[key]) for key in of_projector if key in metadata)
+
     def count(key: str) -> int | None:
         """A file that is damaged may have anything under its keys."""
         value = metadata.get(f"{prefix}.{key}")
@@ -92,7 +96,7 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
         tasks=tuple(report["tasks"]),
-        projector=str(metadata.get("clip.projector_type", "of an unknown kind")) if is_encoder else None,
+        projector=next(kinds, "of an unknown kind") if is_encoder else None,
         parameters=sum(math.prod(tensor["shape"]) for tensor in tensors),
         tensor_bytes=total,
         bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),

@@ -13,7 +13,7 @@ pub enum Family {
 
 /// A family, apart from what its files state.
 pub struct FamilyValues {
-    /// `clip.projector_type`.
+    /// `clip.projector_type`, or `clip.vision.projector_type`.
     pub projector_type: &'static str,
     /// The architectures of the text models that use such encoders.
     pub text_architectures: &'static [&'static str],

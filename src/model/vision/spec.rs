@@ -13,8 +13,10 @@ pub(super) const ROPE_BASE: f32 = 10_000.0;
 /// The frames that Qwen's encoders take at once. A picture stands for all of them.
 pub(super) const FRAMES: usize = 2;
 
-/// The key that names the family.
-pub(super) const PROJECTOR_TYPE: &str = "clip.projector_type";
+/// The value of `general.architecture` in these files, and the prefix of their keys.
+pub(super) const ARCHITECTURE: &str = "clip";
+/// The keys that name the family. The second one is of files that may also have an encoder of audio.
+pub(super) const PROJECTOR_TYPES: [&str; 2] = ["projector_type", "vision.projector_type"];
 /// The tensor of the learned positions.
 pub(super) const POSITIONS: &str = "v.position_embd.weight";
 
@@ -181,7 +183,9 @@ impl VisionSpec {
         if !known.contains(&name) {
             let kind = family.projector_type;
             let problem = format!("is '{kind}', which goes with {}; {file} is '{name}'", known.join(", "));
-            return Err(projector.error(PROJECTOR_TYPE, problem));
+            let [first, second] = PROJECTOR_TYPES.map(|key| format!("{ARCHITECTURE}.{key}"));
+            let key = if projector.get(&first).is_some() { first } else { second };
+            return Err(projector.error(key, problem));
         }
         if self.output_size != model.hidden_size {
             let (here, there) = (self.output_size, model.hidden_size);

@@ -141,6 +141,12 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("qwen3vl", "clip.vision.block_count", Some(Value::U32(3)), "entries"),
         ("qwen3vl", "clip.vision.is_deepstack_layers", None, "v.deepstack"),
         ("gemma3", "clip.vision.image_std", None, "is missing"),
+        (
+            "gemma4",
+            "clip.vision.projector_type",
+            Some(Value::String("idefics3".into())),
+            "clip.vision.projector_type: 'idefics3' is not supported",
+        ),
         ("gemma4", "clip.use_silu", Some(Value::Bool(true)), "expected false"),
         ("gemma4", "clip.vision.image_max_pixels", Some(Value::U32(143)), "less than 12 x 12"),
         (
@@ -180,6 +186,8 @@ fn an_encoder_of_another_model_is_refused_with_both_sizes() {
     }
     let error = open("vision/gemma3.gguf", "qwen3vl").unwrap_err();
     assert!(error.contains("qwen3vl_merger") && error.contains("'gemma3'"), "{error}");
+    let error = open("vision/gemma3.gguf", "gemma4").unwrap_err();
+    assert!(error.contains("clip.vision.projector_type: is 'gemma4v', which goes with gemma4;"), "{error}");
     let error = open("arch/gemma3.gguf", "gemma3").unwrap_err();
     assert!(error.contains("image rows of 64 columns") && error.contains("gemma3.embedding_length"), "{error}");
     let error = open("arch/gemma4_e.gguf", "gemma4e").unwrap_err();

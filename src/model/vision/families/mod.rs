@@ -9,13 +9,11 @@ mod qwen3;
 mod read;
 
 use super::family::Family;
-use super::spec::VisionSpec;
+use super::spec::{ARCHITECTURE, VisionSpec};
 use crate::Result;
 use crate::gguf::{GgufFile, Value};
 use crate::model::keys::Keys;
 
-/// The value of `general.architecture` in these files, and the prefix of their keys.
-const ARCHITECTURE: &str = "clip";
 /// Keys that do not affect the computation.
 const HARMLESS: [&str; 1] = ["has_text_encoder"];
 /// The prefix of the keys of an encoder of audio in the same file.

@@ -6,7 +6,7 @@ use crate::images::Sight;
 use crate::model::keys::Keys;
 use crate::model::spec::{NormSpec, Presence};
 use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FeedForward, MOST_IMAGE_ROWS, ROPE_BASE, VisionSpec};
+use crate::model::vision::spec::{FeedForward, MOST_IMAGE_ROWS, PROJECTOR_TYPES, ROPE_BASE, VisionSpec};
 use crate::pixels::{CHANNELS, Filter, Preparation, Sizing};
 
 const MAX_LAYERS: usize = 512;
@@ -19,12 +19,16 @@ pub(super) fn family(keys: &Keys<'_>) -> Result<Family> {
     if keys.opt_bool("has_vision_encoder")? != Some(true) {
         return Err(keys.error("has_vision_encoder", "is not true: the file holds no image encoder"));
     }
-    let of_file = keys.opt_str("projector_type")?.or(keys.opt_str("vision.projector_type")?);
-    let name = of_file.ok_or_else(|| keys.missing("projector_type"))?;
+    let [first, second] = PROJECTOR_TYPES;
+    let (key, name) = match (keys.opt_str(first)?, keys.opt_str(second)?) {
+        (Some(name), _) => (first, name),
+        (None, Some(name)) => (second, name),
+        (None, None) => return Err(keys.missing(first)),
+    };
     let family = Family::ALL.into_iter().find(|family| family.values().projector_type == name);
     let family = family.ok_or_else(|| {
         let names = Family::ALL.map(|family| family.values().projector_type).join(", ");
-        keys.error("projector_type", format!("'{name}' is not supported; supported are {names}"))
+        keys.error(key, format!("'{name}' is not supported; supported are {names}"))
     })?;
     if keys.opt_bool("has_audio_encoder")? == Some(true) && !family.values().has_audio {
         let problem = format!("is true: encoders of images and audio in one file are not supported in {name} files");
