@@ -80,6 +80,28 @@ struct Mamba2Args {
   float eps;
 };
 
+// A Mamba mixer of the first version over the sequences of a step (`Ops::mamba_convolution`, `Ops::mamba`):
+//   mamba_convolve: convolution and SiLU of x: grid (rows, ceil(channels / CONVOLUTION_THREADS)).
+//   mamba_walk_d<D>: the columns of the matrix, which has at most D rows, along the tokens of a sequence; outputs replace
+//     x: grid (ceil(channels / STATE_COLUMNS), 1, sequences).
+//   mamba_gate: the output times silu(z): grid (rows, ceil(columns to store / CONVOLUTION_THREADS)).
+// Rows of NO_SEQUENCE give zeros.
+struct MambaArgs {
+  StatesArgs states;      // of one matrix [state_size][channels]
+  const float* x;         // [rows]: x | z
+  float* convolved;       // [rows][channels]: x, then outputs
+  const float* time_steps;  // walk: [rows][channels], before the softplus
+  const float* b;         // walk: [rows][state_size]
+  const float* c;
+  void* out;              // gate: [rows] of `channels` in format_out
+  const float* taps;      // convolve: [num_taps][channels]
+  const float* taps_bias;   // convolve: [channels] or null
+  const float* decay;     // walk: [state_size][channels]
+  const float* skip;      // walk: [channels]
+  u32 channels, state_size, num_taps;
+  u32 format_out;
+};
+
 // A short convolution over the sequences of a step (`Ops::short_convolution`): out = C * convolution(B * x).
 // short_convolution, grid (rows, ceil(columns to store / CONVOLUTION_THREADS)). Rows of NO_SEQUENCE give zeros.
 struct ShortConvolutionArgs {

@@ -6,16 +6,7 @@
 KERNEL(CONVOLUTION_THREADS, mamba2_convolve, Mamba2Args) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = (u32)bid_y() * CONVOLUTION_THREADS + (u32)tid_x();
-  const u32 sequence = ld_step(a.states.sequences + row);
-  if (sequence == NO_SEQUENCE || c >= channels(a)) return;
-  const u32 offset = row - ld_step(a.states.starts + sequence), slot = ld_step(a.states.reads + sequence);
-  const Inputs inputs = inputs_of(a);
-  float y = a.taps_bias ? a.taps_bias[c] : 0.f;
-  for (u32 tap = 0; tap < a.num_taps; tap++) {
-    const float* input = inputs.row_of(row, offset, slot, tap);
-    if (input) y = fma_(a.taps[(u64)tap * channels(a) + c], input[c], y);
-  }
-  a.convolved[(u64)row * channels(a) + c] = silu(y);
+  convolve_silu(a.states, inputs_of(a), a.taps, a.taps_bias, row, c, a.convolved);
 }
 
 // ------------------------------------------------------------------------------------------------ recurrence
@@ -34,7 +25,7 @@ template <u32 D> struct Recurrence {
   // Copies the tokens in rows `row` .. `row` + count into shared memory.
   MEM void stage(u32 row, u32 count, Staged& staged) const {
     const float* b = a.convolved + (u64)row * channels(a) + inner_cols(a) + group * a.state_size;
-    stage_rows<D>(b, group_cols(a), channels(a), count, a.state_size, staged.b, staged.c);
+    stage_rows<D>(b, b + group_cols(a), channels(a), count, a.state_size, staged.b, staged.c);
     stage_columns(value_of(row), channels(a), count, columns.count, staged.x);
     const u32 thread = thread_from(64);
     if (thread < count) {

@@ -64,6 +64,20 @@ struct Inputs {
   }
 };
 
+// Stores the convolution and SiLU of channel `c` of a row.
+DEV void convolve_silu(const StatesArgs& a, const Inputs& inputs, const float* taps, const float* bias, u32 row, u32 c,
+                       float* out) {
+  const u32 sequence = ld_step(a.sequences + row);
+  if (sequence == NO_SEQUENCE || c >= inputs.channels) return;
+  const u32 offset = row - ld_step(a.starts + sequence), slot = ld_step(a.reads + sequence);
+  float y = bias ? bias[c] : 0.f;
+  for (u32 tap = 0; tap <= inputs.window; tap++) {
+    const float* input = inputs.row_of(row, offset, slot, tap);
+    if (input) y = fma_(taps[(u64)tap * inputs.channels + c], input[c], y);
+  }
+  out[(u64)row * inputs.channels + c] = silu(y);
+}
+
 // ------------------------------------------------------------------------------------------------ matrices
 // Tokens in shared memory at a time.
 constexpr u32 TOKENS = 8;
@@ -131,8 +145,12 @@ template <u32 D> struct Columns {
 
   // Returns this lane's rows of a staged row of a token.
   MEM void of_rows(const float* staged, float (&out)[ROWS]) const {
+    if constexpr (ROWS == 1) {
+      out[0] = staged[row];
+      return;
+    }
     #pragma unroll
-    for (u32 i = 0; i < ROWS; i += 2) {
+    for (u32 i = 0; i + 1 < ROWS; i += 2) {
       const v2 two = ld8(staged + row + i);
       out[i] = bits_f32(two.x);
       out[i + 1] = bits_f32(two.y);
@@ -181,14 +199,14 @@ template <u32 N> struct RowSums {
 // block's work wait for the loads of all parts at once.
 DEV u32 thread_from(u32 first) { return ((u32)tid_x() + STATE_WALK_THREADS - first) % STATE_WALK_THREADS; }
 
-// Copies two rows of each of `count` tokens into shared memory. `rows` is the first token's first row, of `size`
-// columns. Its second row is at distance `second` columns, the next token's rows at distance `stride` columns.
-template <u32 D> DEV void stage_rows(const float* rows, u32 second, u32 stride, u32 count, u32 size, float (*a)[D],
-                                     float (*b)[D]) {
+// Copies two rows of each of `count` tokens into shared memory. `first` and `second` are those of the first token, of
+// `size` columns. The next token's rows are at distance `stride` columns.
+template <u32 D> DEV void stage_rows(const float* first, const float* second, u32 stride, u32 count, u32 size,
+                                     float (*a)[D], float (*b)[D]) {
   for (u32 i = (u32)tid_x(); i < TOKENS * D / 4; i += STATE_WALK_THREADS) {
     const u32 token = i / (D / 4), c = i % (D / 4) * 4;
     if (token >= count) break;
-    const float *of_a = rows + (u64)token * stride, *of_b = of_a + second;
+    const float *of_a = first + (u64)token * stride, *of_b = second + (u64)token * stride;
     Four fours[2] = {};
     if (c < size) {
       fours[0] = load_four(of_a, is_aligned(of_a, 16), c, size);

@@ -65,7 +65,7 @@ template <u32 D> struct DeltaRule {
   // Copies the tokens in rows `row` .. `row` + count into shared memory.
   MEM void stage(u32 row, u32 count, Staged& staged) const {
     const float* q = a.convolved + (u64)row * channels(a) + key_head * a.key_size;
-    stage_rows<D>(q, key_cols(a), channels(a), count, a.key_size, staged.q, staged.k);
+    stage_rows<D>(q, q + key_cols(a), channels(a), count, a.key_size, staged.q, staged.k);
     stage_columns(value_of(row), channels(a), count, columns.count, staged.v);
     const u32 thread = thread_from(64);
     if (thread < count) {

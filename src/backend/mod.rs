@@ -25,9 +25,10 @@ mod upload;
 pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
     Activate, AddNorm, AddRows, Attention, Cap, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateHeads,
-    GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm,
-    NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAndStoreLatent,
-    RopeAngles, RopeAttention, Rotation, ScaleRows, Scoring, ShortConvolution, TableRow, Temperature,
+    GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, Mamba2Weights,
+    MambaConvolution, MixExperts, Norm, NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, QkNorms,
+    RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, Rotation, ScaleRows, Scoring, ShortConvolution,
+    TableRow, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use placement::{ByHand, Place, Placement, Role, Weight};
@@ -39,7 +40,7 @@ pub use specs::{
     Activation, ExpertCacheUse, GateFunction, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout,
     RopeKind, RopeSpec, StepLimits, Xielu,
 };
-pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, ShortConvolutionShape, StateLayerSpec};
+pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, MambaShape, ShortConvolutionShape, StateLayerSpec};
 pub use upload::Upload;
 
 use crate::Result;

@@ -8,9 +8,9 @@
 use super::Backend;
 use super::op_args::{
     Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateHeads, GateRows,
-    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear,
-    NormInPlace, NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleRows,
-    ShortConvolution,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, MambaConvolution, MixExperts,
+    NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent, RopeAngles,
+    RopeAttention, ScaleRows, ShortConvolution,
 };
 use crate::Result;
 
@@ -107,6 +107,16 @@ pub trait Ops<B: Backend> {
     /// - The output is the RMS norm of `y silu(z)` over each group, times its weights, or plain `y silu(z)` without a
     ///   norm.
     fn mamba2(&mut self, args: Mamba2<'_, B>) -> Result<()>;
+
+    /// Computes the causal convolution of a Mamba mixer's x over the step's sequences, with bias and SiLU. The states
+    /// are read as in `delta_net`; `mamba` saves them.
+    fn mamba_convolution(&mut self, args: MambaConvolution<'_, B>) -> Result<()>;
+
+    /// Computes a Mamba mixer over the step's sequences, with states as in `delta_net`, from the convolved x. For the
+    /// tokens in order:
+    /// - With `t = softplus(time step)` of each channel, row i of the state S becomes `exp(t decay_i) S_i + B_i t x`.
+    /// - The output is `(S^T C + skip x) silu(z)`.
+    fn mamba(&mut self, args: Mamba<'_, B>) -> Result<()>;
 
     /// `out[r] = [left[r] | right[r]]`, or with states `[left[r] | right[r - 1]]`. A sequence's first row takes its
     /// state in place of the row before; that is zeros at the beginning of the sequence. The state becomes the last row

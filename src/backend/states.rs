@@ -1,5 +1,5 @@
 //! Layers with a recurrent state, which passes from token to token instead of keys and values, or next to them. Defines
-//! their part of the state pool, and the shapes of the three kinds that replace attention.
+//! their part of the state pool, and the shapes of the kinds that replace attention.
 
 use crate::batch::{Batch, NO_STATE};
 use crate::{Error, Result};
@@ -210,6 +210,44 @@ impl Mamba2Shape {
             return Err(Error::internal(format!("{self:?} is no Mamba-2 mixer")));
         }
         Ok(())
+    }
+}
+
+/// The shape of a Mamba mixer of the first version. A row of its projections is `[x | z]`, each with `channels`
+/// columns. The state is one matrix with a column for each channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MambaShape {
+    pub channels: usize,
+    /// Elements of B and C, which is also the number of rows of the matrix.
+    pub state_size: usize,
+    /// Taps of the convolution over x.
+    pub taps: usize,
+}
+
+impl MambaShape {
+    /// The largest number of rows of the matrix; all known models have 16. Devices keep parts of it in registers.
+    pub const MAX_STATE_SIZE: usize = 32;
+
+    /// Returns the columns of a row of projections.
+    pub fn cols(self) -> usize {
+        2 * self.channels
+    }
+
+    /// Returns the spec of such a layer in a pool of `num_slots`.
+    pub fn state_layer(self, num_slots: usize) -> StateLayerSpec {
+        let Self { channels, state_size: key_size, taps } = self;
+        let window = taps.saturating_sub(1);
+        StateLayerSpec { num_slots, window, channels, heads: 1, key_size, value_size: channels }
+    }
+
+    /// # Errors
+    /// `Error::Internal` if a size is zero or too large.
+    pub fn validate(self) -> Result<()> {
+        let Self { channels, state_size, taps } = self;
+        match [channels, state_size, taps].contains(&0) || state_size > Self::MAX_STATE_SIZE {
+            true => Err(Error::internal(format!("{self:?} is no Mamba mixer"))),
+            false => Ok(()),
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::spec::{Ffn, LatentSpec, Mixer, ModelSpec};
+use super::spec::{Ffn, LatentSpec, MambaSpec, Mixer, ModelSpec};
 use crate::Result;
-use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader, Mamba2Shape};
+use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader, Mamba2Shape, MambaShape};
 
 /// The largest step that the activations have room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +69,10 @@ pub(super) struct Work<M: Memory> {
     pub(super) projected: M::Buffer,
     /// Only in models with latent attention.
     pub(super) latent: Option<LatentWork<M>>,
-    /// Outputs of a convolution, in models with gated delta nets or Mamba-2.
+    /// Outputs of a convolution, in models with gated delta nets or Mamba mixers.
     pub(super) convolved: Option<M::Buffer>,
+    /// Only in models with Mamba mixers of the first version.
+    pub(super) mamba: Option<MambaWork<M>>,
     /// Products of gate and up, and the results of the activation. Only in models with feed-forwards that serve every
     /// row.
     pub(super) dense: Option<[M::Buffer; 2]>,
@@ -88,6 +90,14 @@ pub(super) struct LatentWork<M: Memory> {
     pub(super) queries: M::Buffer,
     /// Latents of keys and values, followed by the key parts that RoPE rotates.
     pub(super) rows: M::Buffer,
+}
+
+/// Intermediate results of a Mamba mixer of the first version.
+pub(super) struct MambaWork<M: Memory> {
+    /// Short time steps, B and C.
+    pub(super) inputs: [M::Buffer; 3],
+    /// Time steps of all channels.
+    pub(super) time_steps: M::Buffer,
 }
 
 /// Allocates buffers, or counts their bytes.
@@ -138,6 +148,11 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     let q_rank = latent.iter().filter_map(|latent| latent.q_rank).max().unwrap_or(0);
     let query_cols = latent.iter().map(|latent| latent.shape.queries().q_cols()).max();
     let row_dim = latent.iter().map(|latent| latent.shape.row_dim()).max().unwrap_or(0);
+    // All Mamba mixers of a file have one shape.
+    let mamba = spec.all_layers().find_map(|layer| match layer.mixer {
+        Mixer::Mamba(mamba) => Some(mamba),
+        _ => None,
+    });
     let dense = spec.all_layers().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
@@ -185,6 +200,17 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
                 None => None,
             },
             convolved: convolved.max().map(|cols| memory.buffer(tokens, cols)).transpose()?,
+            mamba: match mamba {
+                Some(MambaSpec { shape: MambaShape { channels, state_size, .. }, rank, .. }) => Some(MambaWork {
+                    inputs: [
+                        memory.buffer(tokens, rank)?,
+                        memory.buffer(tokens, state_size)?,
+                        memory.buffer(tokens, state_size)?,
+                    ],
+                    time_steps: memory.buffer(tokens, channels)?,
+                }),
+                None => None,
+            },
             dense: match gated {
                 Some(size) => {
                     let products = size.saturating_mul(2).max(inputs);

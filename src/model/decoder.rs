@@ -22,6 +22,7 @@ mod images;
 mod inputs;
 mod latent;
 mod logits;
+mod mamba;
 mod rows;
 mod states;
 

@@ -4,12 +4,14 @@
 mod attention;
 mod delta_net;
 mod latent;
+mod mamba;
 mod mamba2;
 mod short_convolution;
 
 pub(super) use attention::{AttentionWeights, QkNormWeights};
 pub(super) use delta_net::DeltaNetWeights;
 pub(super) use latent::{LatentQuery, LatentWeights};
+pub(super) use mamba::MambaWeights;
 pub(super) use mamba2::Mamba2Weights;
 pub(super) use short_convolution::ShortConvolutionWeights;
 
@@ -179,6 +181,7 @@ pub(super) enum MixerWeights<T: Tensors> {
     Attention(AttentionWeights<T>),
     Latent(LatentWeights<T>),
     DeltaNet(DeltaNetWeights<T>),
+    Mamba(MambaWeights<T>),
     Mamba2(Mamba2Weights<T>),
     ShortConvolution(ShortConvolutionWeights<T>),
     None,
@@ -190,6 +193,7 @@ impl<T: Tensors> MixerWeights<T> {
             Mixer::Attention(spec) => Self::Attention(AttentionWeights::visit(index, spec, model, visitor)?),
             Mixer::Latent(spec) => Self::Latent(LatentWeights::visit(index, spec, model, visitor)?),
             Mixer::DeltaNet(spec) => Self::DeltaNet(DeltaNetWeights::visit(index, spec, model, visitor)?),
+            Mixer::Mamba(spec) => Self::Mamba(MambaWeights::visit(index, spec, model, visitor)?),
             Mixer::Mamba2(spec) => Self::Mamba2(Mamba2Weights::visit(index, spec, model, visitor)?),
             Mixer::ShortConvolution(shape) => {
                 Self::ShortConvolution(ShortConvolutionWeights::visit(index, *shape, model, visitor)?)
@@ -204,6 +208,7 @@ impl<T: Tensors> MixerWeights<T> {
             Self::Attention(attention) => Some(&attention.output),
             Self::Latent(latent) => Some(&latent.output),
             Self::DeltaNet(delta_net) => Some(&delta_net.output),
+            Self::Mamba(mamba) => Some(&mamba.output),
             Self::Mamba2(mamba2) => Some(&mamba2.output),
             Self::ShortConvolution(convolution) => Some(&convolution.output),
             Self::None => None,
@@ -252,7 +257,8 @@ impl<T: Tensors> LayerWeights<T> {
     /// True if one of the mixers has a recurrent state.
     pub(super) fn has_state(&self) -> bool {
         let of_mixer = match &self.mixer {
-            MixerWeights::DeltaNet(_) | MixerWeights::Mamba2(_) | MixerWeights::ShortConvolution(_) => true,
+            MixerWeights::DeltaNet(_) | MixerWeights::Mamba(_) => true,
+            MixerWeights::Mamba2(_) | MixerWeights::ShortConvolution(_) => true,
             MixerWeights::Attention(_) | MixerWeights::Latent(_) | MixerWeights::None => false,
         };
         of_mixer || self.beside.is_some()

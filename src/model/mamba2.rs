@@ -1,9 +1,10 @@
-//! The keys of Mamba-2 mixers and of short convolutions.
+//! The keys of Mamba mixers and of short convolutions.
 
 use super::keys::Keys;
-use super::spec::Mamba2Spec;
+use super::layers::of_layer;
+use super::spec::{Mamba2Spec, MambaNorms, MambaSpec};
 use crate::Result;
-use crate::backend::{Mamba2Shape, ShortConvolutionShape};
+use crate::backend::{Mamba2Shape, MambaShape, ShortConvolutionShape};
 
 /// No real model has a number of taps near this.
 const MAX_TAPS: usize = 64;
@@ -17,13 +18,39 @@ impl Keys<'_> {
         }
     }
 
+    /// Returns the Mamba mixer of layer `layer`, of the first version.
+    ///
+    /// # Errors
+    /// `Error::ModelFile` naming the key that is missing or not supported.
+    pub(super) fn mamba(&self, layer: usize, eps: f32, norms: MambaNorms) -> Result<MambaSpec> {
+        let (channels, rank) = (self.size("ssm.inner_size")?, self.size("ssm.time_step_rank")?);
+        let state_size = self.state_size(MambaShape::MAX_STATE_SIZE)?;
+        let shape = MambaShape { channels, state_size, taps: self.taps("ssm.conv_kernel")? };
+        Ok(MambaSpec { shape, rank, eps, taps_bias: self.has_taps_bias(layer), norms })
+    }
+
+    /// Returns the rows of a state.
+    fn state_size(&self, most: usize) -> Result<usize> {
+        match self.size("ssm.state_size")? {
+            size if size > most => {
+                Err(self.error("ssm.state_size", format!("is {size}; this version supports at most {most}")))
+            }
+            size => Ok(size),
+        }
+    }
+
+    /// True if the convolution of a layer has biases.
+    fn has_taps_bias(&self, layer: usize) -> bool {
+        self.gguf.tensor(&of_layer(layer, "ssm_conv1d.bias")).is_some()
+    }
+
     /// Returns the Mamba-2 mixer of layer `layer`. `eps` is the epsilon of its output norm.
     ///
     /// # Errors
     /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
     pub(super) fn mamba2(&self, layer: usize, eps: f32) -> Result<Mamba2Spec> {
         let (heads, groups) = (self.size("ssm.time_step_rank")?, self.size("ssm.group_count")?);
-        let (state_size, inner) = (self.size("ssm.state_size")?, self.size("ssm.inner_size")?);
+        let (state_size, inner) = (self.state_size(Mamba2Shape::MAX_STATE_SIZE)?, self.size("ssm.inner_size")?);
         if !heads.is_multiple_of(groups) {
             let problem = format!("is {heads}, expected a multiple of ssm.group_count ({groups})");
             return Err(self.error("ssm.time_step_rank", problem));
@@ -32,14 +59,9 @@ impl Keys<'_> {
             let problem = format!("is {inner}, expected a multiple of ssm.time_step_rank ({heads})");
             return Err(self.error("ssm.inner_size", problem));
         }
-        if state_size > Mamba2Shape::MAX_STATE_SIZE {
-            let problem = format!("is {state_size}; this version supports at most {}", Mamba2Shape::MAX_STATE_SIZE);
-            return Err(self.error("ssm.state_size", problem));
-        }
         let taps = self.taps("ssm.conv_kernel")?;
-        let taps_bias = self.gguf.tensor(&format!("blk.{layer}.ssm_conv1d.bias")).is_some();
         let shape = Mamba2Shape { heads, head_size: inner / heads, groups, state_size, taps };
-        Ok(Mamba2Spec { shape, eps, taps_bias, norm: true })
+        Ok(Mamba2Spec { shape, eps, taps_bias: self.has_taps_bias(layer), norm: true })
     }
 
     /// Returns the short convolutions of a model, which cover its whole hidden state.

@@ -7,7 +7,7 @@ mod sections;
 
 pub(super) use heads::{EmbedSpec, HeadActivation, HeadDense, RankSpec, Score};
 pub use kv_groups::KvGroupSpec;
-pub(super) use mixers::{DeltaNetSpec, LatentSpec, Mamba2Spec, Projections};
+pub(super) use mixers::{DeltaNetSpec, LatentSpec, Mamba2Spec, MambaNorms, MambaSpec, Projections};
 pub(super) use sections::Sections;
 
 use kv_groups::KvLayout;
@@ -242,6 +242,7 @@ pub enum Mixer {
     Attention(AttentionSpec),
     Latent(LatentSpec),
     DeltaNet(DeltaNetSpec),
+    Mamba(MambaSpec),
     Mamba2(Mamba2Spec),
     ShortConvolution(ShortConvolutionShape),
     /// The layer has only a feed-forward.
@@ -256,6 +257,7 @@ impl Mixer {
             // The attention result overwrites q, which is no longer needed after absorption.
             Self::Latent(LatentSpec { shape, .. }) => [shape.q_cols().max(shape.found_cols()), shape.value_cols()],
             Self::DeltaNet(delta_net) => [delta_net.shape.cols(), delta_net.shape.value_cols()],
+            Self::Mamba(MambaSpec { shape, .. }) => [shape.cols(), shape.channels],
             Self::Mamba2(mamba2) => [mamba2.shape.cols(), mamba2.shape.inner_cols()],
             Self::ShortConvolution(shape) => [shape.cols(), shape.channels],
             Self::None => [0, 0],
@@ -267,6 +269,7 @@ impl Mixer {
         match self {
             Self::Attention(_) | Self::Latent(_) | Self::ShortConvolution(_) | Self::None => None,
             Self::DeltaNet(delta_net) => Some(delta_net.shape.channels()),
+            Self::Mamba(mamba) => Some(mamba.shape.channels),
             Self::Mamba2(mamba2) => Some(mamba2.shape.channels()),
         }
     }
@@ -280,7 +283,7 @@ impl Mixer {
             Self::Latent(LatentSpec { kv_group, shape, .. }) => {
                 Some((*kv_group, KvLayout::of(shape.queries(), Some(shape.rank))))
             }
-            Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
+            Self::DeltaNet(_) | Self::Mamba(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
         }
     }
 
@@ -290,7 +293,7 @@ impl Mixer {
             Self::Attention(AttentionSpec { kv_group, .. }) | Self::Latent(LatentSpec { kv_group, .. }) => {
                 Some(kv_group)
             }
-            Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
+            Self::DeltaNet(_) | Self::Mamba(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
         }
     }
 
@@ -298,7 +301,8 @@ impl Mixer {
     pub(super) fn stores(&self) -> bool {
         match self {
             Self::Attention(attention) => attention.qkv.has_kv,
-            Self::Latent(_) | Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => true,
+            Self::Latent(_) | Self::DeltaNet(_) => true,
+            Self::Mamba(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => true,
             Self::None => false,
         }
     }
@@ -308,6 +312,7 @@ impl Mixer {
         match self {
             Self::Attention(_) | Self::Latent(_) | Self::None => None,
             Self::DeltaNet(delta_net) => Some(delta_net.shape.state_layer(num_slots)),
+            Self::Mamba(mamba) => Some(mamba.shape.state_layer(num_slots)),
             Self::Mamba2(mamba2) => Some(mamba2.shape.state_layer(num_slots)),
             Self::ShortConvolution(shape) => Some(shape.state_layer(num_slots)),
         }

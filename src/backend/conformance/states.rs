@@ -3,6 +3,7 @@
 
 mod delta_net;
 mod join_rows;
+mod mamba;
 mod mamba2;
 mod short_convolution;
 
@@ -13,6 +14,7 @@ use crate::batch::{Batch, NO_STATE, StateWrite};
 use crate::{Error, Result};
 use delta_net::DeltaNetLayer;
 use join_rows::JoinedRows;
+use mamba::MambaLayer;
 use mamba2::Mamba2Layer;
 use short_convolution::ShortConvolutionLayer;
 
@@ -39,6 +41,11 @@ trait StateLayerCase: Sized {
     /// Returns the projections of all tokens of all texts, `[tokens, cols]`.
     fn x(&self) -> &[f32];
 
+    /// Returns the other inputs of the layer, with their columns.
+    fn others(&self) -> Vec<(&[f32], usize)> {
+        Vec::new()
+    }
+
     /// Returns the columns of the projections, of the convolution's output and of the layer's output.
     fn cols(&self) -> [usize; 3];
 
@@ -52,15 +59,22 @@ trait StateLayerCase: Sized {
     /// Returns the vectors of the layer in the order of `run`.
     fn vectors(&self) -> Vec<&[f32]>;
 
-    /// Returns the outputs of a text with these rows of projections.
-    fn reference(&self, rows: &[&[f32]]) -> Vec<f64>;
+    /// Returns the outputs of a text with these rows of inputs.
+    fn reference(&self, rows: &[Row<'_>]) -> Vec<f64>;
 
     fn run<B: Backend>(&self, step: &mut B::Step<'_>, parts: Parts<'_, B>) -> Result<()>;
+}
+
+/// The inputs of a token: its projections, and its row of each other input.
+struct Row<'a> {
+    x: &'a [f32],
+    others: Vec<&'a [f32]>,
 }
 
 /// A layer's buffers, vectors and state on a backend.
 struct Parts<'a, B: Backend> {
     x: &'a B::Buffer,
+    others: &'a [B::Buffer],
     vectors: &'a [B::Vector],
     state: &'a mut B::StateLayer,
     convolved: &'a mut B::Buffer,
@@ -70,6 +84,8 @@ struct Parts<'a, B: Backend> {
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     check_layers::<DeltaNetLayer, L>(&loader, tally)?;
     delta_net::refused(loader(80)?, tally)?;
+    check_layers::<MambaLayer, L>(&loader, tally)?;
+    mamba::refused(loader(80)?, tally)?;
     check_layers::<Mamba2Layer, L>(&loader, tally)?;
     mamba2::refused(loader(80)?, tally)?;
     check_layers::<ShortConvolutionLayer, L>(&loader, tally)?;
@@ -81,6 +97,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 /// A text at once gives the bits of its chunks, alone and with others.
 pub(super) fn check_invariance<L: Loader>(loader: &impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     check_chunks::<DeltaNetLayer, L>(loader, tally)?;
+    check_chunks::<MambaLayer, L>(loader, tally)?;
     check_chunks::<Mamba2Layer, L>(loader, tally)?;
     check_chunks::<ShortConvolutionLayer, L>(loader, tally)?;
     check_chunks::<JoinedRows, L>(loader, tally)
@@ -196,7 +213,10 @@ fn rows_of<'a, T>(layer: &impl StateLayerCase, rows: &'a [T], piece: &Piece) -> 
 /// Returns the outputs of all tokens of all texts.
 fn reference_of(layer: &impl StateLayerCase) -> Vec<f64> {
     let [cols, ..] = layer.cols();
-    let rows: Vec<&[f32]> = layer.x().chunks(cols).collect();
+    let others_of =
+        |token: usize| layer.others().iter().map(|&(values, cols)| &values[token * cols..][..cols]).collect();
+    let rows = layer.x().chunks(cols).enumerate();
+    let rows: Vec<Row<'_>> = rows.map(|(token, x)| Row { x, others: others_of(token) }).collect();
     let texts = layer.texts().iter().enumerate();
     texts.flat_map(|(text, &len)| layer.reference(&rows[first_row(layer, text)..][..len])).collect()
 }
@@ -228,6 +248,9 @@ struct Rig<L: Loader> {
     vectors: Vec<<L::Backend as Backend>::Vector>,
     state: <L::Backend as Backend>::StateLayer,
     x: BufferOf<L>,
+    /// Tables of the other inputs, and their rows of a step.
+    other_tables: Vec<<L::Backend as Backend>::Matrix>,
+    others: Vec<BufferOf<L>>,
     convolved: BufferOf<L>,
     out: BufferOf<L>,
 }
@@ -240,17 +263,25 @@ impl<L: Loader> Rig<L> {
         let state = loader.alloc_state_layers(&[layer.spec(3 * layer.texts().len())])?.pop();
         let state = state.ok_or_else(|| Error::internal("no layer of states where one was asked for"))?;
         let x = loader.alloc_buffer(rows, cols)?;
+        let (mut other_tables, mut others) = (Vec::new(), Vec::new());
+        for (values, cols) in layer.others() {
+            other_tables.push(matrix(&mut loader, values, cols)?);
+            others.push(loader.alloc_buffer(rows, cols)?);
+        }
         let convolved = loader.alloc_buffer(rows, layer.convolved_cols::<L>(rows))?;
         let out = loader.alloc_buffer(rows, out)?;
-        Ok(Self { backend: loader.finish()?, table, vectors, state, x, convolved, out })
+        Ok(Self { backend: loader.finish()?, table, vectors, state, x, other_tables, others, convolved, out })
     }
 
     fn step(&mut self, layer: &impl StateLayerCase, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = batch_of(layer, pieces);
-        let Self { backend, table, vectors, state, x, convolved, out } = self;
+        let Self { backend, table, vectors, state, x, other_tables, others, convolved, out } = self;
         backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
             step.embed(Embed { table, scale: 1.0, out: x })?;
-            layer.run::<L::Backend>(step, Parts { x, vectors, state, convolved, out })
+            for (table, out) in other_tables.iter().zip(&mut *others) {
+                step.embed(Embed { table, scale: 1.0, out })?;
+            }
+            layer.run::<L::Backend>(step, Parts { x, others, vectors, state, convolved, out })
         })?;
         let [_, _, cols] = layer.cols();
         Ok(backend.to_host(out, batch.num_tokens(), cols)?.to_vec())

@@ -13,8 +13,9 @@ use crate::backend::op_args::check_written;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed,
     ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows,
-    Linear, Mamba2, Mamba2Weights, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, QkNorms, RopeAndStore,
-    RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution, StepOps, TableRow,
+    Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops,
+    QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution,
+    StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -371,6 +372,32 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             self.cpu.isa,
             state,
             convolved,
+            out,
+        );
+        Ok(())
+    }
+
+    fn mamba_convolution(&mut self, args: MambaConvolution<'_, CpuBackend>) -> Result<()> {
+        let (tokens, batch) = (self.num_tokens(), self.batch);
+        args.validate(tokens)?;
+        args.state.spec.check(batch)?;
+        let MambaConvolution { x, shape, taps, taps_bias, state, out } = args;
+        let (x, taps_bias) = (&x[..tokens * shape.cols()], taps_bias.map(|bias| &**bias));
+        let out = &mut out[..tokens * shape.channels];
+        states::MambaConvolution { x, shape, taps, taps_bias, state, batch }.run_on(&self.cpu.pool, self.cpu.isa, out);
+        Ok(())
+    }
+
+    fn mamba(&mut self, args: Mamba<'_, CpuBackend>) -> Result<()> {
+        let (tokens, batch) = (self.num_tokens(), self.batch);
+        args.validate(tokens)?;
+        args.state.spec.check(batch)?;
+        let Mamba { x, shape, convolved, time_steps, b, c, decay, skip, state, out } = args;
+        let out = &mut out[..tokens * shape.channels];
+        states::Mamba { x, shape, convolved, time_steps, b, c, decay, skip, batch }.run_on(
+            &self.cpu.pool,
+            self.cpu.isa,
+            state,
             out,
         );
         Ok(())

@@ -1,4 +1,4 @@
-//! Layers with recurrent states: their pool, and the passes of gated delta nets, Mamba-2 mixers and short convolutions.
+//! Layers with recurrent states: their pool, and the passes of gated delta nets, Mamba mixers and short convolutions.
 //! Rows of projections go through a causal convolution. Each head then walks along its sequence, and the output rows
 //! are normed and gated.
 //!
@@ -8,6 +8,7 @@
 mod convolution;
 mod delta;
 mod join_rows;
+mod mamba;
 mod mamba2;
 mod short_convolution;
 mod softplus;
@@ -15,6 +16,7 @@ mod walk;
 
 pub(super) use delta::DeltaNet;
 pub(super) use join_rows::JoinRows;
+pub(super) use mamba::{Mamba, MambaConvolution};
 pub(super) use mamba2::Mamba2;
 pub(super) use short_convolution::ShortConvolution;
 pub(super) use softplus::softplus;

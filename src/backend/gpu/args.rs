@@ -370,6 +370,12 @@ kernel_args! {
         heads: u32, head_size: u32, groups: u32, state_size: u32, num_taps: u32,
         rows: u32, chunked_from: u32, format_out: Format, eps: f32,
     }
+    MambaArgs {
+        states: StatesArgs,
+        x: DevicePtr, convolved: DevicePtr, time_steps: DevicePtr, b: DevicePtr, c: DevicePtr, out: DevicePtr,
+        taps: DevicePtr, taps_bias: DevicePtr, decay: DevicePtr, skip: DevicePtr,
+        channels: u32, state_size: u32, num_taps: u32, format_out: Format,
+    }
     ShortConvolutionArgs {
         states: StatesArgs,
         x: DevicePtr, out: DevicePtr, taps: DevicePtr,

@@ -8,6 +8,11 @@ use crate::model::spec::{Ffn, LayerSpec, Mixer, ModelSpec, Norms};
 const OTHER_PARTS: [&str; 2] = ["attention.head_count", "feed_forward_length"];
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    spec_with(keys, |layer, eps| Ok(Mixer::Mamba2(keys.mamba2(layer, eps)?)))
+}
+
+/// Returns the model with mixers from `mixer`, which takes a layer's index and the epsilon of norms.
+pub(super) fn spec_with(keys: &Keys<'_>, mixer: impl Fn(usize, f32) -> Result<Mixer>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     for key in OTHER_PARTS {
         if let Some(count) = keys.opt_u32(key)?.filter(|&count| count > 0) {
@@ -16,7 +21,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     }
     let mut model = keys.model()?;
     for layer in keys.layers_of(&model)? {
-        let mixer = Mixer::Mamba2(keys.mamba2(layer, model.norm.eps)?);
+        let mixer = mixer(layer, model.norm.eps)?;
         let ffn_norms = Norms::NONE;
         model.layers.push(LayerSpec { ffn_norms, ..LayerSpec::with_mixer(mixer, Ffn::None) });
     }

@@ -37,11 +37,13 @@ mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
 mod jais2;
+mod jamba;
 mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba;
 mod mamba2;
 mod mellum;
 mod mimo2;
@@ -127,11 +129,13 @@ const ALL: &[Architecture] = &[
     Architecture { name: "hunyuan-moe", spec: hunyuan_moe::spec },
     Architecture { name: "hy_v3", spec: hy_v3::spec },
     Architecture { name: "jais2", spec: jais2::spec },
+    Architecture { name: "jamba", spec: jamba::spec },
     Architecture { name: "laguna", spec: laguna::spec },
     Architecture { name: "lfm2", spec: lfm2::spec },
     Architecture { name: "lfm2moe", spec: lfm2moe::spec },
     Architecture { name: "llama", spec: llama::spec },
     Architecture { name: "llama4", spec: llama4::spec },
+    Architecture { name: "mamba", spec: mamba::spec },
     Architecture { name: "mamba2", spec: mamba2::spec },
     Architecture { name: "mellum", spec: mellum::spec },
     Architecture { name: "mimo2", spec: mimo2::spec },

@@ -1,6 +1,6 @@
 //! Mixers with recurrent states.
 
-use super::{Input, Stream, Work, linear_of};
+use super::{Input, Stream, Work, linear_of, mamba};
 use crate::backend::{self, Backend, DeltaNet, Mamba2, Ops, ShortConvolution};
 use crate::model::layers::{DeltaNetWeights, Mamba2Weights, MixerWeights, NormWeights, ShortConvolutionWeights};
 use crate::{Error, Result};
@@ -15,16 +15,16 @@ pub(super) fn mix<B: Backend>(
     work: &mut Work<B>,
 ) -> Result<()> {
     let input = Input { x: residual, norm, rows: step.num_tokens() };
-    if let MixerWeights::Mamba2(mamba2) = mixer {
-        return mix_mamba2(step, mamba2, input, state, out, work);
+    match mixer {
+        MixerWeights::Mamba(weights) => return mamba::mix(step, weights, input, state, out, work),
+        MixerWeights::Mamba2(weights) => return mix_mamba2(step, weights, input, state, out, work),
+        _ => {}
     }
     let Work { normed, projected: x, convolved, .. } = work;
     let projections = match mixer {
         MixerWeights::DeltaNet(delta_net) => &delta_net.projections,
         MixerWeights::ShortConvolution(convolution) => &convolution.projections,
-        MixerWeights::Attention(_) | MixerWeights::Latent(_) | MixerWeights::Mamba2(_) | MixerWeights::None => {
-            return Err(Error::internal("a layer without a state"));
-        }
+        _ => return Err(Error::internal("a layer without a state")),
     };
     linear_of(step, input, projections, normed, x)?;
     match mixer {
@@ -36,7 +36,7 @@ pub(super) fn mix<B: Backend>(
         MixerWeights::ShortConvolution(ShortConvolutionWeights { shape, taps, .. }) => {
             step.short_convolution(ShortConvolution { x, shape: *shape, taps, state, out })
         }
-        MixerWeights::Attention(_) | MixerWeights::Latent(_) | MixerWeights::Mamba2(_) | MixerWeights::None => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Mixers other than attention over per-head keys and values.
 
-use crate::backend::{DeltaNetShape, LatentShape, Mamba2Shape, Temperature};
+use crate::backend::{DeltaNetShape, LatentShape, Mamba2Shape, MambaShape, Temperature};
 
 /// Multi-head latent attention (MLA).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +27,29 @@ pub struct LatentSpec {
 pub struct DeltaNetSpec {
     pub shape: DeltaNetShape,
     pub projections: Projections,
+}
+
+/// A Mamba mixer of the first version.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MambaSpec {
+    pub shape: MambaShape,
+    /// Elements of the short time steps, from which those of all channels are computed.
+    pub rank: usize,
+    /// Epsilon of the norms of short time steps, B and C.
+    pub eps: f32,
+    /// True if its convolution has biases.
+    pub taps_bias: bool,
+    pub norms: MambaNorms,
+}
+
+/// The norms of short time steps, B and C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MambaNorms {
+    None,
+    /// Norms without weights.
+    Plain,
+    /// The file has their weights.
+    Weighted,
 }
 
 /// A Mamba-2 mixer.

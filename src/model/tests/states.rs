@@ -1,6 +1,6 @@
 //! Models with recurrent layers: long texts, chunks, and states that are kept in the middle of a step.
 
-use super::{BLOCK, CpuModel, MAX_TOKENS, Model, distance, load_with_kv, max_abs, tokens};
+use super::{BLOCK, CpuLoader, CpuModel, MAX_TOKENS, Model, distance, load_with_kv, max_abs, tokens, try_load_file};
 use crate::backend::Backend;
 use crate::batch::{Batch, GroupTables, NO_STATE, StateTables, StateWrite};
 use crate::config::KvCacheDtype;
@@ -9,13 +9,15 @@ use crate::gguf::{Array, GgufFile, Value};
 use crate::model::ModelSpec;
 use crate::model::vision::Images;
 use crate::selection::{Needs, SamplingRequest, Wanted};
-use crate::testdata;
+use crate::testdata::{self, TempFile};
 
-pub(super) const RECURRENT: [&str; 11] = [
+pub(super) const RECURRENT: [&str; 13] = [
     "falcon_h1",
     "granitehybrid",
+    "jamba",
     "lfm2",
     "lfm2moe",
+    "mamba",
     "mamba2",
     "nemotron_h",
     "qwen35",
@@ -52,6 +54,18 @@ fn golden_logits_of_long_texts() {
         println!("{name}: {error:.2e} of the largest logit");
         assert!(error < 1e-3, "{name}: {error:.2e} of the largest logit");
     }
+}
+
+/// Falcon Mamba is Mamba with norms of time steps, B and C. The reference (transformers, in float64) has the weights of
+/// the golden Mamba.
+#[test]
+fn golden_logits_of_falcon_mamba() {
+    let file = with_key("mamba", "ssm.dt_b_c_rms", Some(Value::Bool(true)));
+    let mut model = try_load_file(CpuLoader::new(2, MAX_TOKENS).unwrap(), &file, KvCacheDtype::F32).unwrap();
+    let z = testdata::npz("arch/falcon_mamba");
+    let error = relative(&model.logits(&tokens(&z), 0), &z.f32("logits"));
+    println!("{error:.2e} of the largest logit");
+    assert!(error < 1e-3, "{error:.2e} of the largest logit");
 }
 
 /// The logits at the end of each chunk of a text, compared with the reference.
@@ -171,6 +185,10 @@ fn keys_that_are_no_layer_of_states_are_errors() {
         ("granitehybrid", "ssm.state_size", number(512), "is 512; this version supports at most 256"),
         ("granitehybrid", "attention.head_count_kv", None, "is missing"),
         ("granitehybrid", "attention.head_count_kv", counts(&[0, 0, -1, 0]), "is -1, expected 1 to"),
+        ("mamba", "ssm.state_size", number(64), "is 64; this version supports at most 32"),
+        ("mamba", "ssm.time_step_rank", None, "is missing"),
+        ("mamba", "attention.head_count", number(4), "is 4"),
+        ("jamba", "attention.head_count_kv", None, "is missing"),
         ("nemotron_h", "ssm.time_step_rank", number(5), "is 5, expected a multiple of ssm.group_count (2)"),
         (
             "nemotron_h",
@@ -192,6 +210,12 @@ fn keys_that_are_no_layer_of_states_are_errors() {
 
 /// Returns the error of a golden model with a changed or missing key.
 fn spec_error(name: &str, key: &str, value: Option<Value>) -> String {
+    let changed = with_key(name, key, value);
+    ModelSpec::from_gguf(&GgufFile::open(&changed.0).unwrap(), None).unwrap_err().to_string()
+}
+
+/// Returns the file of a golden model with a changed or missing key.
+fn with_key(name: &str, key: &str, value: Option<Value>) -> TempFile {
     let key = format!("{name}.{key}");
     let file = testdata::file(&format!("arch/{name}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
@@ -207,8 +231,7 @@ fn spec_error(name: &str, key: &str, value: Option<Value>) -> String {
         let view = gguf.view(info);
         writer = writer.tensor(Tensor::new(&info.name, &info.shape, view.ggml_type, view.data));
     }
-    let changed = testdata::temp_file("keys.gguf", &writer.bytes());
-    ModelSpec::from_gguf(&GgufFile::open(&changed.0).unwrap(), None).unwrap_err().to_string()
+    testdata::temp_file("keys.gguf", &writer.bytes())
 }
 
 /// A file that gives heads to no layer is refused, and the error names the key of the heads.

@@ -1,7 +1,7 @@
 //! Gated delta nets.
 
 use super::super::reference::HostNorm;
-use super::{EPS, Parts, Random, StateLayerCase, check_refused, convolution, silu};
+use super::{EPS, Parts, Random, Row, StateLayerCase, check_refused, convolution, silu};
 use crate::Result;
 use crate::backend::conformance::Tally;
 use crate::backend::{
@@ -114,7 +114,8 @@ impl StateLayerCase for DeltaNetLayer {
         vec![&self.taps, &self.decay, &self.decay_bias, &self.norm]
     }
 
-    fn reference(&self, rows: &[&[f32]]) -> Vec<f64> {
+    fn reference(&self, rows: &[Row<'_>]) -> Vec<f64> {
+        let rows: Vec<&[f32]> = rows.iter().map(|row| row.x).collect();
         let shape = self.shape;
         let mut states = vec![vec![vec![0.0; shape.value_size]; shape.key_size]; shape.value_heads];
         let mut out = Vec::new();
@@ -129,7 +130,7 @@ impl StateLayerCase for DeltaNetLayer {
     }
 
     fn run<B: Backend>(&self, step: &mut B::Step<'_>, parts: Parts<'_, B>) -> Result<()> {
-        let Parts { x, vectors, state, convolved, out } = parts;
+        let Parts { x, vectors, state, convolved, out, .. } = parts;
         let [taps, decay, decay_bias, norm] = vectors else {
             return Err(crate::Error::internal("not the vectors that were made"));
         };

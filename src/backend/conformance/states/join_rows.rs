@@ -1,6 +1,6 @@
 //! Rows joined with the rows of the tokens before them.
 
-use super::{Parts, Random, StateLayerCase, check_refused};
+use super::{Parts, Random, Row, StateLayerCase, check_refused};
 use crate::Result;
 use crate::backend::conformance::Tally;
 use crate::backend::{Backend, JoinRows, Loader, Ops, StateLayerSpec};
@@ -77,7 +77,8 @@ impl StateLayerCase for JoinedRows {
         Vec::new()
     }
 
-    fn reference(&self, rows: &[&[f32]]) -> Vec<f64> {
+    fn reference(&self, rows: &[Row<'_>]) -> Vec<f64> {
+        let rows: Vec<&[f32]> = rows.iter().map(|row| row.x).collect();
         let nothing = vec![0.0; self.cols];
         let before = std::iter::once(&nothing[..]).chain(rows.iter().copied());
         let beside = before.skip(usize::from(!self.shifts));

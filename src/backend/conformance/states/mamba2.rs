@@ -1,7 +1,7 @@
 //! Mamba-2 mixers.
 
 use super::super::reference::HostNorm;
-use super::{EPS, Parts, Random, StateLayerCase, check_refused, convolution, silu};
+use super::{EPS, Parts, Random, Row, StateLayerCase, check_refused, convolution, silu};
 use crate::backend::conformance::Tally;
 use crate::backend::{Backend, Loader, Mamba2, Mamba2Shape, Mamba2Weights, NormKind, Ops, StateLayerSpec};
 use crate::{Error, Result};
@@ -120,7 +120,8 @@ impl StateLayerCase for Mamba2Layer {
         all.into_iter().chain(self.taps_bias.as_deref()).chain(self.norm.as_deref()).collect()
     }
 
-    fn reference(&self, rows: &[&[f32]]) -> Vec<f64> {
+    fn reference(&self, rows: &[Row<'_>]) -> Vec<f64> {
+        let rows: Vec<&[f32]> = rows.iter().map(|row| row.x).collect();
         let Mamba2Shape { heads, head_size, groups, state_size, .. } = self.shape;
         let (inner, channels) = (heads * head_size, heads * head_size + 2 * groups * state_size);
         let mut states = vec![vec![vec![0.0; state_size]; head_size]; heads];
@@ -157,7 +158,7 @@ impl StateLayerCase for Mamba2Layer {
     }
 
     fn run<B: Backend>(&self, step: &mut B::Step<'_>, parts: Parts<'_, B>) -> Result<()> {
-        let Parts { x, vectors, state, convolved, out } = parts;
+        let Parts { x, vectors, state, convolved, out, .. } = parts;
         let [taps, decay, step_bias, skip, others @ ..] = vectors else {
             return Err(Error::internal("not the vectors that were made"));
         };

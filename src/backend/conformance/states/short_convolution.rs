@@ -1,6 +1,6 @@
 //! Short convolutions.
 
-use super::{Parts, Random, StateLayerCase, check_refused, convolution};
+use super::{Parts, Random, Row, StateLayerCase, check_refused, convolution};
 use crate::backend::conformance::Tally;
 use crate::backend::{Backend, Loader, Ops, ShortConvolution, ShortConvolutionShape, StateLayerSpec};
 use crate::{Error, Result};
@@ -81,7 +81,8 @@ impl StateLayerCase for ShortConvolutionLayer {
         vec![&self.taps]
     }
 
-    fn reference(&self, rows: &[&[f32]]) -> Vec<f64> {
+    fn reference(&self, rows: &[Row<'_>]) -> Vec<f64> {
+        let rows: Vec<&[f32]> = rows.iter().map(|row| row.x).collect();
         let channels = self.shape.channels;
         let input = |token: usize, channel: usize| {
             f64::from(rows[token][channel]) * f64::from(rows[token][2 * channels + channel])

@@ -42,6 +42,16 @@ pub(super) trait Finish: Sync {
     fn finish<S: Simd>(&self, s: S, row: usize, sums: &mut [f32]);
 }
 
+/// The SiLU of the sums.
+pub(super) struct SiluOfSums;
+
+impl Finish for SiluOfSums {
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S, _row: usize, sums: &mut [f32]) {
+        apply_silu(s, sums);
+    }
+}
+
 impl Convolution<'_> {
     /// Writes `finish` of each row's sums to `out`, `[n, channels]`.
     pub(super) fn run_on(&self, pool: &ThreadPool, isa: Isa, windows: &[f32], finish: &impl Finish, out: &mut [f32]) {

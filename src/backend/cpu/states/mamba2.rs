@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::convolution::{Convolution, Finish, Inputs, apply_silu};
+use super::convolution::{Convolution, Inputs, SiluOfSums};
 use super::softplus::softplus;
 use super::walk::{Part, Rule, TileRow, walk};
 use crate::backend::Mamba2Shape;
@@ -48,15 +48,6 @@ impl Mamba2<'_> {
         let rule = Recurrence { mixer: self, convolved };
         walk(&rule, batch, pool, isa, spec, &Split::new(matrices), &Split::new(out));
         for_rows(pool, out, shape.inner_cols(), |first, rows| isa.run(GateRows { mixer: self, first, rows }));
-    }
-}
-
-struct SiluOfSums;
-
-impl Finish for SiluOfSums {
-    #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, _row: usize, sums: &mut [f32]) {
-        apply_silu(s, sums);
     }
 }
 

@@ -161,7 +161,7 @@ constants! {
     /// The size of a head of keys of `delta_net_pairs` and `delta_net_scan`.
     DELTA_NET_KEY_SIZE = 128;
     DELTA_NET_PAIRS_BYTES = 33280;
-    /// Columns of a block of `mamba2_convolve`, `short_convolution` and `join_rows`.
+    /// Columns of a block of `mamba_convolve`, `mamba2_convolve`, `short_convolution` and `join_rows`.
     CONVOLUTION_THREADS = 256;
     MAMBA2_GATE_THREADS = 512;
     /// Columns of a block of `mamba2_scan`.

@@ -162,6 +162,12 @@ macro_rules! with_kernels {
                 MAMBA2_SCAN_D128: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
                 MAMBA2_SCAN_D256: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
             }
+            "mamba.hip" States Plainly {
+                MAMBA_CONVOLVE: MambaArgs, Once, One(CONVOLUTION_THREADS), "Mamba";
+                MAMBA_WALK_D16: MambaArgs, Once, One(STATE_WALK_THREADS), "Mamba";
+                MAMBA_WALK_D32: MambaArgs, Once, One(STATE_WALK_THREADS), "Mamba";
+                MAMBA_GATE: MambaArgs, Once, One(CONVOLUTION_THREADS), "Mamba";
+            }
             "short_convolution.hip" States Plainly {
                 SHORT_CONVOLUTION: ShortConvolutionArgs, Once, One(CONVOLUTION_THREADS), "short convolution";
             }

@@ -21,9 +21,9 @@ use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateHeads, GateRows,
-    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear,
-    NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleRows,
-    ShortConvolution,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, MambaConvolution, MixExperts,
+    NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles,
+    RopeAttention, ScaleRows, ShortConvolution,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -137,6 +137,16 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn mamba2(&mut self, args: Mamba2<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         states::mamba2(self, args)
+    }
+
+    fn mamba_convolution(&mut self, args: MambaConvolution<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        states::mamba_convolution(self, args)
+    }
+
+    fn mamba(&mut self, args: Mamba<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        states::mamba(self, args)
     }
 
     fn short_convolution(&mut self, args: ShortConvolution<'_, GpuBackend>) -> Result<()> {

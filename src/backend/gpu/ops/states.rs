@@ -2,26 +2,29 @@
 
 use crate::backend::gpu::args::{
     CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DeltaNetArgs, Format,
-    JoinRowsArgs, MAMBA2_SCAN_COLUMNS, Mamba2Args, STATE_COLUMNS, STATE_TILE, ShortConvolutionArgs, StatesArgs,
+    JoinRowsArgs, MAMBA2_SCAN_COLUMNS, Mamba2Args, MambaArgs, STATE_COLUMNS, STATE_TILE, ShortConvolutionArgs,
+    StatesArgs,
 };
 use crate::backend::gpu::buffer::{StateLayer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
     DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_PAIRS, DELTA_NET_SCAN, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128,
-    JOIN_ROWS, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_PAIRS, MAMBA2_SCAN_D128, MAMBA2_SCAN_D256, MAMBA2_WALK_D32,
-    MAMBA2_WALK_D128, MAMBA2_WALK_D256, ONCE, SHORT_CONVOLUTION,
+    JOIN_ROWS, MAMBA_CONVOLVE, MAMBA_GATE, MAMBA_WALK_D16, MAMBA_WALK_D32, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_PAIRS,
+    MAMBA2_SCAN_D128, MAMBA2_SCAN_D256, MAMBA2_WALK_D32, MAMBA2_WALK_D128, MAMBA2_WALK_D256, ONCE, SHORT_CONVOLUTION,
 };
 use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{
-    DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, JoinRows, Mamba2, Mamba2Shape, Mamba2Weights,
-    ShortConvolution, ShortConvolutionShape,
+    DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, JoinRows, Mamba, Mamba2, Mamba2Shape, Mamba2Weights,
+    MambaConvolution, MambaShape, ShortConvolution, ShortConvolutionShape,
 };
 use crate::{Error, Result};
 
 /// Numbers of matrix rows that kernels are compiled for.
+const SMALLEST_MATRIX: usize = 16;
 const SMALL_MATRIX: usize = 32;
 const LARGE_MATRIX: usize = 128;
+const _: () = assert!(MambaShape::MAX_STATE_SIZE == SMALL_MATRIX);
 
 /// The arguments of a layer without states.
 const NO_STATES: StatesArgs = StatesArgs {
@@ -211,6 +214,78 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
             launcher.launch(scan_kernel, ONCE, scan, &args)?;
         }
         launcher.launch(MAMBA2_GATE, ONCE, gate, &args)
+    }
+}
+
+pub(super) fn mamba_convolution(step: &mut GpuStep<'_>, args: MambaConvolution<'_, GpuBackend>) -> Result<()> {
+    let MambaConvolution { x, shape, taps, taps_bias, state, out } = args;
+    let (rows, channels) = (step.tokens, shape.channels);
+    let args = MambaArgs {
+        x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
+        convolved: out.write("the convolution's output", rows, channels, Format::F32)?.ptr(),
+        taps: taps.read(shape.taps * channels)?.ptr(),
+        taps_bias: taps_bias.map(|bias| bias.read(channels)).transpose()?.into(),
+        ..mamba_args(states_of(step, state)?, shape)?
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let grid = [count(rows)?, args.channels.div_ceil(CONVOLUTION_THREADS), 1];
+    // SAFETY: see `ops`; the states were checked against the pool.
+    unsafe { step.compute.launcher().launch(MAMBA_CONVOLVE, ONCE, grid, &args) }
+}
+
+/// Returns the arguments of a Mamba mixer without those of one kernel alone.
+fn mamba_args(states: StatesArgs, shape: MambaShape) -> Result<MambaArgs> {
+    let none = DevicePtr::NULL;
+    Ok(MambaArgs {
+        states,
+        x: none,
+        convolved: none,
+        time_steps: none,
+        b: none,
+        c: none,
+        out: none,
+        taps: none,
+        taps_bias: none,
+        decay: none,
+        skip: none,
+        channels: count(shape.channels)?,
+        state_size: count(shape.state_size)?,
+        num_taps: count(shape.taps)?,
+        format_out: Format::F32,
+    })
+}
+
+pub(super) fn mamba(step: &mut GpuStep<'_>, args: Mamba<'_, GpuBackend>) -> Result<()> {
+    let Mamba { x, shape, convolved, time_steps, b, c, decay, skip, state, out } = args;
+    let MambaShape { channels, state_size, .. } = shape;
+    let rows = step.tokens;
+    let format = step.compute.activation_format(step.compute.common(), rows);
+    let args = MambaArgs {
+        x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
+        convolved: convolved.read_f32("the convolution's output", rows, channels)?.ptr(),
+        time_steps: time_steps.read_f32("the time steps", rows, channels)?.ptr(),
+        b: b.read_f32("B", rows, state_size)?.ptr(),
+        c: c.read_f32("C", rows, state_size)?.ptr(),
+        out: out.write("the mixer's output", rows, channels, format)?.ptr(),
+        decay: decay.read(state_size * channels)?.ptr(),
+        skip: skip.read(channels)?.ptr(),
+        format_out: format,
+        ..mamba_args(states_of(step, state)?, shape)?
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let (launcher, rows, sequences) = (step.compute.launcher(), count(rows)?, num_sequences(step)?);
+    let walk = [args.channels.div_ceil(STATE_COLUMNS), 1, sequences];
+    let walk_kernel = if state_size <= SMALLEST_MATRIX { MAMBA_WALK_D16 } else { MAMBA_WALK_D32 };
+    // The padded formats have a multiple of a block's columns.
+    let gate = [rows, args.channels.div_ceil(CONVOLUTION_THREADS), 1];
+    // SAFETY: see `ops`; the states were checked against the pool.
+    unsafe {
+        launcher.launch(walk_kernel, ONCE, walk, &args)?;
+        launcher.launch(MAMBA_GATE, ONCE, gate, &args)
     }
 }
 

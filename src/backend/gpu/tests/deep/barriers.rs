@@ -220,6 +220,13 @@ fn barriers_of_mamba2_chunks() {
 }
 
 #[test]
+fn barriers_of_mamba() {
+    check("barriers_of_mamba", "mamba.hip", None, |device, tally| {
+        conformance::states::check(devices::loaders(device), tally)
+    });
+}
+
+#[test]
 fn barriers_of_mamba2() {
     check("barriers_of_mamba2", "mamba2.hip", None, |device, tally| {
         conformance::states::check(devices::loaders(device), tally)
