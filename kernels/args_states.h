@@ -82,8 +82,8 @@ struct Mamba2Args {
 
 // A Mamba mixer of the first version over the sequences of a step (`Ops::mamba_convolution`, `Ops::mamba`):
 //   mamba_convolve: convolution and SiLU of x: grid (rows, ceil(channels / CONVOLUTION_THREADS)).
-//   mamba_walk_d<D>: the columns of the matrix, which has at most D rows, along the tokens of a sequence; outputs replace
-//     x: grid (ceil(channels / STATE_COLUMNS), 1, sequences).
+//   mamba_walk_d<D>: the columns of the matrix, which has at most D rows, along the tokens of a sequence; outputs
+//     replace x: grid (ceil(channels / STATE_COLUMNS), 1, sequences).
 //   mamba_gate: the output times silu(z): grid (rows, ceil(columns to store / CONVOLUTION_THREADS)).
 // Rows of NO_SEQUENCE give zeros.
 struct MambaArgs {

@@ -27,6 +27,7 @@ KINDS = (
     "gemma4_moe",
     "gpt_oss",
     "granitehybrid",
+    "jamba",
     "lfm2",
     "llama3_ropescale",
     "llama4",

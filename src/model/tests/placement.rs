@@ -120,15 +120,16 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
 /// Families, and the layouts that differ for each.
 type Layouts = [(&'static str, &'static [Layout])];
 
-/// A dense model, mixtures with and without biases, one with latent attention, a hybrid with experts, one with Mamba-2,
+/// A dense model, mixtures with and without biases, one with latent attention, hybrids with experts, one with Mamba-2,
 /// and one with a table of per-layer inputs.
-pub(super) const LAYOUTS: [(&str, &[Layout]); 8] = [
+pub(super) const LAYOUTS: [(&str, &[Layout]); 9] = [
     ("qwen3", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
     ("granitehybrid", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
     ("gemma4_e", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
     ("qwen3moe", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
     ("gpt_oss", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
     ("qwen35moe", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
+    ("jamba", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
     ("mixtral", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
     ("deepseek2", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
 ];

@@ -92,13 +92,14 @@ fn check_on((device, options): &Opened, name: &str) {
 }
 
 /// One family of each kind of layer, and those whose last layers run on few rows or read rows without a norm.
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 13] = [
     "deepseek2",
     "falcon_h1",
     "gemma2",
     "gemma4_e",
     "gemma4_moe",
     "gpt_oss",
+    "jamba",
     "lfm2",
     "nemotron_h_moe",
     "qwen3",

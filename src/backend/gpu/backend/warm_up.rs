@@ -10,17 +10,22 @@ use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
 
 impl GpuBackend {
-    /// Returns the contexts that steps can have; `None` without a KV cache.
+    /// Returns the contexts that steps can have; `None` without a KV cache and states.
     fn contexts(&self) -> Option<Contexts> {
-        let limits = self.inputs.limits();
-        let cache = self.cache.first()?;
+        let (limits, states) = (self.inputs.limits(), self.inputs.limits().has_states());
         // Sliding windows reuse blocks, so only the blocks of full attention limit a context.
         let full = self.cache.iter().filter(|spec| spec.kind == GroupKind::Full).map(|spec| spec.num_blocks);
-        let longest = full.fold(limits.table_blocks, usize::min).checked_mul(cache.block_size)?;
-        let longest = u32::try_from(longest).ok().filter(|&longest| longest > 0)?;
+        let (longest, block_size) = match self.cache.first() {
+            Some(cache) => {
+                let longest = full.fold(limits.table_blocks, usize::min).checked_mul(cache.block_size)?;
+                (u32::try_from(longest).ok().filter(|&longest| longest > 0)?, cache.block_size)
+            }
+            // Without attention, nothing limits a context, and there are no blocks.
+            None if states => (u32::MAX, 1),
+            None => return None,
+        };
         let split_tokens = self.compute.launcher().tuning().attention.split_tokens;
-        let (block_size, groups) = (cache.block_size, limits.groups);
-        Some(Contexts { longest, split_tokens, block_size, groups, states: limits.has_states() })
+        Some(Contexts { longest, split_tokens, block_size, groups: limits.groups, states })
     }
 
     /// Runs and captures steps until none is left, and counts their kernels.
