@@ -65,7 +65,13 @@ VALUES = [
     ("anyof_int", "five", "five"),
     ("anyof_int", "05", "05"),
     ("anyof_int", "NaN", "NaN"),
-    ("object", "{'key': 1}", "{'key': 1}"),
+    # Some templates write objects and lists as Python does; a parameter that may be a string keeps them.
+    ("object", "{'key': [1, True, 'it\\'s']}", {"key": [1, True, "it's"]}),
+    ("object", "{'key': 1", "{'key': 1"),
+    ("string", "{'key': 1}", "{'key': 1}"),
+    ("open", "{'key': 1}", "{'key': 1}"),
+    ("anyof_str", "None", None),
+    ("anyof_str", "Nones", "Nones"),
     ("object", "[" * 100_000, "[" * 100_000),
 ]
 TOOLS = {

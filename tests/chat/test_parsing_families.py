@@ -97,10 +97,16 @@ def test_needs_are_found(found):
         "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": TemplateNeeds(descriptions=True),
         "meta-llama-Llama-3.1-8B-Instruct": TemplateNeeds(single_calls=True),
         "meta-llama-Llama-3.2-3B-Instruct": TemplateNeeds(single_calls=True),
-        "mistralai-Mistral-Nemo-Instruct-2407": TemplateNeeds(ids="short"),
-        "openai-gpt-oss-20b": TemplateNeeds(descriptions=True, single_calls=True),
-        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": TemplateNeeds(text_arguments=True, null_content=True),
-        "Qwen-Qwen3-0.6B": TemplateNeeds(),
+        "mistralai-Mistral-Nemo-Instruct-2407": TemplateNeeds(
+            ids="short", system="first", alternates=True, texts_only=True
+        ),
+        "openai-gpt-oss-20b": TemplateNeeds(descriptions=True, single_calls=True, texts_only=True),
+        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": TemplateNeeds(
+            tools="nowhere", text_arguments=True, null_content=True, calls_apart=True, texts_only=True
+        ),
+        "Qwen-Qwen3-0.6B": TemplateNeeds(texts_only=True),
+        "Qwen-Qwen3.5-4B": TemplateNeeds(system="first", question=True),
+        "google-gemma-2-2b-it": TemplateNeeds(tools="nowhere", system="none", alternates=True),
         "zai-org-GLM-4.5": TemplateNeeds(),
         "google-gemma-4-E2B-it": TemplateNeeds(images_in_results=False),
     }

@@ -187,7 +187,7 @@ class HermesReader(CallReader):
 class LlamaReader(CallReader):
     """Reads `{"name": …, "parameters": {…}}`, which may follow `<|python_tag|>`.
 
-    Several calls are separated by semicolons, or form a list.
+    Several calls are separated by semicolons or commas, or form a list.
     """
 
     __slots__ = ()
@@ -205,7 +205,7 @@ class LlamaReader(CallReader):
             return False
         while True:
             source.mark()
-            yield from skip_space(source, ";," if listed else ";")
+            yield from skip_space(source, ";,")
             if source.exhausted() or (listed and (yield from expect(source, ("]",))) is not None):
                 source.release()
                 return True

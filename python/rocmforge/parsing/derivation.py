@@ -5,14 +5,26 @@ rendered text shows where names, keys and values go, and which texts surround th
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rocmforge.parsing.message import gather
 from rocmforge.parsing.needs import USER, Render, TemplateNeeds, calling, probe_call, probe_tool, tried
-from rocmforge.parsing.shapes import CallShape, pieces
+from rocmforge.parsing.output import Output
+from rocmforge.parsing.schema import Tools
+from rocmforge.parsing.shaped_calls import ShapedReader
+from rocmforge.parsing.shapes import CDATA, FIRST_NUMBER, CallShape, pieces, shared
+from rocmforge.parsing.source import Source
 
 _NAMES = ("probe_name_a", "probe_name_b")
 _ANSWER = "Zq"
+_REASONING = "probe_reason"
+_TAG = re.compile(r"<[^<>\s]+>")
+_TAG_AT_END = re.compile(r"<[^<>/\s]+>(?=\s*\Z)")
+_SECOND_NUMBER = '"1"'
+# A text that XML does not hold as it is.
+_MARKED_UP = "value0\n<b>"
 # Each has one argument more than the last; the values are a string and a number.
 _ARGUMENTS: Sequence[dict[str, Any]] = ({}, {"key0": "value0"}, {"key0": "value0", "key1": 4711})
 _NUMBER: dict[str, Any] = {"key1": 4711}
@@ -37,7 +49,33 @@ def derive_shape(render: Render, needs: TemplateNeeds, thinking: Sequence[str] =
     shape = _json(probes, found) or _named(probes, found) or _python(probes, found) or _tagged(probes, found)
     # A text that changes with each call is not a marker.
     texts = () if shape is None else (shape.open, shape.before, shape.middle, shape.after, shape.between, shape.close)
-    return None if any(probe in text for text in texts for probe in (*probes.ids, *_NAMES)) else shape
+    if shape is None or any(probe in text for text in texts for probe in (*probes.ids, *_NAMES)):
+        return None
+    return shape if probes.reads_back(shape) else None
+
+
+def begins_calls(render: Render, needs: TemplateNeeds, marker: str, thinking: Sequence[str] = ()) -> bool:
+    """True if the calls that a template writes begin with a marker, or if it writes none.
+
+    Args:
+        render: Renders conversations with the template.
+        needs: The needs of the template.
+        marker: The marker.
+        thinking: The markers of reasoning, which may precede calls.
+    """
+    found = _Probes(render, needs, thinking).body([_ARGUMENTS[1]])
+    return found is None or found.startswith(marker)
+
+
+def derive_reasoning(render: Render) -> tuple[str, str] | None:
+    """Returns the tags around reasoning, such as `<think>` and `</think>`; `None` if the template writes none."""
+    for key in ("reasoning_content", "reasoning", "thinking"):
+        text = tried(render, [USER, {"role": "assistant", "content": _ANSWER, key: _REASONING}], []) or ""
+        before, found, after = text.partition(_REASONING)
+        opened, closed = _TAG_AT_END.search(before), _TAG.match(after.lstrip())
+        if found and opened is not None and closed is not None and closed[0] == f"</{opened[0][1:]}":
+            return opened[0], closed[0]
+    return None
 
 
 def derive_answer(render: Render, thinking: Sequence[str] = ()) -> tuple[str, ...]:
@@ -67,10 +105,15 @@ class _Probes:
         self._needs = needs
         self._thinking = thinking
         self._tools = [probe_tool(name) for name in _NAMES]
-        self.anchors = [f"functions.{name}:{n}" for n, name in enumerate(_NAMES)] if needs.ids == "named" else _NAMES
-        self.ids = {"short": ["abcDEF780", "abcDEF781"], "named": self.anchors}.get(
+        named = [f"functions.{name}:{n}" for n, name in enumerate(_NAMES)]
+        self.ids = {"short": ["abcDEF780", "abcDEF781"], "named": named}.get(
             needs.ids, ["call_0123456789abcdefABCDEFG0", "call_0123456789abcdefABCDEFG1"]
         )
+        self._begun = _begun_turn(render, self._tools)
+        self.anchors: Sequence[str] = _NAMES
+        # Some templates write the name as an id, whatever id a call has.
+        if named[0] in (self.body([_ARGUMENTS[1]]) or ""):
+            self.anchors = named
 
     def body(self, arguments: Sequence[Mapping[str, Any]]) -> str | None:
         """Returns the text of calls with these arguments; `None` if the template does not write them."""
@@ -87,8 +130,30 @@ class _Probes:
         text = whole[start:end]
         for mark in self._thinking[-1:]:
             text = text.rpartition(mark)[2] if mark in text[: text.find(self.anchors[0])] else text
-        text = text.strip()
+        text = text.strip().removeprefix(self._begun).lstrip()
         return text if all(anchor in text for anchor in self.anchors[: len(calls)]) else None
+
+    def reads_back(self, shape: CallShape) -> bool:
+        """True if messages with calls are read as these calls by the shape, and nothing is left over."""
+        most = 1 if self._needs.single_calls else 2
+        return all(self._reads_back(shape, [arguments] * most) for arguments in _ARGUMENTS)
+
+    def _reads_back(self, shape: CallShape, arguments: Sequence[Mapping[str, Any]]) -> bool:
+        text = self.body(arguments)
+        if text is None or not text.startswith(shape.marker):
+            return False
+        source, output = Source(), Output(str)
+        reader = ShapedReader(source, output, Tools(self._tools), shape)
+        source.feed(text)
+        source.ended = True
+        # The text has ended, so no step waits for more.
+        for _ in reader.attempt(shape.marker, known_only=True):
+            raise AssertionError("a text that has ended is not waited for")
+        calls = gather(output.take()).tool_calls
+        # Some templates write numbers in quotation marks, which their models do not.
+        read = [(call.name, _texts(call.arguments)) for call in calls]
+        written = [(name, _texts(json.dumps(each))) for name, each in zip(_NAMES, arguments, strict=False)]
+        return read == written and not source.text[source.at :].strip()
 
     def around(self, start: int, end: int, text: str, span: _Span) -> dict[str, Any] | None:
         """Returns the texts around calls, by comparing a message with one call and one with two.
@@ -106,10 +171,12 @@ class _Probes:
         one, other = span(two, self.anchors[0]), span(two, self.anchors[1])
         if one is None or other is None or other[0] < one[1]:
             return None
-        joint = two[one[1] : other[0]]
-        before = _whole_marks(_shared(first[::-1], joint[::-1])[::-1])
+        joint, rest = two[one[1] : other[0]], two[other[1] :]
+        # Some templates close the calls of a message only where there are several.
+        last = rest if rest.startswith(last) else last
+        before = _whole_marks(shared(first[::-1], joint[::-1])[::-1])
         joint = joint[: len(joint) - len(before)]
-        after = _closed(_shared(last, joint))
+        after = _closed(shared(last, joint))
         return {
             "open": first[: len(first) - len(before)],
             "before": before,
@@ -119,10 +186,20 @@ class _Probes:
         }
 
 
-def _shared(one: str, other: str) -> str:
-    """Returns the common prefix of two texts."""
-    length = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    return one[: min(len(one), len(other)) if length is None else length]
+def _texts(arguments: str) -> dict[str, str] | None:
+    """Returns the values of a call's arguments as texts; `None` for arguments that are not whole."""
+    try:
+        return {key: str(value) for key, value in json.loads(arguments).items()}
+    except ValueError:
+        return None
+
+
+def _begun_turn(render: Render, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the text by which a prompt begins the assistant's turn."""
+    try:
+        return render([USER], tools, True).removeprefix(render([USER], tools, False)).strip()
+    except ValueError:
+        return ""
 
 
 def _closed(text: str) -> str:
@@ -138,13 +215,12 @@ def _whole_marks(text: str) -> str:
 
 def _difference(whole: str, plain: str) -> tuple[int, int]:
     """Returns the range in which a text differs from another one; it cuts no marker."""
-    start = len(_shared(whole, plain))
+    start = len(shared(whole, plain))
     if (cut := max(whole.rfind("<", 0, start), whole.rfind("[", 0, start))) > max(
         whole.rfind(">", 0, start), whole.rfind("]", 0, start)
     ):
         start = cut
-    shared = len(_shared(whole[start:][::-1], plain[::-1]))
-    end = len(whole) - shared
+    end = len(whole) - len(shared(whole[start:][::-1], plain[::-1]))
     if whole.rfind("<", start, end) > whole.rfind(">", start, end):
         end = whole.find(">", end) + 1 or end
     return start, end
@@ -184,9 +260,11 @@ def _json(probes: _Probes, text: str) -> CallShape | None:
     if name > arguments[0] or probes.ids[0] in whole:
         # Only the keys are used: a grammar has to write the name first, and cannot make an id.
         head, middle, tail = f'{{"{name_key}": ', f', "{arguments_key}": ', "}"
+    other = head.replace(FIRST_NUMBER, _SECOND_NUMBER, 1) + f'"{probes.anchors[1]}"'
     return CallShape(
-        "json", **around, name_key=name_key, arguments_key=arguments_key, head=head, middle=middle, tail=tail
-    )
+        "json", **around, name_key=name_key, arguments_key=arguments_key, head=head, middle=middle, tail=tail,
+        is_counted=FIRST_NUMBER in head and other in (probes.body([_ARGUMENTS[1]] * 2) or ""),
+    )  # fmt: skip
 
 
 def _named(probes: _Probes, text: str) -> CallShape | None:
@@ -255,4 +333,5 @@ def _tagged(probes: _Probes, text: str) -> CallShape | None:
     return CallShape(
         "tagged", **around, middle=middle, key_open=key_open, key_close=key_close, value_close=value_close,
         other_key_close="" if other_key_close == key_close else other_key_close,
+        has_cdata=CDATA in (probes.body([{"key0": _MARKED_UP}]) or ""),
     )  # fmt: skip

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from rocmforge.parsing.derivation import derive_answer, derive_shape
+from rocmforge.parsing.derivation import begins_calls, derive_answer, derive_reasoning, derive_shape
 from rocmforge.parsing.needs import Render, find_needs
-from rocmforge.parsing.shapes import LFM2, PHI_4, CallShape, pieces
+from rocmforge.parsing.shapes import GRANITE_3, LFM2, PHI_4, CallShape, pieces
 
 CallForm = Literal["hermes", "qwen-xml", "glm", "llama", "mistral", "gemma4", "harmony", "derived"]
 
@@ -63,6 +63,8 @@ class ChatFormat:
     """The shape of calls, for the call format `derived`."""
     answer: tuple[str, ...] = ()
     """The markers around the answer, if the model has any; they are not part of it."""
+    compact: bool = False
+    """True if the template writes no line breaks within calls of the format `glm`, which older ones write."""
 
     def markers(self) -> tuple[str, ...]:
         """Returns all texts that act as markers."""
@@ -99,14 +101,25 @@ def find_format(chat_template: str | None, render: Render | None = None) -> Chat
     thinking = None if calls == "harmony" else _thinking(template)
     if calls in _OWN_READERS:
         return ChatFormat(thinking, calls)
+    if thinking is None and render is not None and template and (tags := derive_reasoning(render)) is not None:
+        thinking = Thinking(*tags)
     marks = () if thinking is None else (thinking.open, thinking.close)
-    shape = _shape(template) if render is None or not template else derive_shape(render, find_needs(render), marks)
+    shape: CallShape | None = None
+    answer: tuple[str, ...] = ()
+    if render is not None and template:
+        needs = find_needs(render)
+        shape, answer = derive_shape(render, needs, marks), derive_answer(render, marks)
+        if shape is None and calls is not None and not begins_calls(render, needs, CALL_MARKERS[calls][0], marks):
+            calls = None
     shape = shape or _shape(template)
-    answer = () if render is None or not template else derive_answer(render, marks)
     if shape is None or (calls is not None and _is_form(shape, calls)):
-        return ChatFormat(thinking, calls, answer=answer)
+        compact = calls == "glm" and shape is not None and "\n" not in shape.middle + shape.value_close
+        return ChatFormat(thinking, calls, answer=answer, compact=compact)
     if not shape.marker:
-        return ChatFormat(thinking, "llama" if shape.kind == "json" else None, answer=answer)
+        is_llama = (
+            shape.kind == "json" and shape.name_key == "name" and shape.arguments_key in ("arguments", "parameters")
+        )
+        return ChatFormat(thinking, "llama" if is_llama else None, answer=answer)
     return ChatFormat(thinking, "derived", shape, answer)
 
 
@@ -128,9 +141,11 @@ def _is_form(shape: CallShape, calls: CallForm) -> bool:
 
 def _shape(template: str) -> CallShape | None:
     """Returns the shape of a family whose template does not write calls."""
-    if "<|tool_list_start|>" in template:
+    if "<|tool_list_start|>" in template or "List of tools: [" in template:
         return LFM2
-    return PHI_4 if "<|tool|>" in template and "<|/tool|>" in template else None
+    if "<|tool|>" in template and "<|/tool|>" in template:
+        return PHI_4
+    return GRANITE_3 if "<|tool_call|>" in template else None
 
 
 def _thinking(template: str) -> Thinking | None:

@@ -16,10 +16,12 @@ from rocmforge.parsing.gemma_arguments import QUOTE, gemma_arguments
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.parsing.lark import Marker, Rules, UnsupportedCallsError, json_input, literal
 from rocmforge.parsing.shaped_grammars import shape_tags, shaped_call
-from rocmforge.parsing.shapes import CallShape, is_mark
-from rocmforge.parsing.xml_arguments import TAGS, tagged_arguments, tagged_input
+from rocmforge.parsing.shapes import CallShape, is_mark, shared
+from rocmforge.parsing.xml_arguments import Tags, form_tags, tagged_arguments, tagged_input
 
 _NAME = re.compile(r"[\w.:/-]+")
+# The id of a call of Mistral's.
+_ID = "/[A-Za-z0-9]{9}/"
 # The header of a reply in harmony, after the message with the reasoning.
 _HARMONY_REPLY = ("<|start|>", "assistant", "<|channel|>")
 
@@ -63,6 +65,11 @@ _FORMS: Mapping[CallForm, _Form] = {
         ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
     ),
 }  # fmt: skip
+_COMPACT_GLM = _Form(("<tool_call>",), "{name}", "", "</tool_call>", "", ("<tool_call>",))
+_MISTRAL_IDS = _Form(
+    ("[TOOL_CALLS]",), "{name}[CALL_ID]{id}[ARGS]", "", "", "", ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
+)
+_LLAMA_ARGUMENTS = _Form((), '{{"name": {json}, "arguments": ', "}", "", None)
 # The call format of Mistral's older models: all calls in one list.
 _MISTRAL_LIST = _Form(
     ("[TOOL_CALLS]", "["), '{{"name": {json}, "arguments": ', "}", "]", ", ", ("[TOOL_CALLS]",)
@@ -104,9 +111,11 @@ def call_grammar(
         if answer is not None and not forced:
             raise UnsupportedCallsError("the model's call format has no grammar for a call or a structured answer")
         return _shaped(chat_format.shape, tools, marker, strict, inputs or {}, parallel=parallel, forced=forced)
-    form = _MISTRAL_LIST if calls == "mistral" and "[ARGS]" not in template else _FORMS[calls]
+    form = _form(chat_format, calls, template)
+    tags = form_tags(chat_format)
     rules = Rules(marker, form.markers)
-    call = f"({' | '.join(_call(rules, calls, form, tool['function'], strict, inputs or {}) for tool in tools)})"
+    functions = [tool["function"] for tool in tools]
+    call = f"({' | '.join(_call(rules, calls, form, tags, each, strict, inputs or {}) for each in functions)})"
     is_list = form is _MISTRAL_LIST
     opened = rules.text("".join(form.open))
     # In a list, the opening and closing texts enclose all calls.
@@ -129,6 +138,17 @@ def call_grammar(
     return CallGrammar(rules.grammar(f"{rules.text(''.join(form.open[1:]))} {rest}"), form.open[0])
 
 
+def _form(chat_format: ChatFormat, calls: CallForm, template: str) -> _Form:
+    """Returns the form of calls, of which a template may write a variant."""
+    if calls == "mistral" and "[ARGS]" not in template:
+        return _MISTRAL_LIST
+    if calls == "mistral" and "[CALL_ID]" in template:
+        return _MISTRAL_IDS
+    if calls == "llama" and '"arguments"' in template and '"parameters"' not in template:
+        return _LLAMA_ARGUMENTS
+    return _COMPACT_GLM if chat_format.compact else _FORMS[calls]
+
+
 def fitting_inputs(chat_format: ChatFormat, inputs: Mapping[str, InputGrammar]) -> dict[str, str]:
     """Returns the grammars of custom tools' inputs as `call_grammar` takes them.
 
@@ -138,7 +158,7 @@ def fitting_inputs(chat_format: ChatFormat, inputs: Mapping[str, InputGrammar]) 
         chat_format: The reply format of the model.
         inputs: The grammars, by tool name.
     """
-    tags = None if chat_format.calls is None else TAGS.get(chat_format.calls)
+    tags = form_tags(chat_format)
     if chat_format.shape is not None and chat_format.shape.kind == "tagged":
         tags = shape_tags(chat_format.shape)
     made: dict[str, str] = {}
@@ -156,6 +176,7 @@ def _call(
     rules: Rules,
     calls: CallForm,
     form: _Form,
+    tags: Tags | None,
     function: Mapping[str, Any],
     strict_tools: Collection[str],
     inputs: Mapping[str, str],
@@ -166,23 +187,24 @@ def _call(
     schema = _object_schema(name, function.get("parameters"), strict=strict)
     if "{name}" in form.head:
         _check_name(name)
-    head = form.head.format(name=name, json=json.dumps(name, ensure_ascii=False))
+    head = form.head.format(name=name, json=json.dumps(name, ensure_ascii=False), id="{id}")
     if name in inputs:
         text = rules.nested(inputs[name])
-        if calls in TAGS:
-            arguments = tagged_input(TAGS[calls], text)
+        if tags is not None:
+            arguments = tagged_input(tags, text)
         elif calls == "gemma4":
             mark = rules.text(QUOTE)
             arguments = f'"{{input:" {mark} {text} {mark} "}}"'
         else:
             arguments = json_input(text)
-    elif calls in TAGS:
-        arguments = tagged_arguments(rules, TAGS[calls], name, schema, strict=strict)
+    elif tags is not None:
+        arguments = tagged_arguments(rules, tags, name, schema, strict=strict)
     elif calls == "gemma4":
         arguments = gemma_arguments(rules, name, schema, strict=strict)
     else:
         arguments = rules.json(schema, f"the tool {name}", strict=strict)
-    return rules.add(f"{rules.text(head)} {arguments} {rules.text(form.tail)}")
+    begun = f" {_ID} ".join(map(rules.text, head.split("{id}")))
+    return rules.add(f"{begun} {arguments} {rules.text(form.tail)}")
 
 
 def _shaped(
@@ -206,9 +228,13 @@ def _shaped(
         text = rules.nested(inputs[name]) if name in inputs else None
         calls.append(shaped_call(rules, shape, name, schema, text, strict=name in strict))
     call = f"({' | '.join(calls)}) {rules.text(shape.after)}"
-    separator = shape.between + shape.before
-    more = f"({rules.text(separator)} {call})*" if parallel and separator else ""
-    rest = f"{call} {more} {rules.text(shape.close)}"
+    separator, close = shape.between + shape.before, shape.close
+    # White space that separates calls and also ends them comes first: a grammar does not go back behind it.
+    space = shared(separator, close)
+    space = space[: len(space) - len(space.lstrip())] if parallel else ""
+    call = f"{call} {rules.text(space)}"
+    more = f"({rules.text(separator.removeprefix(space))} {call})*" if parallel and separator else ""
+    rest = f"{call} {more} {rules.text(close.removeprefix(space))}"
     opened = shape.open + shape.before
     if forced:
         return CallGrammar(rules.grammar(f"{rules.text(opened)} {rest}"))

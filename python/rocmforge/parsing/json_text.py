@@ -164,13 +164,13 @@ def copy_json(source: Source, write: Write, scalar: Scalar = json_scalar) -> Ste
             return True
 
 
-def whole_json(text: str) -> str | None:
+def whole_json(text: str, scalar: Scalar = json_scalar) -> str | None:
     """The JSON of a text as `copy_json` copies it; `None` for a text that is more or less than one value."""
     source = Source()
     source.feed(text)
     source.ended = True
     parts: list[str] = []
-    steps = copy_json(source, parts.append)
+    steps = copy_json(source, parts.append, scalar)
     try:
         next(steps)
     except StopIteration as end:

@@ -1,7 +1,7 @@
-"""Needs of a chat template in conversations with tools, found by rendering small ones.
+"""Needs of a chat template, found by rendering small conversations.
 
-Templates refuse, or lose, what their authors did not think of: tools without a description, ids of other servers, two
-calls in one message, arguments that are an object or a text.
+Templates refuse, or lose, what their authors did not think of: system messages, tools without a description, ids of
+other servers, two calls in one message, text beside a call, a question right after a result.
 """
 
 import json
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 CallIds = Literal["any", "short", "named"]
+ToolPlace = Literal["variable", "message", "nowhere"]
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], bool], str]
 """Renders messages with tools, and whether the prompt begins the assistant's turn. Raises `ValueError` for what the
 template refuses."""
@@ -17,6 +18,10 @@ template refuses."""
 USER = {"role": "user", "content": "Question"}
 # The form of the ids that clients send most, and the form that Mistral's templates ask for.
 _IDS: Mapping[CallIds, str] = {"any": "call_0123456789abcdefABCDEFGH", "short": "abcDEF789"}
+# Some servers number their calls. Templates that cut 9 characters off an id refuse such ids.
+_NUMBERED = "call_0"
+_SYSTEM = {"role": "system", "content": "System"}
+_ANSWER = {"role": "assistant", "content": "Answer"}
 SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
 
 
@@ -25,7 +30,9 @@ class TemplateNeeds:
     """The needs of a chat template."""
 
     descriptions: bool = False
-    """True if each tool has to have a description."""
+    """True if each tool has to have a description, and its schema properties."""
+    tools: ToolPlace = "variable"
+    """Where the template reads tools: in its variable, in the system message as a JSON text, or nowhere."""
     ids: CallIds = "any"
     """The ids of calls: `short` has 9 letters and digits, `named` is `functions.NAME:NUMBER`."""
     single_calls: bool = False
@@ -34,8 +41,22 @@ class TemplateNeeds:
     """True if the arguments of calls have to be a text that holds JSON."""
     null_content: bool = False
     """True if calls are written only where the content is `None`, not where it is empty."""
+    calls_apart: bool = False
+    """True if calls beside a text are left out, and those in a message of their own are not."""
+    writes_calls: bool = True
+    """True if the template writes the calls of a message at all."""
     images_in_results: bool = True
     """True if images in the results of tools are written as those of a user."""
+    system: Literal["anywhere", "first", "none"] = "anywhere"
+    """Where system messages are accepted."""
+    alternates: bool = False
+    """True if an answer has to stand between two questions, also after calls, and a question before each answer."""
+    question: bool = False
+    """True if a conversation must have a message of the user."""
+    filler: str = ""
+    """The text of an answer that has none."""
+    texts_only: bool = False
+    """True if a content has to be a text, not a list of texts."""
 
 
 NO_NEEDS = TemplateNeeds()
@@ -86,9 +107,16 @@ def find_needs(render: Render) -> TemplateNeeds:
     Args:
         render: Renders conversations by the template.
     """
+    turns = _turns(render)
     tool = probe_tool("probe")
-    bare, described = (tried(render, [USER], [each]) for each in (probe_tool("probe", None), tool))
-    descriptions = bare is None and described is not None
+    small = {"type": "function", "function": {"name": "probe", "description": "Text", "parameters": {"type": "object"}}}
+    described = tried(render, [USER], [tool])
+    bare = any(tried(render, [USER], [each]) is None for each in (probe_tool("probe", None), small))
+    turns["descriptions"] = bare and described is not None
+    if described is not None and "probe" not in described:
+        named = json.dumps([tool["function"]])
+        text = tried(render, [{**_SYSTEM, "tools": named}, USER], [])
+        turns["tools"] = "message" if text is not None and named in text else "nowhere"
     values = {"key": "value0"}
 
     def shown(*arguments: Any, ids: str, content: str | None) -> str | None:
@@ -107,7 +135,7 @@ def find_needs(render: Render) -> TemplateNeeds:
     ]
     taken = [(form, text) for form in forms if (text := shown(form[2], ids=form[1], content=form[3])) is not None]
     if not taken:
-        return TemplateNeeds(descriptions)
+        return TemplateNeeds(**turns)
     (kind, ids, arguments, content), text = next((each for each in taken if "value0" in each[1]), taken[0])
     if arguments is values and str(values) in text:
         # The template does not refuse an object, but writes it as Python does.
@@ -116,17 +144,48 @@ def find_needs(render: Render) -> TemplateNeeds:
     text = tried(render, [USER, calling(call, content=content)], [tool]) or ""
     if ids in text and "called" not in text:
         kind = "named"
+    elif kind == "any" and shown(arguments, ids=_NUMBERED, content=content) is None:
+        kind, ids = "short", _IDS["short"]
     other = json.dumps({"key": "value1"}) if isinstance(arguments, str) else {"key": "value1"}
     two = shown(arguments, other, ids=ids, content=content)
     # Some templates do not refuse a second call, but leave it out.
     single = two is None or ("value0" in two and "value1" not in two)
     call = probe_call("probe", arguments, ids)
     before = [USER, calling(call, content=content)]
+    beside = tried(render, [USER, calling(call, content="Answer")], [tool]) or ""
+    behind = tried(render, [USER, _ANSWER, calling(call, content=content)], [tool]) or ""
+    writes = "value0" in text
+    apart = writes and "value0" not in beside and "value0" in behind
     result = {"role": "tool", "name": "probe", "tool_call_id": ids}
     of_users = _image_text(render, [], {"role": "user"}, [tool])
     # A template that writes nothing for an image is not made for them.
     shows = not of_users or _image_text(render, before, result, [tool]) == of_users
-    return TemplateNeeds(descriptions, kind, single, isinstance(arguments, str), content is None, shows)
+    return TemplateNeeds(
+        **turns, ids=kind, single_calls=single, text_arguments=isinstance(arguments, str), null_content=content is None,
+        calls_apart=apart, writes_calls=writes, images_in_results=shows,
+    )  # fmt: skip
+
+
+def _turns(render: Render) -> dict[str, Any]:
+    """Returns the needs of a chat template in conversations without tools, by name."""
+
+    def accepts(*messages: Mapping[str, Any]) -> bool:
+        return tried(render, messages, []) is not None
+
+    if not accepts(USER, _ANSWER, USER):
+        return {}
+    needs: dict[str, Any] = {}
+    if not accepts(_SYSTEM, USER):
+        needs["system"] = "none"
+    elif not accepts(USER, _ANSWER, _SYSTEM, USER):
+        needs["system"] = "first"
+    needs["question"] = accepts(_SYSTEM, USER) and not accepts(_SYSTEM)
+    needs["alternates"] = not accepts(_ANSWER, USER) or not accepts(USER, _ANSWER, _ANSWER, USER)
+    fillers = ("", " ", "…")
+    needs["filler"] = next((each for each in fillers if accepts(USER, {**_ANSWER, "content": each}, USER)), "")
+    part = {"type": "text", "text": "Text"}
+    needs["texts_only"] = not accepts({"role": "user", "content": [part, part]})
+    return needs
 
 
 def _image_text(

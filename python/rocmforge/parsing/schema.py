@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rocmforge.parsing.json_text import Write, escaped, literal, whole_json
+from rocmforge.parsing.python_text import python_scalar
 from rocmforge.parsing.source import SPACE
 
 # References of a schema to its own definitions are followed so far.
 _MAX_DEPTH = 8
+_NULLS = ("null", "None")
 
 
 class Tools:
@@ -85,8 +87,9 @@ def type_of(value: Any) -> str:
 class Value:
     """An argument that the model writes as plain text, made JSON.
 
-    What may be a string is one, and is given as it comes; only `null` is told from a string where the schema allows
-    both. Other values are given when they are whole: as what they are if they are JSON, else as a string.
+    What may be a string is one, and is given as it comes. Where the schema allows both, only `null` and Python's `None`
+    are told from a string. Other values are given when they are whole: as what they are if they are JSON or literals of
+    Python's, else as a string.
     """
 
     __slots__ = ("_held", "_is_string", "_open", "_types", "_write")
@@ -102,11 +105,13 @@ class Value:
         """Adds a piece of the value."""
         if not self._open:
             self._held.append(text)
-            if not self._is_string or ("null" in self._types and "null".startswith("".join(self._held))):
+            if not self._is_string:
+                return
+            text = "".join(self._held)
+            if "null" in self._types and any(word.startswith(text) for word in _NULLS):
                 return
             self._write('"')
             self._open = True
-            text = "".join(self._held)
         self._write(escaped(text))
 
     def end(self) -> None:
@@ -115,8 +120,8 @@ class Value:
         if self._open:
             self._write('"')
         elif self._is_string:
-            # The held text is the beginning of `null`.
-            self._write("null" if held == "null" else f'"{escaped(held)}"')
+            # The held text is the beginning of a word for `null`.
+            self._write("null" if held in _NULLS else f'"{escaped(held)}"')
         else:
             self._write(_json(held, self._types))
 
@@ -128,7 +133,9 @@ def _json(text: str, types: set[str]) -> str:
     try:
         value = json.loads(solid, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return f'"{escaped(text)}"'
+        # Some templates write lists and objects as Python does.
+        held = whole_json(solid, python_scalar) if types and solid[:1] in ("[", "{") else None
+        return f'"{escaped(text)}"' if held is None else held
     # A parameter without a type may be a string with quotation marks of its own.
     held = None if isinstance(value, str) and not types else whole_json(solid)
     return f'"{escaped(text)}"' if held is None else held

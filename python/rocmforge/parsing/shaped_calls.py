@@ -8,11 +8,12 @@ from rocmforge.parsing.json_text import copy_json, escaped
 from rocmforge.parsing.output import Output
 from rocmforge.parsing.python_text import copy_arguments
 from rocmforge.parsing.schema import Tools, Value
-from rocmforge.parsing.shapes import CallShape, pieces
+from rocmforge.parsing.shapes import CDATA, CallShape, pieces
 from rocmforge.parsing.source import Source, Steps, expect, markers, peek, skip_space, text_until, word
 
 _NAME = re.compile(r"[\w.:/-]*")
 _KEY = re.compile(r'[^<>"\r\n]*')
+_CDATA_END = markers("]]>")
 
 
 class ShapedReader(CallReader):
@@ -125,9 +126,24 @@ class ShapedReader(CallReader):
             value = Value(write, types)
             if shape.key_close.endswith("\n") and (yield from peek(source)) == "\n":
                 source.at += 1
-            end = yield from text_until(source, self._value_end, value.add)
+            if shape.has_cdata and (yield from self._cdata(value)):
+                end = yield from text_until(source, self._value_end, lambda _: None)
+            else:
+                end = yield from text_until(source, self._value_end, value.add)
             if end is None:
                 return
             value.end()
             source.at += len(end)
             count += 1
+
+    def _cdata(self, value: Value) -> Steps[bool]:
+        """Reads a CDATA section into a value; true if there is one."""
+        source = self.source
+        source.mark()
+        if (yield from expect(source, (CDATA,))) is None:
+            source.rewind()
+            return False
+        source.release()
+        if (end := (yield from text_until(source, _CDATA_END, value.add))) is not None:
+            source.at += len(end)
+        return True

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocmforge.parsing.lark import Rules, UnsupportedCallsError, json_input, literal
-from rocmforge.parsing.shapes import CallShape
+from rocmforge.parsing.shapes import FIRST_NUMBER, CallShape
 from rocmforge.parsing.xml_arguments import Tags, allows_any, checked_properties, tagged_arguments, tagged_input
 
 _KEY = re.compile(r"[^\W\d]\w*")
+_NUMBER = r'/"[0-9]+"/'
 
 
 def shaped_call(
@@ -46,7 +47,9 @@ def shaped_call(
     arguments = rules.json(schema, f"the tool {name}", strict=strict) if text is None else json_input(text)
     if shape.kind == "json":
         written = literal(json.dumps(name, ensure_ascii=False))
-        return rules.add(f"{rules.text(shape.head)} {written} {middle} {arguments} {rules.text(shape.tail)}")
+        head = shape.head.split(FIRST_NUMBER, 1) if shape.is_counted else [shape.head]
+        begun = f" {_NUMBER} ".join(map(rules.text, head))
+        return rules.add(f"{begun} {written} {middle} {arguments} {rules.text(shape.tail)}")
     written = f"{literal(f'functions.{name}:')} /[0-9]+/" if shape.names_by_id else literal(name)
     return rules.add(f"{written} {middle} {arguments}")
 

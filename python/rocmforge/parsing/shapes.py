@@ -1,16 +1,27 @@
 """The shape of a family's tool calls, as data: the texts around and within them, and the format of arguments."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
+CDATA = "<![CDATA["
+"""The text that begins a value with characters that have a meaning in XML; `]]>` ends it."""
+FIRST_NUMBER = '"0"'
+"""The number of a message's first call in the head of its object."""
 _PIECE = re.compile(r"<[^<>\s]*>?|[^\s<]+")
 
 
 def pieces(text: str) -> list[str]:
     """Returns the markers and words of a text; a model may write white space between them."""
     return _PIECE.findall(text)
+
+
+def shared(one: str, other: str) -> str:
+    """Returns the common prefix of two texts."""
+    length = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    return one[: min(len(one), len(other)) if length is None else length]
 
 
 def is_mark(piece: str) -> bool:
@@ -43,6 +54,8 @@ class CallShape:
     arguments_key: str = "arguments"
     head: str = ""
     """For `json`, the text of the object up to the name; `middle` is the text between name and arguments."""
+    is_counted: bool = False
+    """True if `head` has the number of the call, from `"0"`."""
     tail: str = ""
     """For `json`, the rest of the object after the arguments; for `tagged`, the text after the last value."""
     names_by_id: bool = False
@@ -52,6 +65,8 @@ class CallShape:
     other_key_close: str = ""
     """The text after the key of a value that is not a string, if it differs."""
     value_close: str = ""
+    has_cdata: bool = False
+    """True if values may be a CDATA section of XML."""
 
     @property
     def marker(self) -> str:
@@ -75,6 +90,21 @@ class CallShape:
         }[self.kind]
         return f"{self.open}{self.before}{body}{self.after}{self.close}"
 
+    def written(self, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+        """Returns calls as the text of a message, for templates that write none.
+
+        Args:
+            calls: Names and arguments; the shape is of the kind `json` or `python`.
+        """
+        texts = []
+        for name, arguments in calls:
+            if self.kind == "json":
+                body = f"{self.head}{_json(name)}{self.middle}{_json(arguments)}{self.tail}"
+            else:
+                body = f"{name}({', '.join(f'{key}={_json(value)}' for key, value in arguments.items())})"
+            texts.append(f"{self.before}{body}{self.after}")
+        return self.open + self.between.join(texts) + self.close
+
     def marks(self) -> Iterator[str]:
         """Yields the markers of the shape, which may be control tokens of a model."""
         for field in fields(self):
@@ -82,7 +112,14 @@ class CallShape:
                 yield from filter(is_mark, pieces(text))
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 # Families whose templates do not write the calls of an assistant.
+GRANITE_3 = CallShape(
+    "json", open="<|tool_call|>[", between=", ", close="]", head='{"name": ', middle=', "arguments": ', tail="}"
+)
 LFM2 = CallShape("python", open="<|tool_call_start|>[", between=", ", close="]<|tool_call_end|>")
 PHI_4 = CallShape(
     "json", open="<|tool_call|>[", between=", ", close="]<|/tool_call|>", head='{"name": ', middle=', "arguments": ',

@@ -70,6 +70,9 @@ class TaggedReader:
             inner.append(thinking.close)
             prompt = prompt_text.rstrip()
             self._thinks = prompt.endswith((thinking.open, thinking.open + thinking.label.rstrip()))
+            if prompt.endswith(thinking.close):
+                # The white space after the block is part of the format, as it is where the model closes the block.
+                output.border()
         self._outer = markers(*outer) if outer else None
         self._inner = markers(*inner) if inner else None
 

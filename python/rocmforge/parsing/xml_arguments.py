@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocmforge.parsing.formats import CallForm
+from rocmforge.parsing.formats import CallForm, ChatFormat
 from rocmforge.parsing.lark import Rules, UnsupportedCallsError, literal, unsupported
 from rocmforge.parsing.schema import Tools
 
@@ -34,6 +34,12 @@ TAGS: Mapping[CallForm, Tags] = {
     ),
     "glm": Tags("<arg_key>{key}</arg_key>\n<arg_value>", "</arg_value>\n", r"<\/arg_value>"),
 }
+_COMPACT_GLM = Tags("<arg_key>{key}</arg_key><arg_value>", "</arg_value>", r"<\/arg_value>")
+
+
+def form_tags(chat_format: ChatFormat) -> Tags | None:
+    """Returns the tags around the arguments of a call format with a reader of its own; `None` if it has none."""
+    return _COMPACT_GLM if chat_format.compact else TAGS.get(chat_format.calls or "derived")
 
 
 def tagged_arguments(rules: Rules, tags: Tags, tool: str, schema: Mapping[str, Any], *, strict: bool) -> str:
@@ -52,7 +58,11 @@ def tagged_arguments(rules: Rules, tags: Tags, tool: str, schema: Mapping[str, A
             raise UnsupportedCallsError(f"{tool}: the model's call format has no place for the key {key!r}")
         found = types.types(tool, key)
         before = tags.before
-        if "string" in found or not found:
+        if found == {"boolean"} and not strict:
+            # Many templates write these words as Python does.
+            value = f'("true" | "false" | "True" | "False") {literal(tags.after)}'
+            before = tags.other_before or before
+        elif "string" in found or not found:
             value = _text(rules, tags, tool, key, each, strict=strict)
         else:
             rule = rules.json(each, f"the argument {key} of the tool {tool}", strict=strict, root=schema)
