@@ -77,7 +77,7 @@ $(SAY) 'stubtest: _rocmforge.pyi against the built module'
 endef
 
 # Tests of single parts, of the structure and of the texts: seconds each.
-QUICK_TESTS = $(addprefix tests/,structure/test_architecture.py chat/test_chat_template.py chat/test_parsing.py \
+QUICK_TESTS = $(addprefix tests/,structure/test_architecture.py templates/test_chat_template.py chat/test_parsing.py \
     structured/test_patterns.py server/apis/test_openai.py) \
     $(addprefix tests/docs/test_,docs_usage.py failure_classes.py words.py) \
     $(addprefix tests/library/test_,arguments.py errors.py import.py llm.py sampling_params.py)

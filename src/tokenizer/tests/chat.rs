@@ -43,7 +43,7 @@ fn real_templates_render_exactly() {
 }
 
 /// A2, F7: operators, filters, tests, methods and white space match Jinja's, and its errors are errors. The expected
-/// texts are Jinja's own, from `tests/chat/jinja_golden.py`.
+/// texts are Jinja's own, from `tests/templates/jinja_golden.py`.
 #[test]
 fn the_language_is_that_of_jinja() {
     let golden = testdata::json("templates/jinja.json");

@@ -185,6 +185,18 @@ def test_a_call_of_any_arguments_can_be_sent_back(clients, arguments, form):
         assert answer.status_code == 200, (path, answer.text)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_conversation_in_any_order_is_taken(clients, form):
+    """C6: a question may follow a result, and an answer another one, where a template wants them in turn."""
+    path = API_PATHS[0]
+    said = history(path, '{"a": true}')["messages"]
+    for more in (["user"], ["assistant", "assistant", "user"], ["system", "user"]):
+        messages = [{"role": role, "content": "x"} for role in more]
+        for conversation in (said + messages, messages):
+            answer = clients(form).post(path, json={"model": "m", "messages": conversation, "max_tokens": 2})
+            assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize("path", API_PATHS)
 def test_deep_arguments_can_be_sent_back(clients, path):
     """C2: so can arguments that are nested deeper than a template takes."""

@@ -118,9 +118,10 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
 
 
 def described(tool: Mapping[str, Any]) -> FunctionTool:
-    """Returns the tool with a description, empty if it has none, for templates that need one."""
+    """Returns the tool with a description and with properties, for templates that need them."""
     function = tool["function"]
-    return {**tool, "function": {"description": "", **function}}
+    parameters = {"type": "object", "properties": {}} | (function.get("parameters") or {})
+    return {**tool, "function": {"description": "", **function, "parameters": parameters}}
 
 
 def check_ending(one: CompletionOutput) -> None:

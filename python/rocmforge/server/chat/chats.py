@@ -12,6 +12,7 @@ from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Message, wit
 from rocmforge.server.answers.generation import Client
 from rocmforge.server.answers.replies import described
 from rocmforge.server.bodies import Body, JsonObject
+from rocmforge.server.chat.roles import in_roles, with_tools
 from rocmforge.server.chat.toolset import Origin, ToolSet, input_arguments
 from rocmforge.server.chat.turns import call_arguments, fitted, with_reasoning
 from rocmforge.server.errors import ApiError
@@ -322,11 +323,15 @@ def template_prompt(
     needs = service.replies.needs
     if needs.descriptions and options.get("tools"):
         options = {**options, "tools": [described(tool) for tool in options["tools"] or ()]}
-    messages: Sequence[Message] = with_reasoning(fitted(conversation, needs), service.replies.template)
+    shape = service.replies.chat.shape
+    messages: Sequence[Message] = with_tools(
+        fitted(conversation, needs, shape), options.get("tools") or (), needs, shape
+    )
     if service.engine.mmproj is None:
         messages = without_images(messages)
     elif not needs.images_in_results:
         messages = images_after_results(messages)
+    messages = with_reasoning(in_roles(messages, needs), service.replies.template)
     images = read_images(messages, service.config, service.images, client.salt)
     try:
         prompt = service.engine.tokenizer.encode_chat(placeholders(messages), **options)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 
 from rocmforge.parsing.json_text import MAX_DEPTH
 from rocmforge.parsing.needs import TemplateNeeds
+from rocmforge.parsing.shapes import CallShape
 from rocmforge.prompts import Message
 
 TemplateMessage = dict[str, Any]
@@ -34,9 +35,9 @@ def in_turns(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
         begins = begins and message["role"] == "system"
         if made and message["role"] in ("system", "user") and made[-1]["role"] == message["role"]:
             if parts is None:
-                parts = list(_parts(made[-1]["content"]))
+                parts = list(parts_of(made[-1]["content"]))
                 made[-1] = {"role": message["role"], "content": parts}
-            parts += _parts(message["content"])
+            parts += parts_of(message["content"])
         else:
             parts = None
             made.append(message)
@@ -44,14 +45,16 @@ def in_turns(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
 
 
 def with_reasoning(messages: Sequence[Message], template: str) -> Sequence[Message]:
-    """Returns messages with reasoning under the template's name: `thinking` for gpt-oss, else `reasoning_content`.
+    """Returns messages with reasoning under the template's name: `reasoning_content`, `thinking` or `reasoning`.
 
     The template of gpt-oss refuses a message with reasoning, an answer and calls. There, the answer stays.
     """
-    if "message.thinking" not in template or "reasoning_content" in template:
+    names = () if "reasoning_content" in template else ("thinking", "reasoning")
+    key = next((name for name in names if f"message.{name}" in template), None)
+    if key is None:
         return messages
     return [
-        {**message, "thinking": message["reasoning_content"]}
+        {**message, key: message["reasoning_content"]}
         if message.get("reasoning_content") and not (message.get("content") and message.get("tool_calls"))
         else message
         for message in messages
@@ -91,15 +94,24 @@ CallArguments = Annotated[dict[str, Any], BeforeValidator(_held_object)]
 """Call arguments that a client sends back as an object. Values that JSON cannot represent are repaired."""
 
 
-def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def parts_of(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a content as a list of parts."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def fitted(messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds) -> list[TemplateMessage]:
+def fitted(
+    messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds, shape: CallShape | None = None
+) -> list[TemplateMessage]:
     """Returns the messages of a conversation with tools as the chat template needs them.
 
     Ids have the template's format, and results name their calls. If the template accepts only one call for each
-    message, a message with several calls becomes several messages, each followed by its result.
+    message, a message with several calls becomes several messages, each followed by its result. If it leaves out calls
+    beside a text, they get a message of their own. Calls that it never writes become part of the text.
+
+    Args:
+        messages: The conversation.
+        needs: The needs of the template.
+        shape: The shape of the model's calls, if it has one.
     """
     made: list[TemplateMessage] = []
     # Calls without a result so far: the id that the client gave, the name, and the id for the template.
@@ -111,6 +123,9 @@ def fitted(messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds) -> list[
             _name_call(message, waiting)
         elif calls := message.get("tool_calls"):
             waiting, message["tool_calls"] = [], []
+            if needs.calls_apart and message.get("content"):
+                made.append({key: value for key, value in message.items() if key != "tool_calls"})
+                message = {"role": "assistant", "content": "", "tool_calls": []}
             if needs.null_content and not message.get("content"):
                 message["content"] = None
             for call in calls:
@@ -118,8 +133,22 @@ def fitted(messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds) -> list[
                 message["tool_calls"].append(fitting)
                 waiting.append((call.get("id"), call["function"]["name"], fitting["id"]))
                 count += 1
+            if shape is not None and not needs.writes_calls:
+                _write_calls(message, shape)
         made.append(message)
     return list(_one_call_each(made, needs)) if needs.single_calls else made
+
+
+def _write_calls(message: TemplateMessage, shape: CallShape) -> None:
+    """Appends the calls of a message to its content, as the model writes them."""
+    functions = [call["function"] for call in message["tool_calls"]]
+    given = ((function["name"], function["arguments"]) for function in functions)
+    written = shape.written([(name, call_arguments(each) if isinstance(each, str) else each) for name, each in given])
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        message["content"] = content + written
+    else:
+        message["content"] = [*content, {"type": "text", "text": written}]
 
 
 def _fitting_call(call: Mapping[str, Any], needs: TemplateNeeds, number: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Keeps what Jinja makes of the templates in jinja_cases.py, jinja_more_cases.py and jinja_small_cases.py.
 
-Tests that have no Python read it. `PYTHONPATH=tests python tests/chat/jinja_golden.py` writes
+Tests that have no Python read it. `PYTHONPATH=tests python tests/templates/jinja_golden.py` writes
 tests/data/templates/jinja.json.xz: pairs of a template and its text, which is null where Jinja raises an error.
 """
 

@@ -3,12 +3,13 @@
 import json
 
 import pytest
+from jinja_environment import renderer
 from parsing_families import JSON_CALL, TEXT, chat, each, tags
 from parsing_formats import STRING, tool
 from rocmforge.parsing import OutputParser, find_format, gather, parse
 from rocmforge.parsing.needs import find_needs
-from rocmforge.server.turns import fitted
-from test_parsing_families import USER, renderer
+from rocmforge.server.chat.turns import fitted
+from test_parsing_families import USER
 
 TOOLS = [
     tool("do_it", text=STRING, items={"type": "array"}, options={"type": "object"}, flag={"type": "boolean"}),

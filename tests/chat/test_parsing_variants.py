@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from jinja_environment import renderer
 from parsing_families import FAMILIES, TEXT, chat, each, tags
 from parsing_formats import tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import call_grammar, find_format, parse
-from test_parsing_families import renderer
 
 TOOL = tool("do_it", flag={"type": "boolean"}, unit={"enum": ["C", "F"]})
 TOOL["function"]["parameters"] |= {"required": ["flag", "unit"], "additionalProperties": False}
