@@ -45,7 +45,7 @@ def test_templates_render_as_jinja_renders_them(tokenizer, jinja):
 
 
 def test_the_kept_renderings_are_those_of_jinja():
-    """The Rust tests read them; after a change of the cases: `PYTHONPATH=tests python tests/templates/jinja_golden.py`."""
+    """The Rust tests read them. `PYTHONPATH=tests python tests/templates/jinja_golden.py` writes them anew."""
     assert json.loads(lzma.decompress(jinja_golden.GOLDEN.read_bytes())) == jinja_golden.golden()
 
 

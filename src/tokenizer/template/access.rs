@@ -59,7 +59,7 @@ fn method(value: &Value, name: &str) -> Option<&'static str> {
 /// `value[key]`: items of the value take precedence over attributes of its type.
 pub(super) fn item(value: &Value, key: &Value) -> Res<Value> {
     let held = match (value, key) {
-        (Value::Dict(dict), key) => dict.get(key)?.cloned(),
+        (Value::Dict(dict), key) if key.is_hashable() => dict.get(key)?.cloned(),
         (Value::List(list) | Value::Tuple(list), key) if key.as_int().is_some() => {
             place(key, list.items().len()).map(|at| list.items()[at].clone())
         }

@@ -135,8 +135,7 @@ impl Dict {
 }
 
 fn position(entries: &[(Value, Value)], key: &Value) -> Res<Option<usize>> {
-    if !matches!(key, Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Tuple(_))
-    {
+    if !key.is_hashable() {
         return Err(Fault::new(format!("a {} cannot be a key of a dict", key.kind())));
     }
     meter::spend(entries.len() / 16)?;
@@ -238,6 +237,11 @@ impl Value {
             Self::Loop(_) => "loop",
             Self::Callable(_) => "function",
         }
+    }
+
+    /// True if the value can be a key of a dict. An undefined value can, as in Jinja.
+    pub(super) fn is_hashable(&self) -> bool {
+        !matches!(self, Self::List(_) | Self::Dict(_) | Self::Namespace(_) | Self::Loop(_) | Self::Callable(_))
     }
 
     pub(super) fn is_true(&self) -> bool {
