@@ -1,1 +1,1 @@
-"""What the engine answers: generation, replies, stop strings, replay of turns, metrics."""
+"""Answers of the engine: generation, replies, stop strings, replay of turns, metrics."""
