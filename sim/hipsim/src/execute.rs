@@ -7,12 +7,12 @@ use amdsim::ScalarCache;
 
 use crate::cpu::CpuObject;
 use crate::device::{Device, State};
-use crate::guard::Guard;
+use crate::guard::{self, Guard};
 use crate::host_memory::host_memory;
 use crate::log::say;
 use crate::memory::View;
 use crate::module::Module;
-use crate::operation::{HostAddress, Launch, Mark, Operation};
+use crate::operation::{HostAddress, HostFunction, Launch, Mark, Operation};
 use crate::order::pinned_by;
 use crate::queue::Progress;
 use crate::status::{Result, Status};
@@ -87,6 +87,13 @@ impl Device {
                     state.scalar_cache = ScalarCache::default();
                 }
                 self.launch(state, launch)
+            }
+            Operation::Host(HostFunction { function, data: HostAddress(data) }) => {
+                let data = std::ptr::with_exposed_provenance_mut(*data);
+                // SAFETY: the program promised that the function may be called with this argument until the stream has
+                // passed the call, and in each replay of a graph.
+                guard::suspended(|| unsafe { function(data) });
+                Ok(())
             }
             Operation::Product(product) => {
                 let result = product.run(&mut state.memory);
@@ -181,8 +188,10 @@ impl Device {
             coherence: self.coherence,
         };
         let State { memory, scalar_cache, .. } = state;
-        let pinned = pinned_by(launch).map(|range| (range.start, range.end)).collect();
-        let result = amdsim::run_after(object, &simulated, &mut View::new(memory, pinned), scalar_cache);
+        let pinned: Vec<_> = pinned_by(launch).map(|range| (range.start, range.end)).collect();
+        let uses_host = !pinned.is_empty();
+        let run = || amdsim::run_after(object, &simulated, &mut View::new(memory, pinned), scalar_cache);
+        let result = if uses_host { guard::suspended(run) } else { run() };
         result.map(|stats| stats.wave_instructions).map_err(|trap| match trap.fault {
             amdsim::Fault::OutOfBounds { space: amdsim::Space::Global, address, .. } => {
                 format!("{trap}; {}", state.memory.describe(address))

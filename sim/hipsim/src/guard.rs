@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use crate::guarded_pages::{CHANGING, FREE, FREED, GUARDED, OPEN, PLACES, protect};
+use crate::guarded_pages::{CHANGING, FREE, FREED, GUARDED, OPEN, PLACES, Place, open, protect};
 use crate::log::say;
 
 /// The kind of access of a queued operation to the host's memory.
@@ -60,6 +60,18 @@ impl Drop for Guard {
         }
         place.protection.store(FREE, Ordering::Release);
     }
+}
+
+/// Runs work of a stream that uses the host's memory: a function of the host, or a simulated kernel. Work behind it may
+/// use the same memory, so nothing is guarded meanwhile.
+pub(crate) fn suspended<T>(run: impl FnOnce() -> T) -> T {
+    let changing = CHANGING.lock();
+    let guarded: Vec<_> = GUARDED.iter().filter(|place| place.is_guarded()).map(Place::pages).collect();
+    guarded.iter().cloned().for_each(open);
+    let result = run();
+    guarded.into_iter().for_each(protect);
+    drop(changing);
+    result
 }
 
 /// Ends all guards of an allocation before it is freed.

@@ -72,6 +72,12 @@ pub(crate) fn protect(pages: std::ops::Range<usize>) {
     }
 }
 
+/// Makes guarded pages accessible.
+pub(crate) fn open(pages: std::ops::Range<usize>) {
+    // SAFETY: pages of one allocation, which is alive: it is guarded.
+    unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(pages.start), pages.len(), OPEN) };
+}
+
 /// Makes a guarded page accessible. Returns true if the address lies on such a page. `by_host` is false for a kernel of
 /// the CPU, which may read page-locked memory like a GPU.
 pub(crate) fn release_page(address: usize, code: usize, by_host: bool) -> bool {

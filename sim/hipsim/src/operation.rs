@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::cpu::Callback;
 use crate::product::Product;
 
 /// An address of the host, as a program gave it. Its memory is read or written when the operation runs.
@@ -32,6 +33,8 @@ pub(crate) enum Operation {
         bytes: usize,
     },
     Launch(Launch),
+    /// A function of the program.
+    Host(HostFunction),
     /// A product of the matrix library.
     Product(Product),
     /// Marks a position, for events.
@@ -52,6 +55,7 @@ impl fmt::Display for Operation {
             Self::OnDevice { to, from, bytes } => write!(f, "copy of {bytes} bytes from {from:#x} to {to:#x}"),
             Self::Fill { to, bytes, .. } => write!(f, "fill of {bytes} bytes at {to:#x}"),
             Self::Launch(launch) => write!(f, "launch of {}", launch.name),
+            Self::Host(_) => write!(f, "call of a function of the host"),
             Self::Product(product) => write!(f, "product of the matrix library into {:#x}", product.d.at),
             Self::Record => write!(f, "record of an event"),
             Self::Wait(_) => write!(f, "wait for an event"),
@@ -72,6 +76,13 @@ pub(crate) struct Launch {
     /// Arguments in units of 16 bytes, for the alignment.
     pub arguments: Arc<[u128]>,
     pub argument_bytes: usize,
+}
+
+/// A function of the program with its argument.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostFunction {
+    pub function: Callback,
+    pub data: HostAddress,
 }
 
 /// The position of an operation: the stream, and the number of operations enqueued on it before.

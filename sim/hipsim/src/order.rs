@@ -101,7 +101,8 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
             add(product.b.at, product.b.bytes(), false);
             add(product.d.at, product.d.bytes(), true);
         }
-        Operation::Record | Operation::Wait(_) => {}
+        // Nothing tells what memory a function of the host uses.
+        Operation::Host(_) | Operation::Record | Operation::Wait(_) => {}
     }
 }
 

@@ -11,7 +11,7 @@ use common::{Gpu, Handle, ScaleArgs, ok};
 use hipsim::Status;
 use hipsim::api::{event::*, graph::*, memory::*, module::*, stream::*};
 
-const DEVICES: &CStr = c"gfx1100,gfx1100,gfx1100,gfx1100,gfx1100,cpu-wave32,cpu-wave32,gfx942";
+const DEVICES: &CStr = c"gfx1100,gfx1100,gfx1100,gfx1100,gfx1100,cpu-wave32,cpu-wave32,gfx942,gfx1100";
 
 #[test]
 fn a_copy_happens_when_the_stream_is_synchronized() {
@@ -163,4 +163,37 @@ fn what_cannot_be_captured_is_refused() {
     assert_eq!(gpu.read::<u8>(a, 4, other), [8; 4]);
     ok(hipGraphLaunch(graph, stream));
     assert_eq!(gpu.read::<u8>(a, 4, stream), [9; 4]);
+}
+
+/// Adds 1 to the first number of page-locked memory.
+unsafe extern "C" fn count(number: Handle) {
+    let number = number.cast::<u32>();
+    unsafe { number.write(number.read() + 1) };
+}
+
+#[test]
+fn a_function_of_the_host_runs_in_the_order_of_its_stream() {
+    let gpu = Gpu::new(DEVICES, 8);
+    let stream = gpu.stream();
+    let (a, pinned) = (gpu.malloc(4), gpu.pinned(4));
+    let address: Handle = pinned.as_mut_ptr().cast();
+    pinned.fill(1);
+    ok(unsafe { hipLaunchHostFunc(stream, Some(count), address) });
+    // The copy behind the call guards the memory, but not from the call.
+    ok(gpu.upload(a, pinned, stream));
+    assert_eq!(gpu.live().operations, 2, "nothing has run yet");
+    assert_eq!(gpu.read::<u32>(a, 1, stream), [0x0101_0102]);
+
+    ok(hipStreamBeginCapture(stream, 1));
+    ok(unsafe { hipLaunchHostFunc(stream, Some(count), address) });
+    let (mut graph, mut executable) = (null_mut(), null_mut());
+    ok(unsafe { hipStreamEndCapture(stream, &mut graph) });
+    ok(unsafe { hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0) });
+    ok(hipGraphDestroy(graph));
+    for replays in 1..=2 {
+        ok(hipGraphLaunch(executable, stream));
+        ok(hipStreamSynchronize(stream));
+        assert_eq!(pinned[0], 2 + replays);
+    }
+    assert_eq!(unsafe { hipLaunchHostFunc(stream, None, null_mut()) }, Status::INVALID_VALUE);
 }

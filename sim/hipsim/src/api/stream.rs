@@ -6,6 +6,7 @@ use super::{find, find_stream, put};
 use crate::device::Wait;
 use crate::handle::{Kind, pack};
 use crate::log::say;
+use crate::operation::{HostAddress, HostFunction, Operation};
 use crate::queue::Stream;
 use crate::runtime::current;
 use crate::status::Status;
@@ -69,4 +70,21 @@ pub extern "C" fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _f
         device.wait(&mut state, id, event)
     };
     wait().into()
+}
+
+/// Queues a call of a function of the program. Also in a capture, and then each replay of the graph calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipLaunchHostFunc(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Status {
+    let launch = || {
+        let (device, id) = find_stream(stream)?;
+        let function = function.ok_or(Status::INVALID_VALUE)?;
+        let mut state = device.working()?;
+        let call = HostFunction { function, data: HostAddress(data.expose_provenance()) };
+        device.enqueue(&mut state, id, Operation::Host(call))
+    };
+    launch().into()
 }

@@ -15,6 +15,9 @@ pub(crate) use fault::install_handlers;
 /// A kernel's entry point, as the KERNEL macro of gpu_cpu.h defines it.
 type Entry = unsafe extern "C" fn(c_int, c_int, c_int, c_int, *const c_void, u32, *mut Room) -> c_long;
 
+/// A function of the program that a stream calls.
+pub(crate) type Callback = unsafe extern "C" fn(*mut c_void);
+
 /// The memory of a block's fibers. The first launch creates it; later launches of any object reuse it.
 #[repr(transparent)]
 struct Room(*mut c_void);
