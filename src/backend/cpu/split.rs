@@ -25,6 +25,10 @@ impl<'a, T> Split<'a, T> {
         Self { ptr: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// # Safety
     /// No two parts that live at the same time may overlap.
     ///

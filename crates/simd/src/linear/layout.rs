@@ -91,7 +91,81 @@ fn or_codes(block: &mut [u8], place: Position, codes: u32, bits: usize, adjacent
     }
 }
 
+/// Bits of a byte of a GGUF block, in the tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The byte of the GGUF block.
+    pub byte: usize,
+    /// The first bit in that byte, and the number of bits.
+    pub to: u32,
+    pub bits: u32,
+    /// True for the block's side bytes, false for its codes.
+    pub is_side: bool,
+    /// True if the byte's highest bit is flipped.
+    pub is_flipped: bool,
+    /// The byte of row 0 among the block's codes or side bytes, the distance of the next row's, and the first bit.
+    pub at: usize,
+    pub stride: usize,
+    pub shift: u32,
+}
+
+/// The places of the GGUF blocks of a row of tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spans {
+    /// Bytes of a block's codes, and of its side bytes, for 16 rows.
+    pub codes: usize,
+    pub side: usize,
+    /// Blocks whose side bytes precede the codes of all of them, in whole lines.
+    pub blocks: usize,
+}
+
 impl Layout {
+    /// Returns where the bits of a GGUF block are.
+    pub fn block_places(&self) -> Vec<Place> {
+        let mut all = Vec::new();
+        for (b, groups) in self.groups.chunks_exact(GROUPS).enumerate() {
+            let mut add =
+                |position: Position, bits: usize, line: usize, shift: u32, adjacent: bool, is_flipped: bool| {
+                    all.extend((0..4).map(|i| Place {
+                        byte: position.byte + if adjacent { 0 } else { i },
+                        to: position.shift + if adjacent { (i * bits) as u32 } else { 0 },
+                        bits: bits as u32,
+                        is_side: false,
+                        is_flipped,
+                        at: b * self.planes() + line * LINE + i,
+                        stride: 4,
+                        shift,
+                    }));
+                };
+            for group in groups {
+                add(group.low, self.low, group.low_line, group.low_shift, self.low_adjacent, self.flip != 0);
+                if self.high > 0 {
+                    add(group.high, self.high, group.high_line, group.high_shift, self.high_adjacent, false);
+                }
+            }
+        }
+        let mut at = 0;
+        for (first, width, source) in self.side_units() {
+            all.extend((0..width).map(|i| Place {
+                byte: first + source + i,
+                to: 0,
+                bits: 8,
+                is_side: true,
+                is_flipped: false,
+                at: at + i,
+                stride: width,
+                shift: 0,
+            }));
+            at += TILE * width;
+        }
+        all
+    }
+
+    pub fn spans(&self) -> Spans {
+        let [codes, side] = self.parts();
+        Spans { codes, side, blocks: span_blocks(self.block_elements) }
+    }
+
     pub fn of(ggml_type: GgmlType) -> Option<Self> {
         with_format!(ggml_type, F => Self::new::<F>())
     }

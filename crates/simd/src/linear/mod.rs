@@ -10,5 +10,5 @@ mod layout;
 mod q8;
 
 pub use kernels::{Kernel, KernelSet, Line, TileArgs, element_bytes, kernels, prefetches_near, quantize_row};
-pub use layout::{Layout, MAX_BLOCK_BYTES, TILE};
+pub use layout::{Layout, MAX_BLOCK_BYTES, Place, Spans, TILE};
 pub use q8::{BLOCK, GROUP, Q8Block, padded_group};

@@ -1,6 +1,9 @@
 //! Memory for matrices and scratch.
 
+use std::any::Any;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapRaw};
@@ -44,12 +47,45 @@ pub struct WeightMemory {
     used: usize,
 }
 
-/// The bytes of one matrix, which it owns, in a mapping that lives as long as its last matrix.
-#[derive(Debug)]
-pub(super) struct WeightBytes {
-    mapping: Arc<MmapRaw>,
-    start: usize,
+/// The bytes of one matrix, which it owns, in memory that lives as long as its last matrix.
+pub struct WeightBytes {
+    start: NonNull<u8>,
     len: usize,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: plain bytes with one owner, which changes them only through a mutable reference.
+unsafe impl Send for WeightBytes {}
+// SAFETY: as above.
+unsafe impl Sync for WeightBytes {}
+
+impl WeightBytes {
+    /// Wraps memory of another owner.
+    ///
+    /// # Safety
+    /// The bytes are initialised, zero, and stay at their place as long as the owner lives. Nothing else writes them.
+    pub unsafe fn lent(owner: Arc<dyn Any + Send + Sync>, start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, _owner: owner }
+    }
+
+    /// Splits off the first `bytes` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(super) fn split_off_front(&mut self, bytes: usize) -> Self {
+        assert!(bytes <= self.len, "{bytes} of {} bytes", self.len);
+        let front = Self { start: self.start, len: bytes, _owner: Arc::clone(&self._owner) };
+        // SAFETY: the offset is inside the memory, or at its end.
+        self.start = unsafe { self.start.add(bytes) };
+        self.len -= bytes;
+        front
+    }
+}
+
+impl fmt::Debug for WeightBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeightBytes").field("len", &self.len).finish_non_exhaustive()
+    }
 }
 
 impl WeightMemory {
@@ -68,7 +104,11 @@ impl WeightMemory {
             }
         };
         self.used = (start + bytes).next_multiple_of(64).min(mapping.len());
-        Ok(WeightBytes { mapping, start, len: bytes })
+        // SAFETY: the offset is inside the mapping, or at its end.
+        let first = NonNull::new(unsafe { mapping.as_mut_ptr().add(start) });
+        let first = first.ok_or_else(|| Error::internal("a mapping at address 0"))?;
+        // SAFETY: the bytes of a mapping are zero, and `used` gives them to no other matrix.
+        Ok(unsafe { WeightBytes::lent(mapping, first, bytes) })
     }
 }
 
@@ -76,15 +116,15 @@ impl Deref for WeightBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `take` gave these bytes of the mapping only to this value, which is borrowed.
-        unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(self.start), self.len) }
+        // SAFETY: these bytes belong only to this value (`lent`), which is borrowed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for WeightBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, but borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.as_mut_ptr().add(self.start), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
@@ -105,8 +145,9 @@ mod tests {
         for (i, bytes) in taken.iter().enumerate() {
             assert!(bytes.iter().take(4096).all(|&byte| byte == 1 + i as u8));
         }
-        assert!(Arc::ptr_eq(&taken[0].mapping, &taken[2].mapping));
-        assert!(!Arc::ptr_eq(&taken[2].mapping, &taken[3].mapping), "it does not fit behind the others");
+        let [first, third, fourth] = [0, 2, 3].map(|i| &taken[i]._owner);
+        assert!(Arc::ptr_eq(first, third));
+        assert!(!Arc::ptr_eq(third, fourth), "it does not fit behind the others");
         assert_eq!(taken[3].as_ptr().addr() % HUGE, 0);
     }
 

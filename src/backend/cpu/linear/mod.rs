@@ -7,6 +7,7 @@
 //! Block formats use activations quantized to 8 bits (`Q8Block`). F32, F16 and BF16 weights use f32 activations.
 #![allow(unsafe_code)] // micro-kernels take raw pointers
 
+mod each;
 mod memory;
 mod part;
 mod scratch;
@@ -14,7 +15,8 @@ mod scratch;
 #[cfg(test)]
 mod tests;
 
-pub use memory::WeightMemory;
+pub(super) use each::{Product, multiply_each};
+pub use memory::{WeightBytes, WeightMemory};
 pub use scratch::LinearScratch;
 
 use std::cell::RefCell;
@@ -26,9 +28,8 @@ use super::split::Split;
 use crate::backend::{LinearPart, Progress};
 use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
-use memory::WeightBytes;
 use part::{Part, Storage};
-use scratch::Inputs;
+use scratch::{Inputs, Jobs};
 
 /// Chunks per thread. With several, a thread that loses its core delays the others only a little.
 const CHUNKS_PER_THREAD: usize = 8;
@@ -56,7 +57,8 @@ pub struct PackedMatrix {
     cols: usize,
     num_tiles: usize,
     parts: Vec<Part>,
-    memory: WeightBytes,
+    /// The tiles of each part.
+    memory: Vec<WeightBytes>,
     /// Biases of the parts that have them, padded to whole tiles per part.
     bias: Vec<f32>,
 }
@@ -76,7 +78,7 @@ impl Plan {
         let mut plan = Self { parts: Vec::with_capacity(views.len()), cols, bytes: 0, num_biases: 0 };
         let mut rows = 0;
         for view in views {
-            let mut part = Part::new(isa, &view.weight, rows, plan.bytes)?;
+            let mut part = Part::new(isa, &view.weight, rows)?;
             if part.cols != cols {
                 let problem = format!("matrix {} has {} columns, not {cols}", view.weight.name, part.cols);
                 return Err(Error::internal(problem));
@@ -109,7 +111,23 @@ impl PackedMatrix {
         pool: &ThreadPool,
         progress: &mut Progress<'_>,
     ) -> Result<Self> {
-        let Plan { parts, cols, bytes, num_biases } = Plan::new(isa, views)?;
+        // One mapping holds all parts, so a step reads them from end to end.
+        let mut whole = memory.take(Plan::new(isa, views)?.bytes)?;
+        Self::pack_into(isa, views, &mut |_, bytes| Ok(whole.split_off_front(bytes)), pool, progress)
+    }
+
+    /// Like `pack`, in memory that `take` returns for a part, by its index and its bytes.
+    ///
+    /// # Errors
+    /// Errors of `take`, and those of `pack`.
+    pub fn pack_into(
+        isa: Isa,
+        views: &[LinearPart<'_>],
+        take: &mut dyn FnMut(usize, usize) -> Result<WeightBytes>,
+        pool: &ThreadPool,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self> {
+        let Plan { parts, cols, num_biases, .. } = Plan::new(isa, views)?;
         let mut bias = vec![0.0; num_biases];
         for (part, view) in parts.iter().zip(views) {
             part.check_data(&view.weight)?;
@@ -117,9 +135,10 @@ impl PackedMatrix {
                 quant::dequantize(tensor.ggml_type, tensor.data, &mut bias[at..at + part.rows])?;
             }
         }
-        let mut memory = memory.take(bytes)?;
-        for (part, view) in parts.iter().zip(views) {
-            let out = Split::new(&mut memory[part.offset..part.offset + part.bytes()]);
+        let mut memory = Vec::with_capacity(parts.len());
+        for (index, (part, view)) in parts.iter().zip(views).enumerate() {
+            let mut bytes = take(index, part.bytes())?;
+            let out = Split::new(&mut bytes[..part.bytes()]);
             let data = view.weight.data;
             let tiles_per_report = (REPORT_BYTES / part.tile_bytes).max(1);
             for first in (0..part.num_tiles()).step_by(tiles_per_report) {
@@ -133,6 +152,7 @@ impl PackedMatrix {
                 let file_tile = data.len() / part.rows * TILE;
                 progress((data.len().min((first + count) * file_tile) - first * file_tile) as u64)?;
             }
+            memory.push(bytes);
         }
         let (rows, num_tiles) = (parts.iter().map(|p| p.rows).sum(), parts.iter().map(Part::num_tiles).sum());
         Ok(Self { isa, rows, cols, num_tiles, parts, memory, bias })
@@ -159,7 +179,7 @@ impl PackedMatrix {
 
     /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
-        (self.memory.len() + self.bias.len() * size_of::<f32>()) as u64
+        (self.memory.iter().map(|part| part.len()).sum::<usize>() + size_of_val(&self.bias[..])) as u64
     }
 
     /// Returns `(tensor type, kernel name)` of each part, for `doctor`.
@@ -173,14 +193,16 @@ impl PackedMatrix {
     /// If `row` is not below `rows()`, or `out` does not have `cols()` elements.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.cols);
-        if let Some(part) = self.parts.iter().rev().find(|p| p.first_row <= row) {
+        if let Some((index, part)) = self.parts.iter().enumerate().rev().find(|(_, p)| p.first_row <= row) {
             let row = row - part.first_row;
-            part.dequantize_row(self.tile(part, row / TILE), row % TILE, out);
+            part.dequantize_row(self.tile(index, row / TILE), row % TILE, out);
         }
     }
 
-    fn tile(&self, part: &Part, index: usize) -> &[u8] {
-        &self.memory[part.offset + index * part.tile_bytes..][..part.tile_bytes]
+    /// Returns tile `index` of part `part`.
+    fn tile(&self, part: usize, index: usize) -> &[u8] {
+        let bytes = self.parts[part].tile_bytes;
+        &self.memory[part][index * bytes..][..bytes]
     }
 
     /// Computes `out[r * rows() + o] = Σ_c W[o][c] · x[r * cols() + c] (+ bias[o])` for `r < num_rows`, or `+=` with
@@ -199,8 +221,7 @@ impl PackedMatrix {
     ) {
         let (cols, stride) = (self.cols, self.rows);
         let (x, out) = (&x[..num_rows * cols], &mut out[..num_rows * stride]);
-        let inputs = Inputs { x, rows: num_rows, cols, stride: cols, heads: 1, head_stride: cols };
-        self.multiply_inputs(inputs, out, [stride, stride], store, scratch, pool);
+        self.multiply_inputs(Inputs::of_rows(x, num_rows, cols), out, [stride, stride], store, scratch, pool);
     }
 
     /// Multiplies each part of the stack, which belongs to one head, with the head's own inputs. Heads have `x_head`
@@ -219,7 +240,7 @@ impl PackedMatrix {
         let heads = self.parts.len();
         let (stride, out_stride) = (heads * x_head, heads * out_head);
         let (x, out) = (&x[..num_rows * stride], &mut out[..num_rows * out_stride]);
-        let inputs = Inputs { x, rows: num_rows, cols: self.cols, stride, heads, head_stride: x_head };
+        let inputs = Inputs { x, rows: num_rows, cols: self.cols, stride, heads, head_stride: x_head, first_group: 0 };
         self.multiply_inputs(inputs, out, [out_stride, out_head], Store::Assign, scratch, pool);
     }
 
@@ -238,35 +259,9 @@ impl PackedMatrix {
         let pass = scratch.rows();
         for (x, out) in inputs.x.chunks(pass * inputs.stride).zip(out.chunks_mut(pass * stride)) {
             let inputs = Inputs { x, rows: x.len() / inputs.stride, ..inputs };
-            if self.parts.iter().any(|p| matches!(p.storage, Storage::Blocks(..))) {
-                scratch.quantize(self.isa, inputs, pool);
-            }
-            if self.parts.iter().any(|p| matches!(p.storage, Storage::Floats(..))) {
-                scratch.interleave(inputs, pool);
-            }
-            self.multiply_pass(inputs, Outputs { out: &Split::new(out), stride, head_stride, store }, scratch, pool);
+            let outputs = Outputs { out: &Split::new(out), first: 0, stride, head_stride, store };
+            multiply_pass(&[Pass { matrix: self, inputs, outputs }], scratch, pool);
         }
-    }
-
-    /// Multiplies the rows of one pass. Their activations are already in `scratch`. A chunk is a range of tiles, and
-    /// also a range of row groups if there are too few tiles for the threads.
-    fn multiply_pass(&self, inputs: Inputs<'_>, outputs: Outputs<'_>, scratch: &LinearScratch, pool: &ThreadPool) {
-        let num_groups = inputs.groups_of_head();
-        let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
-        let tiles_per_chunk = (self.num_tiles / wanted).max(1);
-        let tile_chunks = self.num_tiles.div_ceil(tiles_per_chunk);
-        let groups_per_chunk = (num_groups * tile_chunks).div_ceil(wanted).clamp(1, num_groups);
-        let group_chunks = num_groups.div_ceil(groups_per_chunk);
-        pool.run(tile_chunks * group_chunks, &|chunk| {
-            let first_tile = chunk / group_chunks * tiles_per_chunk;
-            let first_group = chunk % group_chunks * groups_per_chunk;
-            let groups = first_group..num_groups.min(first_group + groups_per_chunk);
-            CODES_OF_TILE.with_borrow_mut(|lines| {
-                for tile in first_tile..self.num_tiles.min(first_tile + tiles_per_chunk) {
-                    self.multiply_tile(tile, groups.clone(), inputs, outputs, scratch, lines);
-                }
-            });
-        });
     }
 
     /// Multiplies one tile of the stack with a range of row groups.
@@ -286,10 +281,10 @@ impl PackedMatrix {
         }) else {
             return;
         };
-        let Outputs { out, stride, head_stride, store } = outputs;
+        let Outputs { out, first, stride, head_stride, store } = outputs;
         // All parts of a stack with one head share their inputs.
         let (head, first_row) = if inputs.heads == 1 { (0, part.first_row) } else { (index, index * head_stride) };
-        let memory = self.tile(part, tile);
+        let memory = self.tile(index, tile);
         let lanes = TILE.min(part.rows - tile * TILE);
         let first_out = first_row + tile * TILE;
         let bias = part.bias.map(|at| &self.bias[at + tile * TILE..][..TILE]);
@@ -306,7 +301,7 @@ impl PackedMatrix {
         for index in groups {
             let rows = GROUP.min(inputs.rows - index * GROUP);
             let group = padded_group(rows);
-            let of_all = head * inputs.groups_of_head() + index;
+            let of_all = inputs.first_group + head * inputs.groups_of_head() + index;
             let activations = match part.storage {
                 Storage::Blocks(..) => scratch.quantized_group(of_all, self.cols),
                 _ => scratch.float_group(of_all, self.cols),
@@ -318,7 +313,7 @@ impl PackedMatrix {
                 activations,
                 group,
                 rows,
-                out: out.pointer(index * GROUP * stride + first_out),
+                out: out.pointer(first + index * GROUP * stride + first_out),
                 out_stride: stride,
                 add: store == Store::Add,
                 lanes,
@@ -338,8 +333,58 @@ impl PackedMatrix {
 #[derive(Clone, Copy)]
 struct Outputs<'a> {
     out: &'a Split<'a, f32>,
+    /// The place of the first row.
+    first: usize,
     /// Distance in columns between rows, and between the outputs of heads.
     stride: usize,
     head_stride: usize,
     store: Store,
+}
+
+/// A product of a few rows, whose groups fit in the scratch.
+#[derive(Clone, Copy)]
+struct Pass<'a> {
+    matrix: &'a PackedMatrix,
+    inputs: Inputs<'a>,
+    outputs: Outputs<'a>,
+}
+
+/// Computes products with equally many inputs and disjoint outputs. A chunk is a range of tiles, and also a range of
+/// row groups if there are too few tiles for the threads.
+fn multiply_pass(passes: &[Pass<'_>], scratch: &mut LinearScratch, pool: &ThreadPool) {
+    let Some(isa) = passes.first().map(|pass| pass.matrix.isa) else { return };
+    let inputs: Vec<_> = passes.iter().map(|pass| pass.inputs).collect();
+    let needs = |is_needed: fn(&Storage) -> bool| {
+        passes.iter().any(|pass| pass.matrix.parts.iter().any(|part| is_needed(&part.storage)))
+    };
+    if needs(|storage| matches!(storage, Storage::Blocks(..))) {
+        scratch.quantize(isa, &inputs, pool);
+    }
+    if needs(|storage| matches!(storage, Storage::Floats(..))) {
+        scratch.interleave(&inputs, pool);
+    }
+    let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
+    let tiles: usize = passes.iter().map(|pass| pass.matrix.num_tiles).sum();
+    let tiles_per_chunk = (tiles / wanted).max(1);
+    let tile_chunks = tiles.div_ceil(tiles_per_chunk);
+    let groups_per_chunk = |pass: &Pass<'_>| {
+        let num_groups = pass.inputs.groups_of_head();
+        (num_groups * tile_chunks).div_ceil(wanted).clamp(1, num_groups)
+    };
+    let group_chunks = |pass: &Pass<'_>| pass.inputs.groups_of_head().div_ceil(groups_per_chunk(pass));
+    let jobs = Jobs::of(passes.iter().map(|p| p.matrix.num_tiles.div_ceil(tiles_per_chunk) * group_chunks(p)));
+    let scratch = &*scratch;
+    pool.run(jobs.chunks(), &|chunk| {
+        let (which, chunk) = jobs.find(chunk);
+        let pass = &passes[which];
+        let Pass { matrix, inputs, outputs } = *pass;
+        let first_tile = chunk / group_chunks(pass) * tiles_per_chunk;
+        let first_group = chunk % group_chunks(pass) * groups_per_chunk(pass);
+        let groups = first_group..inputs.groups_of_head().min(first_group + groups_per_chunk(pass));
+        CODES_OF_TILE.with_borrow_mut(|lines| {
+            for tile in first_tile..matrix.num_tiles.min(first_tile + tiles_per_chunk) {
+                matrix.multiply_tile(tile, groups.clone(), inputs, outputs, scratch, lines);
+            }
+        });
+    });
 }

@@ -27,8 +27,6 @@ pub(super) struct Part {
     pub storage: Storage,
     /// Bytes per tile of 16 rows, a multiple of 64.
     pub tile_bytes: usize,
-    /// The offset of the part's tiles in the stack's memory.
-    pub offset: usize,
     /// The index of the part's biases, padded to whole tiles, among the stack's biases.
     pub bias: Option<usize>,
 }
@@ -38,7 +36,7 @@ impl Part {
     ///
     /// # Errors
     /// `Error::Internal` if the shape is no whole number of blocks, or the type cannot be decoded.
-    pub(super) fn new(isa: Isa, view: &TensorView<'_>, first_row: usize, offset: usize) -> Result<Self> {
+    pub(super) fn new(isa: Isa, view: &TensorView<'_>, first_row: usize) -> Result<Self> {
         let TensorView { name, ggml_type, rows, cols, .. } = *view;
         let row_bytes = ggml_type.row_bytes(cols).filter(|&b| b > 0 && rows > 0 && b.checked_mul(rows).is_some());
         let Some(row_bytes) = row_bytes else {
@@ -53,7 +51,7 @@ impl Part {
             Storage::Blocks(layout, _) => layout.tile_bytes(cols),
             Storage::Floats(..) => (TILE * row_bytes).next_multiple_of(64),
         };
-        Ok(Self { ggml_type, rows, cols, scale: view.scale(), first_row, storage, tile_bytes, offset, bias: None })
+        Ok(Self { ggml_type, rows, cols, scale: view.scale(), first_row, storage, tile_bytes, bias: None })
     }
 
     /// # Errors

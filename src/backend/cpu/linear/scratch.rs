@@ -69,19 +69,29 @@ impl LinearScratch {
         self.floats[index * GROUP * cols * size_of::<f32>()..].as_ptr()
     }
 
-    /// Quantizes rows into groups for `quantized_group`. Their columns are a multiple of 32. A chunk is a range of
-    /// columns of a group. A group's blocks are ordered by column, so even a single group can be divided among threads.
-    pub(super) fn quantize(&mut self, isa: Isa, inputs: Inputs<'_>, pool: &ThreadPool) {
-        let num_blocks = inputs.cols / BLOCK;
-        let run = (MIN_BLOCKS / inputs.rows.min(GROUP)).clamp(1, num_blocks);
-        let runs = num_blocks.div_ceil(run);
+    /// Returns the row groups for which there is room, of rows of `cols` columns.
+    pub(super) fn groups(&self, cols: usize) -> usize {
+        self.rows / GROUP * (self.max_cols / cols.max(1)).max(1)
+    }
+
+    /// Quantizes rows into groups for `quantized_group`. All have the same number of columns, a multiple of 32. A chunk
+    /// is a range of columns of a group. A group's blocks are ordered by column, so even a single group can be divided
+    /// among threads.
+    pub(super) fn quantize(&mut self, isa: Isa, inputs: &[Inputs<'_>], pool: &ThreadPool) {
+        let num_blocks = inputs.first().map_or(0, |inputs| inputs.cols / BLOCK);
         let group_blocks = GROUP * num_blocks;
         let out = Split::new(&mut self.blocks[..]);
-        pool.run(inputs.num_groups() * runs, &|chunk| {
+        let run = |inputs: &Inputs<'_>| (MIN_BLOCKS / inputs.rows.min(GROUP)).clamp(1, num_blocks);
+        let jobs = Jobs::of(inputs.iter().map(|inputs| inputs.num_groups() * num_blocks.div_ceil(run(inputs))));
+        pool.run(jobs.chunks(), &|chunk| {
+            let (which, chunk) = jobs.find(chunk);
+            let inputs = inputs[which];
+            let run = run(&inputs);
+            let runs = num_blocks.div_ceil(run);
             let (index, first) = (chunk / runs, chunk % runs * run);
             let len = run.min(num_blocks - first);
             let group = padded_group(inputs.group_rows(index).len());
-            let at = (index * group_blocks + first * group) * size_of::<Q8Block>();
+            let at = ((inputs.first_group + index) * group_blocks + first * group) * size_of::<Q8Block>();
             // SAFETY: groups do not overlap, and neither do ranges of columns in a group. Memory maps are page-aligned,
             // and every byte pattern is a `Q8Block`.
             let out = unsafe { out.part(at..at + len * group * size_of::<Q8Block>()).align_to_mut::<Q8Block>().1 };
@@ -91,22 +101,53 @@ impl LinearScratch {
         });
     }
 
-    /// Copies rows into groups as f32, `[column][row]`, for `float_group`.
-    pub(super) fn interleave(&mut self, inputs: Inputs<'_>, pool: &ThreadPool) {
-        let group_bytes = GROUP * inputs.cols * size_of::<f32>();
+    /// Copies rows into groups as f32, `[column][row]`, for `float_group`. All have the same number of columns.
+    pub(super) fn interleave(&mut self, inputs: &[Inputs<'_>], pool: &ThreadPool) {
+        let group_bytes = GROUP * inputs.first().map_or(0, |inputs| inputs.cols) * size_of::<f32>();
         let out = Split::new(&mut self.floats[..]);
-        pool.run(inputs.num_groups(), &|index| {
+        let jobs = Jobs::of(inputs.iter().map(|inputs| inputs.num_groups()));
+        pool.run(jobs.chunks(), &|chunk| {
+            let (which, index) = jobs.find(chunk);
+            let inputs = inputs[which];
             let mut rows: [&[f32]; GROUP] = [&[]; GROUP];
             let len = inputs.group_rows(index).len();
             rows.iter_mut().zip(inputs.group_rows(index)).for_each(|(row, x)| *row = x);
+            let start = (inputs.first_group + index) * group_bytes;
             // SAFETY: as above.
-            let out = unsafe { out.part(index * group_bytes..(index + 1) * group_bytes).align_to_mut::<f32>().1 };
+            let out = unsafe { out.part(start..start + group_bytes).align_to_mut::<f32>().1 };
             for (column, out) in out.chunks_exact_mut(padded_group(len)).take(inputs.cols).enumerate() {
                 for (out, x) in out.iter_mut().zip(&rows[..len]) {
                     *out = x[column];
                 }
             }
         });
+    }
+}
+
+/// Jobs of several chunks each, as one job of the pool.
+pub(super) struct Jobs {
+    /// The first chunk of each job, then the number of all chunks.
+    starts: Vec<usize>,
+}
+
+impl Jobs {
+    pub(super) fn of(chunks: impl Iterator<Item = usize>) -> Self {
+        let mut starts = vec![0];
+        for count in chunks {
+            starts.push(starts[starts.len() - 1] + count);
+        }
+        Self { starts }
+    }
+
+    /// Returns the number of all chunks.
+    pub(super) fn chunks(&self) -> usize {
+        self.starts[self.starts.len() - 1]
+    }
+
+    /// Returns the job that a chunk belongs to, and its index among the job's chunks.
+    pub(super) fn find(&self, chunk: usize) -> (usize, usize) {
+        let job = self.starts.partition_point(|&start| start <= chunk) - 1;
+        (job, chunk - self.starts[job])
     }
 }
 
@@ -120,9 +161,16 @@ pub(super) struct Inputs<'a> {
     pub(super) stride: usize,
     pub(super) heads: usize,
     pub(super) head_stride: usize,
+    /// The place of the first row group in the scratch.
+    pub(super) first_group: usize,
 }
 
 impl<'a> Inputs<'a> {
+    /// Returns rows that follow one another.
+    pub(super) fn of_rows(x: &'a [f32], rows: usize, cols: usize) -> Self {
+        Self { x, rows, cols, stride: cols, heads: 1, head_stride: cols, first_group: 0 }
+    }
+
     /// Returns the row groups of one head.
     pub(super) fn groups_of_head(self) -> usize {
         self.rows.div_ceil(GROUP)

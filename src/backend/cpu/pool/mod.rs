@@ -17,6 +17,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use crate::interrupt::Interrupt;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
@@ -31,6 +32,8 @@ mod wait;
 
 use wait::spin_until;
 
+/// The ops of a step follow each other within microseconds.
+const SPIN: Duration = Duration::from_micros(40);
 const CHUNK_BITS: u32 = 24;
 /// The most chunks that one ticket can count. Longer jobs run in slices.
 const MAX_CHUNKS: usize = (1 << CHUNK_BITS) - 1;
@@ -65,6 +68,8 @@ struct Shared {
     work: Condvar,
     done: Condvar,
     interrupt: Interrupt,
+    /// The time that a thread without work spins before it parks.
+    spin: Duration,
 }
 
 struct Job {
@@ -81,10 +86,19 @@ impl ThreadPool {
     /// # Errors
     /// `InvalidRequest` for zero threads, `Device` if the system refuses a thread.
     pub fn new(num_threads: usize) -> Result<Self> {
+        Self::spinning(num_threads, SPIN)
+    }
+
+    /// Like `new`, with the time that a thread without work spins. It should be longer than the pauses between jobs,
+    /// since waking a parked thread takes tens of microseconds.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub(crate) fn spinning(num_threads: usize, spin: Duration) -> Result<Self> {
         if num_threads == 0 {
             return Err(Error::invalid("num_threads", num_threads, "at least 1"));
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { spin, ..Shared::default() });
         let mut pool = Self { shared, workers: Vec::new(), turn: Mutex::new(()) };
         for index in 1..num_threads {
             let shared = Arc::clone(&pool.shared);
@@ -164,7 +178,7 @@ impl Shared {
         self.wake_workers();
 
         self.run_chunks();
-        if !spin_until(|| self.pending.load(Ordering::Acquire) == 0) {
+        if !spin_until(self.spin, || self.pending.load(Ordering::Acquire) == 0) {
             self.sleep_until_done();
         }
         job.panic.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -173,7 +187,7 @@ impl Shared {
     fn work_until_stopped(&self) {
         while !self.stop.load(Ordering::Acquire) {
             self.run_chunks();
-            if !spin_until(|| self.has_news()) {
+            if !spin_until(self.spin, || self.has_news()) {
                 self.sleep_until_news();
             }
         }

@@ -1,12 +1,9 @@
 //! Waiting in steps: spin, then yield. If both are in vain, the caller of `spin_until` parks.
 
+use std::time::Duration;
 #[cfg(not(loom))]
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// The time that a thread spins. The ops of a step follow each other within microseconds; parking and waking takes
-/// tens.
-#[cfg(not(loom))]
-const SPIN: Duration = Duration::from_micros(40);
 /// Checks between two readings of the clock.
 #[cfg(not(loom))]
 const SPINS_PER_READING: u32 = 64;
@@ -14,9 +11,9 @@ const SPINS_PER_READING: u32 = 64;
 #[cfg(not(loom))]
 const YIELDS: u32 = 8;
 
-/// Returns true as soon as `ready` does, false when it is time to park.
+/// Returns true as soon as `ready` does, false when it is time to park: after spinning for `spin`.
 #[cfg(not(loom))]
-pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
+pub(super) fn spin_until(spin: Duration, ready: impl Fn() -> bool) -> bool {
     let mut start = None;
     loop {
         for _ in 0..SPINS_PER_READING {
@@ -25,7 +22,7 @@ pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
             }
             crate::sync::hint::spin_loop();
         }
-        if start.get_or_insert_with(Instant::now).elapsed() >= SPIN {
+        if start.get_or_insert_with(Instant::now).elapsed() >= spin {
             break;
         }
     }
@@ -37,6 +34,6 @@ pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
 
 /// The model checker explores every interleaving anyway, so one check is enough.
 #[cfg(loom)]
-pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
+pub(super) fn spin_until(_spin: Duration, ready: impl Fn() -> bool) -> bool {
     ready()
 }
