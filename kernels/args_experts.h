@@ -62,3 +62,39 @@ struct AddExpertsArgs {
   u32 cols, used;
   u32 add;
 };
+
+// Passes the inputs of a layer's experts to the host, which computes them. `call`, `x_out`, `experts_out` and
+// `weights_out` are the host's memory. send_experts, grid (rows)
+constexpr u32 SEND_EXPERTS_THREADS = 256;
+struct SendExpertsArgs {
+  const float* x;         // [rows][cols]
+  const u32* experts;     // [rows][used]
+  const float* weights;   // [rows][used]
+  u32* call;              // layer, rows, turn
+  float* x_out;
+  u32* experts_out;
+  float* weights_out;
+  u32 cols, used, rows;   // used <= MAX_USED_EXPERTS
+  u32 layer, turn;
+};
+
+// The kind of a place: codes, side bytes, or codes whose highest bit is flipped.
+enum PlaceKind : u32 {
+  PLACE_CODES = 0,
+  PLACE_SIDE = 1,
+  PLACE_FLIPPED = 2,
+};
+
+// Restores matrices of one shape from the tiles of the CPU's kernels (crates/simd, layout.rs) to the file's rows.
+// unpack_tiles, grid (rows of all matrices, ceil(bytes of a row / UNPACK_THREADS))
+constexpr u32 UNPACK_THREADS = 256, PLACES_OF_BYTE = 8;
+struct UnpackArgs {
+  const u8* tiles;
+  const u32* places;      // [block_bytes][PLACES_OF_BYTE][2]: where the bits of a byte are (Place in unpack.rs)
+  u8* out;                // [rows of all matrices][blocks] blocks of the file
+  u32 rows;               // of one matrix
+  u32 blocks, block_bytes;  // blocks of a row
+  u32 tile_bytes;
+  u32 codes_bytes, side_bytes;  // of a block, for 16 rows
+  u32 span_blocks;        // blocks whose side bytes lie together
+};

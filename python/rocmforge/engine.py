@@ -36,7 +36,8 @@ class LoadedModel:
             Face hub, `ollama:NAME[:TAG]` of Ollama's store. A model that is not in a cache is downloaded.
         device: `auto` (a working GPU, otherwise the CPU), `cpu`, `gpu`, or `gpu:1` (the driver's second GPU). `hip` and
             `rocm` choose an AMD GPU, `cuda` an NVIDIA GPU. By default, discrete cards come before integrated GPUs.
-        num_threads: CPU threads; by default one per available logical CPU.
+        num_threads: CPU threads, also for experts that a GPU leaves in host memory; by default one per available
+            logical CPU.
         max_model_len: Maximum tokens of a prompt and its answer together; by default the model's context, or less if
             memory is short.
         max_num_seqs: Maximum sequences in one step, at most `max_num_batched_tokens`; by default 256 on a GPU and 64 on
@@ -46,11 +47,11 @@ class LoadedModel:
         kv_cache_memory: Size of the KV cache in bytes; by default enough for `max_num_seqs`, within the free memory.
         kv_cache_memory_bytes: The same by vLLM's name.
         gpu_memory_limit: Maximum memory of a GPU in bytes; by default all that is free. Weights that do not fit stay in
-            host memory (CPU offload), and the GPU reads them over PCIe.
+            host memory (CPU offload). The CPU computes the experts among them, and the GPU reads the others over PCIe.
         gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
-        expert_cache: Maximum GPU memory in bytes for copies of the most used experts in host memory; 0 turns the cache
-            off. By default half of the memory that weights and the planned KV cache leave free.
+        expert_cache: Maximum GPU memory in bytes for copies of the most used experts of those in host memory. The GPU
+            then computes all experts. By default, and with 0, the CPU computes those in host memory.
         kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the
             memory of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.

@@ -174,7 +174,7 @@ class MemoryUsage:
     scratch: int
     other: int
     host_weights: int = 0
-    """Page-locked memory of the host with weights that a GPU reads over the bus."""
+    """Page-locked memory of the host with weights of a GPU's model."""
 
     @property
     def total(self) -> int:

@@ -1,12 +1,12 @@
-//! A place for every weight: the device, or page-locked memory of the host, which kernels read over the bus. Kernels
-//! take an address, so a step has the same ops and captured graphs wherever its weights lie.
+//! A place for every weight: the device, or page-locked memory of the host, which kernels read over the bus, or whose
+//! experts the CPU computes. A step has the same ops and captured graphs wherever its weights lie.
 //!
 //! The plan is made once, before the first upload, from numbers alone:
 //!
 //! - **Input.** For each upload: its role, the bytes that may lie on the host, and the bytes of these that a token
 //!   reads. Norms, routers and biases always stay on the device, and their bytes are counted too. Also the room for
 //!   weights on the device, which is what the activations and the least KV cache leave.
-//! - **By cost.** A weight on the host costs the bytes of it that cross the bus for each token. The plan moves the
+//! - **By cost.** A weight on the host costs the bytes of it that are read for each token. The plan moves the
 //!   weights with the fewest such bytes per byte of room: tables of which a token reads one row, then experts, then
 //!   matrices that a token reads whole. Equal costs move from the last layer to the first, the output projection last.
 //! - **No more than needed.** The last weight moved may free more than was missing. So weights return to the device,

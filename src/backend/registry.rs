@@ -47,6 +47,13 @@ pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     }
 }
 
+/// Returns the number of CPU threads next to a GPU: the requested number, or all cores but one, on which the engine's
+/// thread waits for the GPU.
+fn threads_beside_gpu(args: &EngineArgs) -> Result<usize> {
+    let one_less = |cores: usize| cores.saturating_sub(1).max(1);
+    args.num_threads.map_or_else(|| resolve_threads(args).map(one_less), Ok)
+}
+
 /// Returns the instruction set that the arguments name, otherwise the best of this CPU.
 ///
 /// # Errors
@@ -110,7 +117,10 @@ impl OpenDevice {
                 let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
                 user.with(loader.with_isa(resolve_isa(args)?))
             }
-            Self::Gpu(device) => user.with(GpuLoader::new(device.clone(), &args.gpu, limits)?),
+            Self::Gpu(device) => {
+                let loader = GpuLoader::new(device.clone(), &args.gpu, limits)?;
+                user.with(loader.with_cpu(threads_beside_gpu(args)?, resolve_isa(args)?))
+            }
         }
     }
 }

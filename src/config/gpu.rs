@@ -97,7 +97,8 @@ pub struct GpuOptions {
     pub layers: Option<usize>,
     /// The number of layers whose experts lie in the host's memory. `None`: as few as possible.
     pub cpu_experts: Option<usize>,
-    /// The most bytes on the device for copies of experts that lie in the host's memory. `None`: half of what is left.
+    /// The most bytes on the device for copies of experts that lie in the host's memory, which the device then
+    /// computes. `None`: the CPU computes them, or, where it may not, half of what is left.
     pub expert_cache: Option<u64>,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,

@@ -157,7 +157,8 @@ ExpertCacheOption = Annotated[
     typer.Option(
         parser=byte_count,
         metavar="BYTES",
-        help="Maximum GPU memory for copies of the most used experts in host memory; 0 turns the cache off.",
+        help="Maximum GPU memory for copies of the most used experts in host memory. The GPU then computes all "
+        "experts. By default the CPU computes those in host memory.",
         show_default=False,
     ),
 ]

@@ -239,6 +239,32 @@ kernel_args! {
         used: u32,
         add: u32,
     }
+    SendExpertsArgs {
+        x: DevicePtr,
+        experts: DevicePtr,
+        weights: DevicePtr,
+        call: DevicePtr,
+        x_out: DevicePtr,
+        experts_out: DevicePtr,
+        weights_out: DevicePtr,
+        cols: u32,
+        used: u32,
+        rows: u32,
+        layer: u32,
+        turn: u32,
+    }
+    UnpackArgs {
+        tiles: DevicePtr,
+        places: DevicePtr,
+        out: DevicePtr,
+        rows: u32,
+        blocks: u32,
+        block_bytes: u32,
+        tile_bytes: u32,
+        codes_bytes: u32,
+        side_bytes: u32,
+        span_blocks: u32,
+    }
     CopyBlocksArgs { k_cache: DevicePtr, v_cache: DevicePtr, pairs: DevicePtr, num_pairs: u32, block_bytes: u32 }
     RopeAnglesArgs {
         positions: DevicePtr,

@@ -96,6 +96,12 @@ impl GpuBackend {
         })
     }
 
+    /// Measures from how many rows on copies of experts take less time than the CPU. Without the self-test it is a
+    /// fixed number.
+    pub(super) fn measure_host(&mut self) -> Result<()> {
+        if self.options.self_test { self.compute.measure_host() } else { Ok(()) }
+    }
+
     /// Dequantises those segments (with their columns) that have reserved room for it.
     pub(super) fn keep_dequantized(&self, segments: &[(Segment, usize)]) -> Result<()> {
         self.compute.keep_dequantized(segments)

@@ -1,14 +1,18 @@
 //! The objects that the backend's ops compute on: parts of the engine's allocations, with their shapes. Each shares the
 //! ownership of its allocation with the backend, which keeps all allocations until queued work has run.
 
+mod experts;
+
+pub(super) use experts::ExpertMatrix;
+pub use experts::{ExpertWork, Experts};
+
 use super::arena::aligned;
 use super::args::Format;
-use super::cached::Cached;
 use super::compile::plan::Operands;
 use super::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::backend::{
-    BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape,
-    StateLayerSpec, StateShape, VectorShape, WorkShape,
+    BufferShape, HeadsShape, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, StateLayerSpec, StateShape,
+    VectorShape,
 };
 use crate::quant::GgmlType;
 use crate::{Error, Result};
@@ -232,91 +236,6 @@ impl Segment {
     }
 }
 
-/// The experts of a layer.
-#[derive(Debug)]
-pub struct Experts {
-    pub(super) spec: ExpertSpec,
-    /// The router's weights, always in F32.
-    pub(super) router: Matrix,
-    /// A bias that affects only the choice of experts, f32 per expert.
-    pub(super) choice_bias: Option<DeviceBuffer>,
-    /// Factors on the experts' routing weights, f32 per expert.
-    pub(super) output_scales: Option<DeviceBuffer>,
-    pub(super) gate: Option<ExpertMatrix>,
-    pub(super) up: ExpertMatrix,
-    pub(super) down: ExpertMatrix,
-    /// Counts of uses, u32 per expert, if some experts are cached.
-    pub(super) uses: Option<DeviceBuffer>,
-}
-
-impl Experts {
-    /// Returns the formats in which the matrix kernels take the activations of gate and up, and of down. `None` if one
-    /// has no such kernel, or if gate and up disagree.
-    pub(super) fn formats(&self) -> Option<[Format; 2]> {
-        let [up, down] = [&self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
-        let agrees = self.gate.as_ref().is_none_or(|gate| gate.ty.matmul_format() == up);
-        if agrees { Some([up?, down?]) } else { None }
-    }
-
-    /// Yields gate, if any, and up, each with the column at which its products begin.
-    pub(super) fn wide_matrices(&self) -> impl Iterator<Item = (&ExpertMatrix, usize)> {
-        self.gate.iter().chain([&self.up]).enumerate().map(|(i, matrix)| (matrix, i * self.spec.ffn_size))
-    }
-}
-
-/// One matrix per expert, stored one after the other.
-#[derive(Debug)]
-pub(super) struct ExpertMatrix {
-    pub ty: KernelType,
-    /// Outputs of one expert.
-    pub rows: usize,
-    pub cols: usize,
-    pub tiles: DeviceBuffer,
-    /// f32, `rows` values per expert.
-    pub bias: Option<DeviceBuffer>,
-    /// Its number among the weights that steps of many rows read from a copy.
-    pub staged: Option<Staged>,
-    /// Copies of some experts on the device.
-    pub cached: Option<Cached>,
-}
-
-impl ExpertMatrix {
-    /// Returns the same matrices with their tiles in `copy`.
-    pub(super) fn moved_to(&self, copy: DeviceBuffer) -> Self {
-        Self { tiles: copy, bias: self.bias.clone(), staged: None, cached: None, ..*self }
-    }
-
-    pub(super) fn expert_bytes(&self) -> u64 {
-        self.ty.matrix_bytes(self.rows, self.cols)
-    }
-
-    pub(super) fn bias(&self) -> Option<DeviceSlice<'_>> {
-        self.bias.as_ref().map(DeviceBuffer::slice)
-    }
-}
-
-/// Memory that the op `experts` needs for up to `rows` rows.
-#[derive(Debug)]
-pub struct ExpertWork {
-    pub(super) spec: ExpertSpec,
-    pub(super) rows: usize,
-    pub(super) logits: Buffer,
-    /// Inputs of the experts, then their outputs: one row per (row, expert) pair, or per place of a run.
-    pub(super) values: Buffer,
-    pub(super) gate_up: Buffer,
-    pub(super) gated: Buffer,
-    /// Rows of f32 times the weights of their experts, for models that weight the experts' inputs.
-    pub(super) weighed: Option<DeviceBuffer>,
-    /// The next three have one element per pair: the expert's number, its weight (f32), and the pair's place.
-    pub(super) experts: DeviceBuffer,
-    pub(super) weights: DeviceBuffer,
-    pub(super) places: DeviceBuffer,
-    /// The expert's number, per run of places.
-    pub(super) run_experts: DeviceBuffer,
-    /// The row of the pair that has a place, per place.
-    pub(super) rows_of_places: DeviceBuffer,
-}
-
 /// Weights or biases of norms, or attention sinks, f32.
 #[derive(Debug)]
 pub struct Vector {
@@ -434,18 +353,6 @@ impl KvShape for KvLayer {
 impl StateShape for StateLayer {
     fn spec(&self) -> &StateLayerSpec {
         &self.spec
-    }
-}
-
-impl ExpertShape for Experts {
-    fn spec(&self) -> &ExpertSpec {
-        &self.spec
-    }
-}
-
-impl WorkShape for ExpertWork {
-    fn room(&self) -> (&ExpertSpec, usize) {
-        (&self.spec, self.rows)
     }
 }
 

@@ -1,9 +1,12 @@
 //! The tools that the ops of every step use, apart from the step's own integers: the launcher, the workspace, and the
 //! matrix library, if any.
 
+use std::sync::Arc;
+
 use super::args::Format;
-use super::buffer::{Buffer, ExpertMatrix, Matrix, Segment, Staged};
+use super::buffer::{Buffer, ExpertMatrix, Experts, Matrix, Segment, Staged};
 use super::expert_cache::ExpertCache;
+use super::host_experts::{Exchange, HostCpu, NO_TURN};
 use super::launcher::Launcher;
 use super::library::Library;
 use super::staging::{STAGED_ROWS, Staging};
@@ -27,6 +30,18 @@ pub struct Compute {
     common: Option<Format>,
     staging: Option<Staging>,
     cache: Option<ExpertCache>,
+    host: Option<Host>,
+}
+
+/// The CPU, if it computes experts.
+pub(super) struct Host {
+    pub cpu: Arc<HostCpu>,
+    /// Kept here for queued work and captured graphs.
+    pub _exchanges: Vec<Arc<Exchange>>,
+    /// The turn of the step, if it is captured, or `NO_TURN`.
+    pub turn: u32,
+    /// The fewest rows of a step for which copies of the experts take less time than the CPU.
+    pub copied_rows: usize,
 }
 
 impl Workspace {
@@ -59,9 +74,9 @@ impl Compute {
         workspace: Workspace,
         library: Option<Library>,
         common: Option<Format>,
-        (staging, cache): (Option<Staging>, Option<ExpertCache>),
+        (staging, cache, host): (Option<Staging>, Option<ExpertCache>, Option<Host>),
     ) -> Self {
-        Self { launcher, workspace, library, common, staging, cache }
+        Self { launcher, workspace, library, common, staging, cache, host }
     }
 
     pub fn launcher(&self) -> &Launcher {
@@ -134,10 +149,55 @@ impl Compute {
         self.cache.as_ref().map(ExpertCache::uses).unwrap_or_default()
     }
 
+    /// Notes the rows of the next step, for the CPU.
+    pub(super) fn begin_host(&mut self, turn: usize, rows: usize, is_captured: bool) {
+        if let Some(host) = &mut self.host {
+            host.cpu.begin(turn, rows);
+            host.turn = if is_captured { turn as u32 } else { NO_TURN };
+        }
+    }
+
+    /// Measures from how many rows on copies of experts take less time than the CPU.
+    ///
+    /// # Errors
+    /// Errors of a copy, and of the memory for the measurement.
+    pub(super) fn measure_host(&mut self) -> Result<()> {
+        if let (Some(host), Some(staging)) = (&mut self.host, &self.staging)
+            && let Some(copies) = staging.seconds_of_packed()?
+        {
+            host.copied_rows = host.cpu.rows_in(copies)?;
+            tracing::info!(
+                "steps of {} rows and more copy experts to the device, others use the CPU",
+                host.copied_rows
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns the failure of the CPU's part of a step that has run.
+    ///
+    /// # Errors
+    /// `Error::Internal`.
+    pub(super) fn check_host(&self) -> Result<()> {
+        self.host.as_ref().map_or(Ok(()), |host| host.cpu.check())
+    }
+
+    /// Returns the turn for the CPU's calls.
+    pub(super) fn host_turn(&self) -> u32 {
+        self.host.as_ref().map_or(NO_TURN, |host| host.turn)
+    }
+
+    /// True if products of this many rows read copies of the experts on the device.
+    pub(super) fn copies_experts(&self, experts: &Experts, rows: usize) -> bool {
+        let is_long = self.host.as_ref().is_some_and(|host| rows >= host.copied_rows);
+        is_long && experts.is_staged() && self.staging.as_ref().is_some_and(Staging::is_active)
+    }
+
     /// Begins a step of this many rows that is not captured.
     pub(super) fn begin_staging(&mut self, rows: usize) -> Result<()> {
+        let copied_rows = self.host.as_ref().map_or(STAGED_ROWS, |host| host.copied_rows);
         match &mut self.staging {
-            Some(staging) if rows >= STAGED_ROWS => staging.begin(self.launcher.stream()),
+            Some(staging) if staging.serves(rows, copied_rows) => staging.begin(self.launcher.stream()),
             _ => Ok(()),
         }
     }
@@ -150,17 +210,19 @@ impl Compute {
     /// Returns the matrix with its tiles in the device's copy, for a product of this many rows. `None` if kernels read
     /// the tiles in place. After the launches, call `release_staged`.
     pub(super) fn staged(&mut self, matrix: &Matrix, rows: usize) -> Result<Option<Matrix>> {
-        self.take_staged(matrix.staged, rows)?.map(|copy| matrix.moved_to(&copy)).transpose()
+        let weight = matrix.staged.filter(|_| rows >= STAGED_ROWS);
+        self.take_staged(weight)?.map(|copy| matrix.moved_to(&copy)).transpose()
     }
 
-    /// Like `staged`, for the matrices of experts.
+    /// Like `staged`, for the matrices of experts. Those of the CPU's layout are copied for any number of rows.
     pub(super) fn staged_experts(&mut self, matrix: &ExpertMatrix, rows: usize) -> Result<Option<ExpertMatrix>> {
-        Ok(self.take_staged(matrix.staged, rows)?.map(|copy| matrix.moved_to(copy)))
+        let weight = matrix.staged.filter(|_| rows >= STAGED_ROWS || matrix.is_packed);
+        Ok(self.take_staged(weight)?.map(|copy| matrix.moved_to(copy)))
     }
 
-    fn take_staged(&mut self, weight: Option<Staged>, rows: usize) -> Result<Option<DeviceBuffer>> {
+    fn take_staged(&mut self, weight: Option<Staged>) -> Result<Option<DeviceBuffer>> {
         match (&mut self.staging, weight) {
-            (Some(staging), Some(weight)) if rows >= STAGED_ROWS => staging.take(self.launcher.stream(), weight),
+            (Some(staging), Some(weight)) => staging.take(self.launcher.stream(), weight),
             _ => Ok(None),
         }
     }

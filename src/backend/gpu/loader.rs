@@ -4,6 +4,7 @@
 mod budget;
 mod experts;
 mod heads;
+mod host_experts;
 mod matrices;
 mod matrix_library;
 mod on_host;
@@ -13,6 +14,7 @@ mod samples;
 use std::collections::VecDeque;
 
 use budget::{common_format, rope_bytes, upload_bytes};
+use host_experts::CpuPart;
 use matrix_library::LIBRARY_BYTES;
 use on_host::OnHost;
 use samples::Samples;
@@ -76,6 +78,8 @@ pub struct GpuLoader {
     /// Bytes of each staging buffer that is not allocated yet; 0 without such buffers.
     staging_buffer: u64,
     staged: StagedWeights,
+    /// The CPU, which may compute experts on the host.
+    cpu: CpuPart,
     /// The cache of experts that is not allocated yet.
     cache_sizes: CacheSizes,
     cache_memory: Option<CacheMemory>,
@@ -138,6 +142,7 @@ impl GpuLoader {
             on_host: VecDeque::new(),
             staging_buffer: 0,
             staged: StagedWeights::default(),
+            cpu: CpuPart::default(),
             cache_sizes: CacheSizes::default(),
             cache_memory: None,
             library_reserve: 0,
@@ -423,6 +428,7 @@ impl Loader for GpuLoader {
 
     fn finish(mut self) -> Result<GpuBackend> {
         self.finish_uploads()?;
+        let (unpacker, host) = (self.unpacker()?, self.host_part());
         let mut types = self.types.clone();
         if self.has_experts {
             types.push(KernelType::F32); // For the routers.
@@ -430,9 +436,8 @@ impl Loader for GpuLoader {
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
         let Self { has_experts: experts, has_latent: latent, has_states: states, .. } = self;
-        let fp8 = self.options.compute_dtype == ComputeDtype::Fp8;
-        let parts = functions::Parts { experts, latent, states, fp8 };
-        let functions = Functions::load(&self.kernels, &types, &self.cache, parts)?;
+        let wanted = functions::Parts { experts, latent, states, fp8: self.options.compute_dtype == ComputeDtype::Fp8 };
+        let functions = Functions::load(&self.kernels, &types, &self.cache, wanted)?;
         let stream = Stream::new(&self.device)?;
         let mut of_steps = self.tuning;
         // Prompts with bidirectional attention are computed whole, so their tiles do not depend on the batch. Token by
@@ -467,7 +472,7 @@ impl Loader for GpuLoader {
         };
         self.ledger.scratch += library_bytes;
 
-        let staging = Staging::new(&self.device, std::mem::take(&mut self.staged))?;
+        let staging = Staging::new(&self.device, std::mem::take(&mut self.staged), unpacker)?;
         let cache = self.cache_memory.take().map(|memory| ExpertCache::new(&self.device, &stream, memory));
         let common = common_format(&self.types);
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
@@ -476,7 +481,7 @@ impl Loader for GpuLoader {
         let mut backend = GpuBackend::new(Parts {
             device: self.device,
             options: self.options,
-            compute: Compute::new(launcher, workspace, library, common, (staging, cache.transpose()?)),
+            compute: Compute::new(launcher, workspace, library, common, (staging, cache.transpose()?, host)),
             inputs,
             library_problem: self.library_problem,
             placed: self.placed,
@@ -489,6 +494,7 @@ impl Loader for GpuLoader {
         })?;
         backend.self_test(samples.all())?;
         backend.keep_dequantized(&kept)?;
+        backend.measure_host()?;
         Ok(backend)
     }
 }

@@ -156,6 +156,20 @@ impl DeviceBuffer {
     }
 }
 
+impl DeviceBuffer {
+    /// Returns the address of page-locked memory for the host, which may write there as a kernel may.
+    ///
+    /// # Errors
+    /// `Error::Internal` for device memory.
+    pub(super) fn host_address(&self) -> Result<NonNull<u8>> {
+        match &*self.allocation {
+            // SAFETY: parts are inside of their allocation.
+            Allocation::Host(memory) => Ok(unsafe { memory.host.address.add(self.start as usize) }),
+            Allocation::Device(_) => Err(Error::internal("device memory as the host's")),
+        }
+    }
+}
+
 /// A borrowed part of a [`DeviceBuffer`] or a [`MappedBuffer`]. Ops pass it on without reference counting.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'b> {

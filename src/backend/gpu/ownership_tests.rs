@@ -1,8 +1,11 @@
 //! The owning types over an in-memory driver that fails on command: no failure leaks memory.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::driver::Block;
 use super::driver::fake::{self, Fake};
 use super::driver::faults::{Call, Faults, Faulty, Live};
+use super::sys::HostWork;
 use super::*;
 use crate::backend::host_memory::HostMemory;
 use crate::config::Platform;
@@ -27,6 +30,15 @@ fn faulty() -> (Device, Faults) {
     (Device::with_driver(Box::new(driver)), faults)
 }
 
+/// Counts its calls.
+struct Counted(AtomicU32);
+
+impl HostWork for Counted {
+    fn run(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Does everything that an engine does with the driver layer, once, and returns the bytes that came back.
 fn exercise(device: &Device) -> Result<Vec<u8>> {
     device.memory_info()?;
@@ -39,6 +51,7 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
     let kernel = module.function("kernel", Block::of_threads(64))?;
     host.as_mut_slice().copy_from_slice(&[7; 16]);
     assert_eq!(MappedBuffer::new(device, 16)?.slice().bytes(), 16);
+    let counted = Counted(AtomicU32::new(0));
     // SAFETY: everything lives to the end of this function, and the fake driver runs each call at once.
     unsafe {
         copies.copy_to_device(weights.part(0, 16)?.slice(), host.as_slice())?;
@@ -48,6 +61,8 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
         compute.fill(scratch.slice(), 1)?;
         compute.copy_on_device(scratch.slice().after(16)?, weights.slice().part(0, 16)?)?;
         compute.launch(&kernel, [3, 1, 1], &NoArgs {})?;
+        compute.launch_host(&counted)?;
+        assert_eq!(counted.0.load(Ordering::Relaxed), 1);
         compute.begin_capture()?;
         let launched = compute.launch(&kernel, [3, 1, 1], &NoArgs {});
         let graph = compute.end_capture()?;

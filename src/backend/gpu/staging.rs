@@ -7,11 +7,14 @@
 
 mod belt;
 
+use std::time::Instant;
+
 use belt::{Belt, Fetch, Taken};
 
 use super::buffer::Staged;
+use super::unpack::{Packed, Unpacker};
 use super::{Device, DeviceBuffer, Event, Stream};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The fewest rows of a product whose weights are copied. With more rows the matrix kernels read a weight several
 /// times, since a block computes 64 rows. With as many, a step uses most experts of a layer.
@@ -25,14 +28,32 @@ pub(super) const BUFFERS: usize = 3;
 pub(super) struct StagedWeights {
     /// The buffers, of equal size; none if nothing is copied.
     pub buffers: Vec<DeviceBuffer>,
-    weights: Vec<DeviceBuffer>,
+    weights: Vec<StagedWeight>,
+}
+
+/// A weight in the host's memory.
+struct StagedWeight {
+    memory: DeviceBuffer,
+    /// Bytes of its tiles on the device.
+    bytes: u64,
+    /// The matrices of experts in the layout of the CPU's kernels.
+    packed: Option<Packed>,
 }
 
 impl StagedWeights {
     /// Adds a weight in the host's memory. `None` if no buffer holds it.
     pub(super) fn add(&mut self, weight: &DeviceBuffer) -> Option<Staged> {
-        self.buffers.first().filter(|buffer| weight.bytes() <= buffer.bytes())?;
-        self.weights.push(weight.clone());
+        self.add_weight(StagedWeight { memory: weight.clone(), bytes: weight.bytes(), packed: None })
+    }
+
+    /// Like `add`, for matrices of experts in the layout of the CPU's kernels.
+    pub(super) fn add_packed(&mut self, memory: &DeviceBuffer, bytes: u64, packed: Packed) -> Option<Staged> {
+        self.add_weight(StagedWeight { memory: memory.clone(), bytes, packed: Some(packed) })
+    }
+
+    fn add_weight(&mut self, weight: StagedWeight) -> Option<Staged> {
+        self.buffers.first().filter(|buffer| weight.bytes <= buffer.bytes())?;
+        self.weights.push(weight);
         Some(Staged(self.weights.len() - 1))
     }
 }
@@ -42,7 +63,8 @@ pub(super) struct Staging {
     /// First: its drop waits for copies before their memory is freed.
     copies: Stream,
     buffers: Vec<StagingBuffer>,
-    weights: Vec<DeviceBuffer>,
+    weights: Vec<StagedWeight>,
+    unpacker: Option<Unpacker>,
     belt: Belt,
     /// Recorded on the step's stream when a step begins.
     begun: Event,
@@ -59,8 +81,8 @@ struct StagingBuffer {
 }
 
 impl Staging {
-    /// Creates the copy stream; `None` if there is nothing to copy.
-    pub(super) fn new(device: &Device, staged: StagedWeights) -> Result<Option<Self>> {
+    /// Creates the copy stream; `None` if there is nothing to copy. `unpacker` is for packed weights.
+    pub(super) fn new(device: &Device, staged: StagedWeights, unpacker: Option<Unpacker>) -> Result<Option<Self>> {
         let StagedWeights { buffers, weights } = staged;
         if weights.is_empty() {
             return Ok(None);
@@ -71,6 +93,7 @@ impl Staging {
             belt: Belt::new(weights.len(), buffers.len()),
             buffers: buffers.into_iter().map(buffer).collect::<Result<_>>()?,
             weights,
+            unpacker,
             begun: Event::new(device)?,
             is_active: false,
         }))
@@ -79,6 +102,7 @@ impl Staging {
     /// Waits for the copies of a step that failed.
     pub(super) fn settle(&mut self) -> Result<()> {
         if self.is_active {
+            self.unpacker.as_ref().map_or(Ok(()), Unpacker::synchronize)?;
             self.copies.synchronize()?;
             self.is_active = false;
         }
@@ -106,7 +130,34 @@ impl Staging {
         }
         stream.wait_for(&self.buffers[buffer].arrived)?;
         self.fetch()?;
-        self.buffers[buffer].memory.part(0, self.weights[weight].bytes()).map(Some)
+        self.buffers[buffer].memory.part(0, self.weights[weight].bytes).map(Some)
+    }
+
+    /// True if a step of this many rows reads copies: of experts in the CPU's layout from `copied_rows` on.
+    pub(super) fn serves(&self, rows: usize, copied_rows: usize) -> bool {
+        self.weights.iter().any(|weight| rows >= if weight.packed.is_some() { copied_rows } else { STAGED_ROWS })
+    }
+
+    /// Returns the seconds that copies of all experts in the CPU's layout take, from a copy of one of their matrices.
+    /// Call it before the first step.
+    pub(super) fn seconds_of_packed(&self) -> Result<Option<f64>> {
+        let packed = || self.weights.iter().enumerate().filter(|(_, weight)| weight.packed.is_some());
+        let Some((weight, measured)) = packed().next() else { return Ok(None) };
+        let all: u64 = packed().map(|(_, weight)| weight.memory.bytes()).sum();
+        let mut seconds = 0.0;
+        // The first copy pays for what only a first one needs.
+        for _ in 0..2 {
+            let start = Instant::now();
+            self.copy(Fetch { weight, buffer: 0 })?;
+            self.copies.synchronize()?;
+            seconds = start.elapsed().as_secs_f64();
+        }
+        Ok(Some(seconds / measured.memory.bytes() as f64 * all as f64))
+    }
+
+    /// True during a step of many rows.
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active
     }
 
     /// Gives back all copies that were taken. The kernels that read them are queued.
@@ -141,7 +192,18 @@ impl Staging {
         self.copies.wait_for(read)?;
         // SAFETY: nothing writes weights after the load. The stream has passed all kernels that read the buffer, and
         // others wait for `arrived`. Both allocations live until this stream was waited for.
-        unsafe { self.copies.copy_to_device(memory.slice(), self.weights[weight].host_bytes()?)? };
+        unsafe {
+            match &self.weights[weight] {
+                StagedWeight { memory: from, packed: None, .. } => {
+                    self.copies.copy_to_device(memory.slice(), from.host_bytes()?)?;
+                }
+                StagedWeight { memory: from, packed: Some(packed), .. } => {
+                    let unpacker = self.unpacker.as_ref();
+                    let unpacker = unpacker.ok_or_else(|| Error::internal("packed experts without an unpacker"))?;
+                    unpacker.copy(&self.copies, packed, from, 0..packed.scales.len(), memory.slice())?;
+                }
+            }
+        }
         arrived.record(&self.copies)
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::device::Device;
+use super::driver::Driver;
 use super::graph::Graph;
 use super::memory::DeviceSlice;
 use super::module::{ArgBytes, Function, KernelArgs};
 use super::queue::Queue;
-use super::sys::{EventHandle, StreamHandle};
+use super::sys::{EventHandle, HostWork, StreamHandle, run_host_work};
 use crate::{Error, Result};
 
 /// A queue of work that runs in order. Drop waits for it.
@@ -105,6 +106,21 @@ impl Stream {
         let (to, bytes) = (dst.ptr().address(), dst.bytes());
         // SAFETY: the caller's promise.
         self.device().call(|driver| unsafe { driver.fill(to, byte, bytes, self.queue.handle) })
+    }
+
+    /// Queues work of the host: it runs after everything before it, and everything behind it waits for it.
+    ///
+    /// # Safety
+    /// Until the stream has passed it, and in graphs that were captured meanwhile as long as they exist, `work` stays
+    /// alive at its place. Memory that `work` uses is as for a kernel (`launch`).
+    pub(super) unsafe fn launch_host<T: HostWork>(&self, work: &T) -> Result<()> {
+        let data = std::ptr::from_ref(work).cast_mut().cast();
+        // SAFETY: the caller's promise; `run_host_work` takes a `T`.
+        let launch = |driver: &dyn Driver| unsafe { driver.launch_host(run_host_work::<T>, data, self.queue.handle) };
+        self.device().call(launch)?;
+        // A kernel that overlaps with the last one would start before the host's work ends.
+        self.queue.apart.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Queues a kernel over `grid` blocks of the kernel's own size.

@@ -133,3 +133,15 @@ fn steps_of_every_kind_find_room() {
     check(&device, "gemma4_e", &ALL[..1]);
     check(&device, "qwen35_mtp", &ALL[4..5]);
 }
+
+/// Experts that the CPU computes, with draft tokens. The load measures which steps copy them instead.
+#[test]
+fn experts_of_the_cpu_serve_steps_of_every_kind() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    check_on_cpu(device, "qwen3moe", &[setting(KvCacheDtype::F16, false, 160, true)]);
+}
+
+/// Checks a mixture whose experts all lie in the host's memory.
+pub(super) fn check_on_cpu((device, options): (Device, GpuOptions), name: &str, settings: &[Setting]) {
+    check(&(device, GpuOptions { cpu_experts: Some(usize::MAX), self_test: true, ..options }), name, settings);
+}

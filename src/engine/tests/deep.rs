@@ -1,7 +1,7 @@
 //! Engines with models of every family. The tests take minutes, so `make test` skips this module and `make
 //! test-kernels` runs it.
 
-use super::crossing::{ALL, check};
+use super::crossing::{ALL, check, check_on_cpu};
 use super::{draft_model, drafter, images};
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::testdata;
@@ -24,6 +24,17 @@ fn families_in_amd_code_in_steps_of_every_kind() {
         let Some(device) = devices::open(target) else { return };
         check(&device, "gemma4_e", &ALL[..1]);
         check(&device, "qwen35moe", &ALL[..1]);
+    }
+}
+
+/// F2: mixtures whose experts the CPU computes, with each setting.
+#[test]
+fn experts_of_the_cpu_in_steps_of_every_kind() {
+    for target in [CPU_TARGETS[0], "gfx1100"] {
+        for name in ["qwen3moe", "gpt_oss", "qwen35moe"] {
+            let Some(device) = devices::open(target) else { return };
+            check_on_cpu(device, name, if target == "gfx1100" { &ALL[..1] } else { &ALL });
+        }
     }
 }
 

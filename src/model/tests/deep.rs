@@ -1,7 +1,8 @@
 //! Models with waves of 64 lanes, on gfx942, and all families in fp8. They take minutes, so `make test` leaves this
 //! module out. `make test-kernels` runs it.
 
-use super::{gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, launches, placement, rows};
+use super::placement::Layout;
+use super::{cpu_experts, gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, launches, placement, rows};
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::backend::gpu::tests::vendor;
 use crate::config::KvCacheDtype;
@@ -31,6 +32,13 @@ fn kernels_of_a_step_are_counted() {
 fn logits_do_not_depend_on_the_place_of_weights() {
     placement::check_families(&placement::LAYOUTS);
     placement::check_caches(&["mixtral", "deepseek2", "qwen35moe"]);
+}
+
+#[test]
+fn golden_logits_with_experts_on_the_cpu() {
+    let layouts = &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost];
+    cpu_experts::check_families("cpu-wave32:up@experts", &cpu_experts::FAMILIES.map(|name| (name, &layouts[..])));
+    cpu_experts::check_families("gfx1100", &[("qwen3moe", &[Layout::ExpertsOnHost]), ("gpt_oss", &[Layout::Half])]);
 }
 
 #[test]

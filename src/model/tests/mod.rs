@@ -1,5 +1,6 @@
 //! Golden logits of the whole path (file, weights, kernels, cache), against transformers in float32; here on the CPU.
 
+mod cpu_experts;
 mod deep;
 pub(crate) mod draft_model;
 mod drafter;

@@ -2,6 +2,7 @@
 
 use super::gpu::Opened;
 use super::{MAX_TOKENS, Model, load_tensors, tokens};
+use crate::backend::cpu::Isa;
 use crate::backend::gpu::tests::devices::{self, Call, Faults, Live};
 use crate::backend::gpu::{Device, GpuBackend};
 use crate::backend::{Backend, ExpertCacheUse, Loader, MemoryLedger, Reserve};
@@ -29,8 +30,20 @@ pub(super) enum Layout {
     ExpertsOnHost,
 }
 
-/// Loads a model of which the device holds `total` bytes of weights if all lie there.
 fn load(device: &Opened, name: &str, layout: Layout, total: u64) -> Result<Model<GpuBackend>> {
+    load_with(device, name, layout, total, KvCacheDtype::F16, None)
+}
+
+/// Loads a model of which the device holds `total` bytes of weights if all lie there. With threads, the CPU computes
+/// experts on the host.
+pub(super) fn load_with(
+    device: &Opened,
+    name: &str,
+    layout: Layout,
+    total: u64,
+    dtype: KvCacheDtype,
+    threads: Option<usize>,
+) -> Result<Model<GpuBackend>> {
     let file = testdata::file(&format!("{name}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, Some(super::MAX_MODEL_LEN)).unwrap();
@@ -44,6 +57,9 @@ fn load(device: &Opened, name: &str, layout: Layout, total: u64) -> Result<Model
         Layout::AllOnDevice | Layout::AllOnHost | Layout::Half => device.1.clone(),
     };
     let mut loader = devices::loader(&(device.0.clone(), options), MAX_TOKENS);
+    if let Some(threads) = threads {
+        loader = loader.with_cpu(threads, Isa::detect());
+    }
     let room = loader.room_beside(tensors.uploads())? + total;
     let reserve = match layout {
         Layout::AllOnDevice => None,
@@ -54,17 +70,17 @@ fn load(device: &Opened, name: &str, layout: Layout, total: u64) -> Result<Model
     if let Some(reserve) = reserve {
         loader.place(tensors.uploads(), tensors.roles(), reserve)?;
     }
-    load_tensors(loader, &tensors, KvCacheDtype::F16)
+    load_tensors(loader, &tensors, dtype)
 }
 
 /// Returns tokens for the longest steps, whose products read copies of weights on the host.
-fn long(tokens: &[u32]) -> Vec<u32> {
+pub(super) fn long(tokens: &[u32]) -> Vec<u32> {
     tokens.iter().copied().cycle().take(MAX_TOKENS).collect()
 }
 
 /// Returns the logits of a prompt, of steps with as many rows as `long`, and of three sequences that decode together in
 /// captured graphs.
-fn logits(model: &mut Model<GpuBackend>, tokens: &[u32]) -> Vec<Vec<f32>> {
+pub(super) fn logits(model: &mut Model<GpuBackend>, tokens: &[u32]) -> Vec<Vec<f32>> {
     let long = long(tokens);
     let mut all = vec![model.logits(tokens, 0), model.logits(&long, 0)];
     all.push(model.step(&[(&long[..20], 0), (&long[..44], 0)]).unwrap());

@@ -122,6 +122,14 @@ constants! {
     GATHER_PAIRS_THREADS = 256;
     /// Columns of a block of `add_experts`.
     ADD_EXPERTS_COLS = 1024;
+    SEND_EXPERTS_THREADS = 256;
+    /// `PlaceKind`.
+    PLACE_CODES = 0;
+    PLACE_SIDE = 1;
+    PLACE_FLIPPED = 2;
+    UNPACK_THREADS = 256;
+    /// The most places of a tile that have bits of one byte of the file.
+    PLACES_OF_BYTE = 8;
     /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE; v has norms, too.
     ROTATION_NEOX = 1;
     ROTATION_NORMS_LAST = 2;

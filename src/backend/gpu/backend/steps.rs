@@ -50,6 +50,7 @@ impl GpuBackend {
             Plan::Capture { rows } => (rows, rows, Some(rows)),
             Plan::Replay => (0, 0, None),
         };
+        compute.begin_host(inputs.turn(), batch.num_tokens(), matches!(plan, Plan::Capture { .. }));
         if plan != Plan::Replay {
             let done = ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], captured));
             // The step's results must be complete before they are read.
@@ -107,7 +108,10 @@ impl Backend for GpuBackend {
     }
 
     fn collect<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
-        self.results.collect(self.compute.launcher().stream(), &mut self.transfers, logits, rows, cols)
+        let selection =
+            self.results.collect(self.compute.launcher().stream(), &mut self.transfers, logits, rows, cols)?;
+        self.compute.check_host()?;
+        Ok(selection)
     }
 
     fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]> {
@@ -138,6 +142,7 @@ impl Backend for GpuBackend {
         self.transfers.read(self.compute.launcher().stream(), from, |bytes| {
             self.host.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_ne_bytes(x)));
         })?;
+        self.compute.check_host()?;
         Ok(&self.host)
     }
 

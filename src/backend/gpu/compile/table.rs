@@ -113,6 +113,10 @@ macro_rules! with_kernels {
                 GATHER_PAIRS: GatherPairsArgs, Once, One(GATHER_PAIRS_THREADS), "rows by expert";
                 ADD_EXPERTS: AddExpertsArgs, Once, One(ADD_EXPERTS_COLS / 4), "sum over experts";
             }
+            "host_experts.hip" Experts Plainly {
+                SEND_EXPERTS: SendExpertsArgs, Once, One(SEND_EXPERTS_THREADS), "experts of the CPU";
+                UNPACK_TILES: UnpackArgs, Once, One(UNPACK_THREADS);
+            }
             "rope.hip" Always Plainly {
                 ROPE_ANGLES: RopeAnglesArgs, Once, One(256), "RoPE angles";
                 ROPE_STORE: RopeStoreArgs, Cache, One(ROPE_STORE_THREADS), "RoPE and store in the KV cache";

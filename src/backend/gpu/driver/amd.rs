@@ -12,8 +12,8 @@ use crate::backend::gpu::probe::{self, Verdict};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::hip::{self, Hip};
 use crate::backend::gpu::sys::{
-    self, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, file_of,
-    reason,
+    self, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, Status, StreamHandle,
+    file_of, reason,
 };
 use crate::backend::gpu::system::System;
 use crate::config::{GpuOptions, Platform};

@@ -18,6 +18,7 @@ macro_rules! entry_points {
             record_event: hipEventRecord, cuEventRecord;
             synchronize_event: hipEventSynchronize, cuEventSynchronize;
             wait_event: hipStreamWaitEvent, cuStreamWaitEvent;
+            launch_host: hipLaunchHostFunc, cuLaunchHostFunc;
             load_module: hipModuleLoadData, cuModuleLoadData;
             unload_module: hipModuleUnload, cuModuleUnload;
             function: hipModuleGetFunction, cuModuleGetFunction;
@@ -72,6 +73,7 @@ macro_rules! shared_calls {
         record_event: $record_event:ident;
         synchronize_event: $synchronize_event:ident;
         wait_event: $wait_event:ident;
+        launch_host: $launch_host:ident;
         load_module: $load_module:ident;
         unload_module: $unload_module:ident;
         function: $function:ident;
@@ -168,6 +170,11 @@ macro_rules! shared_calls {
         unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
             // SAFETY: see above.
             unsafe { call!(self.$library, $wait_event(stream, event, 0)) }
+        }
+
+        unsafe fn launch_host(&self, function: HostFunction, data: *mut c_void, stream: StreamHandle) -> Outcome<()> {
+            // SAFETY: see above.
+            unsafe { call!(self.$library, $launch_host(stream, function, data)) }
         }
 
         fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {

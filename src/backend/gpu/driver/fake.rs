@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 
 use super::error::OUT_OF_MEMORY;
 use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
-use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
+use crate::backend::gpu::sys::{
+    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, StreamHandle,
+};
 use crate::config::Platform;
 
 /// A kernel of this name is found as a null pointer; a name that starts with `no_` is not found.
@@ -209,6 +211,13 @@ impl Driver for Fake {
         if !self.captures(stream)? {
             // SAFETY: see above.
             unsafe { std::ptr::write_bytes(to as *mut u8, byte, bytes as usize) };
+        }
+        Ok(())
+    }
+    unsafe fn launch_host(&self, function: HostFunction, data: *mut c_void, stream: StreamHandle) -> Outcome<()> {
+        if !self.captures(stream)? {
+            // SAFETY: see above.
+            unsafe { function(data) };
         }
         Ok(())
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
-use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
+use crate::backend::gpu::sys::{
+    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, StreamHandle,
+};
 
 /// Kinds of calls that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,7 @@ pub(crate) enum Call {
     CopyToHost,
     CopyOnDevice,
     Fill,
+    LaunchHost,
     LoadModule,
     UnloadModule,
     Function,
@@ -44,7 +47,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::MakeCurrent,
         Self::MemoryInfo,
         Self::Allocate,
@@ -63,6 +66,7 @@ impl Call {
         Self::CopyToHost,
         Self::CopyOnDevice,
         Self::Fill,
+        Self::LaunchHost,
         Self::LoadModule,
         Self::UnloadModule,
         Self::Function,
@@ -307,6 +311,11 @@ impl Driver for Faulty {
     unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()> {
         // SAFETY: see above.
         self.faults.uncounted(Call::Fill, || unsafe { self.driver.fill(to, byte, bytes, stream) })
+    }
+    unsafe fn launch_host(&self, function: HostFunction, data: *mut c_void, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        let launch = || unsafe { self.driver.launch_host(function, data, stream) };
+        self.faults.uncounted(Call::LaunchHost, launch)
     }
     fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {
         self.faults.run(Call::LoadModule, 1, |live| &mut live.modules, || self.driver.load_module(image))

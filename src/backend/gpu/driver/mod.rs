@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use super::probe::Verdict;
-use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
+use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, StreamHandle};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
@@ -137,6 +137,11 @@ pub(crate) trait Driver: Send + Sync {
     unsafe fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: StreamHandle) -> Outcome<()>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()>;
+
+    /// Lets the stream call a function of the host, after the work before it and before the work behind it. The
+    /// function may not call the driver.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn launch_host(&self, function: HostFunction, data: *mut c_void, stream: StreamHandle) -> Outcome<()>;
 
     /// Loads a code object (AMD) or cubin (NVIDIA).
     fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle>;

@@ -11,8 +11,8 @@ use super::{Listed, Opening, Unopened, version_of};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::cuda::{self, Cuda};
 use crate::backend::gpu::sys::{
-    self, ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
-    file_of, reason,
+    self, ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, Status,
+    StreamHandle, file_of, reason,
 };
 use crate::config::{GpuOptions, Platform};
 

@@ -128,19 +128,29 @@ impl GpuLoader {
         let segment = Segment { ty, first_row: 0, rows: num, tiles, bias, dense: None };
         let mut on_host = self.next_on_host();
         let [gate_bias, up_bias, down_bias] = tensors.biases.map_or([None; 3], |biases| biases.map(Some));
+        let is_packed = on_host.is_there() && self.cpu.host.is_some();
+        let mut matrix = |loader: &mut Self, part, bias| match is_packed {
+            true => loader.packed_matrix(tensors, part, bias, &mut on_host),
+            false => loader.expert_matrix(tensors, part, bias, &mut on_host, progress),
+        };
         let mut experts = Experts {
             spec: tensors.spec,
             router: Matrix { rows: num, cols: hidden_size, segments: vec![segment], staged: None },
             choice_bias: self.optional_values(tensors.choice_bias)?,
             output_scales: self.optional_values(tensors.output_scales)?,
             gate: match tensors.spec.gate {
-                true => Some(self.expert_matrix(tensors, ExpertPart::Gate, gate_bias, &mut on_host, progress)?),
+                true => Some(matrix(self, ExpertPart::Gate, gate_bias)?),
                 false => None,
             },
-            up: self.expert_matrix(tensors, ExpertPart::Up, up_bias, &mut on_host, progress)?,
-            down: self.expert_matrix(tensors, ExpertPart::Down, down_bias, &mut on_host, progress)?,
+            up: matrix(self, ExpertPart::Up, up_bias)?,
+            down: matrix(self, ExpertPart::Down, down_bias)?,
             uses: None,
+            on_cpu: None,
         };
+        if is_packed {
+            let Experts { gate, up, down, .. } = &experts;
+            experts.on_cpu = self.pack_experts(tensors, [gate.as_ref(), Some(up), Some(down)], progress)?;
+        }
         if let Some(cache) = self.cache_memory.as_mut().filter(|_| on_host.is_there()) {
             let Experts { gate, up, down, .. } = &mut experts;
             experts.uses = Some(cache.add(num, gate.iter_mut().chain([up, down]))?);
@@ -148,7 +158,7 @@ impl GpuLoader {
         Ok(experts)
     }
 
-    fn optional_values(&mut self, tensor: Option<TensorView<'_>>) -> Result<Option<DeviceBuffer>> {
+    pub(super) fn optional_values(&mut self, tensor: Option<TensorView<'_>>) -> Result<Option<DeviceBuffer>> {
         tensor.map(|tensor| self.upload_values(&tensor)).transpose()
     }
 
@@ -164,7 +174,7 @@ impl GpuLoader {
         let (tiles, staged) = self.tiles(on_host, matrix_bytes(tensors, part)?)?;
         let TensorView { ggml_type, rows, cols, .. } = tensors.matrix(part, 0);
         let (ty, bias) = (KernelType::of(ggml_type)?, self.optional_values(bias)?);
-        let matrix = ExpertMatrix { ty, rows, cols, tiles, bias, staged, cached: None };
+        let matrix = ExpertMatrix { ty, rows, cols, tiles, is_packed: false, bias, staged, cached: None };
         for expert in 0..tensors.spec.num {
             let part = tensors.matrix(part, expert);
             let bytes = matrix.expert_bytes();
@@ -198,6 +208,7 @@ impl GpuLoader {
             places: list(2)?,
             run_experts: lists.part(3 * list_bytes(pairs), list_bytes(runs))?,
             rows_of_places: lists.part(3 * list_bytes(pairs) + list_bytes(runs), list_bytes(places))?,
+            exchange: self.exchange(spec, rows)?,
         })
     }
 }

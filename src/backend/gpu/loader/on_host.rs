@@ -23,6 +23,11 @@ pub(super) fn is_staged(role: Role) -> bool {
 }
 
 impl OnHost {
+    /// Takes room for tiles; `None` if they do not lie on the host.
+    pub(super) fn take(&mut self, bytes: u64) -> Option<DeviceBuffer> {
+        self.memory.take(bytes)
+    }
+
     /// True if the tiles lie in the host's memory.
     pub(super) fn is_there(&self) -> bool {
         self.memory.bytes() > 0
@@ -43,7 +48,7 @@ impl GpuLoader {
                 (Upload::Matrix(_) | Upload::Experts(_), Place::Device) => self.on_host.push_back(OnHost::default()),
                 (_, Place::Device) => {}
                 (_, Place::Host) => {
-                    let memory = DeviceBuffer::on_host(&self.device, weight.bytes)?;
+                    let memory = DeviceBuffer::on_host(&self.device, self.bytes_on_host(upload, weight.bytes)?)?;
                     self.allocations.push(memory.clone());
                     self.on_host.push_back(OnHost { memory: Arena::new(memory), is_staged: is_staged(weight.role) });
                 }
@@ -63,7 +68,7 @@ impl GpuLoader {
             self.staged.buffers.push(buffer);
             self.ledger.scratch += bytes;
         }
-        Ok(())
+        self.reserve_unpacking()
     }
 
     /// Allocates the cache of experts.
@@ -79,7 +84,7 @@ impl GpuLoader {
 
     /// Returns the bytes of staging buffers that are not allocated yet.
     pub(super) fn staging_bytes(&self) -> u64 {
-        self.staging_buffer * BUFFERS as u64
+        self.staging_buffer * BUFFERS as u64 + self.cpu.unpacking_bytes
     }
 
     /// Returns the host's memory for the tiles of the next upload of a matrix or of experts; empty if they lie on the
@@ -91,7 +96,7 @@ impl GpuLoader {
     /// Takes room for tiles from the host's memory of their upload, else from the device. Returns it with its number
     /// among the weights that are copied in steps of many rows.
     pub(super) fn tiles(&mut self, on_host: &mut OnHost, bytes: u64) -> Result<(DeviceBuffer, Option<Staged>)> {
-        let Some(memory) = on_host.memory.take(bytes) else { return Ok((self.weights(bytes)?, None)) };
+        let Some(memory) = on_host.take(bytes) else { return Ok((self.weights(bytes)?, None)) };
         self.ledger.host_weights += bytes;
         let staged = if on_host.is_staged { self.staged.add(&memory) } else { None };
         Ok((memory, staged))

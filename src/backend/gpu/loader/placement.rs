@@ -2,12 +2,13 @@
 //! the plan.
 
 use super::budget::{most_cols, upload_bytes};
+use super::host_experts::{CpuSettings, unpacking_bytes};
 use super::matrix_library::LIBRARY_BYTES;
 use super::on_host::is_staged;
 use super::{GpuLoader, experts};
 use crate::backend::gpu::expert_cache::CacheSizes;
 use crate::backend::gpu::stacks::Layout;
-use crate::backend::gpu::staging::{BUFFERS, STAGED_ROWS};
+use crate::backend::gpu::staging::BUFFERS;
 use crate::backend::gpu::vendor;
 use crate::backend::{ByHand, Place, Placement, Reserve, Role, Upload, Weight};
 use crate::config::ComputeDtype;
@@ -90,7 +91,9 @@ impl GpuLoader {
         };
         let weights: Vec<Weight> =
             uploads.iter().zip(roles).map(|(upload, &role)| weight(upload, role)).collect::<Result<_>>()?;
-        let cache = cache_sizes(uploads, |_| true)?;
+        let on_cpu = self.cpu.settings.is_some();
+        let cache = if on_cpu { CacheSizes::default() } else { cache_sizes(uploads, |_| true)? };
+        let unpacking = if on_cpu { unpacking_bytes(uploads)? } else { 0 };
         let asked = cache.within(self.options.expert_cache.unwrap_or(0)).bytes();
         let beside = wanted.saturating_add(library).saturating_add(asked);
         let place = |staging: u64| {
@@ -102,11 +105,17 @@ impl GpuLoader {
         let (mut placement, mut needed) = place(0);
         // Staging buffers take the room of weights, so they are given up if what must lie on the device needs it.
         let buffer = staging_buffer(uploads, &placement, room)?;
-        let (staged, needed_with) = place(buffer * BUFFERS as u64);
+        let (staged, needed_with) = place(buffer * BUFFERS as u64 + unpacking);
         if buffer > 0 && needed_with <= room {
-            (placement, needed, self.staging_buffer) = (staged, needed_with, buffer);
+            (placement, needed, self.staging_buffer, self.cpu.unpacking_bytes) =
+                (staged, needed_with, buffer, unpacking);
         }
-        let on_host = placement.host_bytes();
+        let mut on_host = 0;
+        for (upload, (_, weight)) in
+            uploads.iter().zip(placement.places()).filter(|(_, (place, _))| *place == Place::Host)
+        {
+            on_host += self.bytes_on_host(upload, weight.bytes)?;
+        }
         if on_host == 0 || needed > room {
             // If moving weights does not help, the load is refused as on a device without a host. But if the weights
             // alone are too large, the error is about those that must stay.
@@ -138,20 +147,24 @@ impl GpuLoader {
             None => (room - needed + least).saturating_sub(beside) / 2,
         };
         let places: Vec<_> = placement.places().map(|(place, _)| place).collect();
-        let sizes = cache_sizes(uploads, |index| places[index] == Place::Host)?;
+        let sizes = cache_sizes(uploads, |index| !on_cpu && places[index] == Place::Host)?;
         let most = (placement.host_reads() / sizes.slot_bytes.max(1)).max(1) as usize;
         self.cache_sizes = CacheSizes { most, ..sizes }.within(bytes);
         self.library_reserve = library.min(room - needed - self.cache_sizes.bytes());
+        self.start_cpu(uploads, &placement)?;
         let device = self.device.label();
         let mut summary = placement.summary();
         if self.staging_buffer > 0 {
             summary += &format!(
-                "; products of {STAGED_ROWS} rows and more read copies of these weights, through {BUFFERS} buffers of {}",
+                "; long steps read copies of these weights, through {BUFFERS} buffers of {}",
                 readable(self.staging_buffer)
             );
         }
         if self.cache_sizes.slots > 0 {
             summary += &format!("; {}", self.cache_sizes);
+        }
+        if let Some(CpuSettings { num_threads, .. }) = self.cpu.settings.filter(|_| self.cpu.host.is_some()) {
+            summary += &format!("; {num_threads} threads of the CPU compute the experts among them");
         }
         tracing::info!("{device}: {summary}");
         placement.to_string().lines().for_each(|line| tracing::info!("{line}"));

@@ -56,7 +56,9 @@ impl Samples {
     /// The errors of `of_matrix`.
     pub(super) fn of_experts(&mut self, tensors: &ExpertTensors<'_>, experts: &Experts) -> Result<()> {
         let matrices = experts.gate.iter().chain([&experts.up, &experts.down]);
-        for (&part, matrix) in tensors.spec.parts().iter().zip(matrices) {
+        // The device has no tiles of experts that the CPU computes.
+        let on_device = tensors.spec.parts().iter().zip(matrices).filter(|(_, matrix)| !matrix.is_packed);
+        for (&part, matrix) in on_device {
             let tensor = tensors.matrix(part, 0);
             if !self.has(&[matrix.ty]) {
                 let tiles = matrix.tiles.part(0, matrix.expert_bytes())?;

@@ -3,21 +3,22 @@
 
 use super::linear::GemvRows;
 use super::rows::{Gated, Norm, gemv_norm, is_plain};
-use crate::Result;
 use crate::backend::gpu::args::{
     ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GatherPairsArgs,
-    GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs,
+    GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs, SendExpertsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
 use crate::backend::gpu::cached::Cached;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::kernel::{
-    ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, Variant,
+    ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, SEND_EXPERTS,
+    Variant,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::staging::STAGED_ROWS;
 use crate::backend::gpu::{DeviceBuffer, DeviceSlice, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
+use crate::{Error, Result};
 
 /// Inputs or outputs of `gemv` over pairs.
 #[derive(Clone, Copy)]
@@ -103,7 +104,7 @@ impl Compute {
         let hidden = experts.spec.hidden_size;
         let out = Sum { memory: residual.read_f32("the experts' residual", rows, hidden)?, add: true };
         // For a single row the norm is fused into the `gemv` of the router and of the experts, if it supports the norm.
-        let takes_norm = is_plain(Some(norm)) && !experts.spec.weighs_inputs;
+        let takes_norm = is_plain(Some(norm)) && !experts.spec.weighs_inputs && experts.on_cpu.is_none();
         if rows <= self.launcher().tuning().gemv.most_rows && takes_norm {
             let input = Input { x: residual, routed: residual, norm: Some(norm), rows };
             return self.mix_experts(input, experts, work, out);
@@ -128,6 +129,10 @@ impl Compute {
         self.linear(choice, norm, Format::F32)?;
         let launcher = self.launcher();
         launcher.choose(experts, rows, work)?;
+        if let Some(layer) = experts.on_cpu.filter(|_| !self.copies_experts(experts, rows)) {
+            let x = x.read_f32("the experts' input", rows, hidden)?;
+            return self.products_of_cpu(layer, x, rows, work, out);
+        }
         let run = launcher.tuning().expert_run(rows, spec.used, spec.num);
         let mut x = x.read_f32("the experts' input", rows, hidden)?;
         // A second handle of the same memory.
@@ -212,8 +217,8 @@ impl Launcher {
         let &PairProducts { matrix, up, x, norm, eps, pairs, experts, out } = products;
         let grid_x = self.tuning().expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors());
         let args = GemvArgs {
-            weights: matrix.tiles.ptr(),
-            weights_up: up.map(|(up, _)| up.tiles.slice()).into(),
+            weights: matrix.tiles()?.ptr(),
+            weights_up: up.map(|(up, _)| up.tiles()).transpose()?.into(),
             x: x.memory.ptr(),
             norm: norm.into(),
             bias: matrix.bias().into(),
@@ -280,6 +285,43 @@ impl Compute {
         let matrix = copy.as_ref().unwrap_or(&experts.down);
         self.launcher().gemv_of_pairs(&PairProducts { matrix, x: gated_rows, out, ..base })?;
         self.release_staged()
+    }
+
+    /// Lets the CPU compute the chosen experts of layer `layer`.
+    fn products_of_cpu(
+        &self,
+        layer: usize,
+        x: DeviceSlice<'_>,
+        rows: usize,
+        work: &ExpertWork,
+        out: Sum<'_>,
+    ) -> Result<()> {
+        let ExpertSpec { used, hidden_size: hidden, .. } = work.spec;
+        let exchange = work.exchange.as_ref().ok_or_else(|| Error::internal("no memory shared with the CPU"))?;
+        exchange.check_rows(rows)?;
+        let [call, x_out, experts_out, weights_out] = exchange.inputs()?;
+        let args = SendExpertsArgs {
+            x: x.ptr(),
+            experts: work.experts.ptr(),
+            weights: work.weights.ptr(),
+            call: call.ptr(),
+            x_out: x_out.ptr(),
+            experts_out: experts_out.ptr(),
+            weights_out: weights_out.ptr(),
+            cols: count(hidden)?,
+            used: count(used)?,
+            rows: count(rows)?,
+            layer: count(layer)?,
+            turn: self.host_turn(),
+        };
+        let launcher = self.launcher();
+        // SAFETY: see `ops`; there is room for the rows. The backend keeps the exchange until it has waited.
+        unsafe {
+            launcher.launch(SEND_EXPERTS, ONCE, [count(rows)?, 1, 1], &args)?;
+            launcher.stream().launch_host(&**exchange)?;
+        }
+        let sum = RowSum { values: exchange.sums()?, weights: None, places: None, used: 1 };
+        launcher.add_experts(&sum, rows, hidden, out)
     }
 
     /// Multiplies runs of `run` pairs of one expert on the matrix units. The results are at the pairs' places.
@@ -372,7 +414,7 @@ impl Compute {
     ) -> Result<()> {
         let args = MatmulGatedExpertsArgs {
             gate: self.run_args(products, up.cached.as_ref())?,
-            weights_up: up.tiles.ptr(),
+            weights_up: up.tiles()?.ptr(),
             bias_up: up.bias().into(),
             activation: activation.into(),
             format_out,
@@ -388,7 +430,7 @@ impl Compute {
         let &RunProducts { matrix, x, out, out_stride, run, runs, experts } = products;
         let workspace = self.workspace();
         let product = MatmulArgs {
-            weights: matrix.tiles.ptr(),
+            weights: matrix.tiles()?.ptr(),
             x: x.ptr(),
             bias: matrix.bias().into(),
             out: out.ptr(),

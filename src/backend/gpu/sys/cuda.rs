@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api,
+    ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, Status,
+    StreamHandle, api,
 };
 
 // CUdevice_attribute
@@ -75,6 +76,7 @@ api! {
         fn cuEventRecord(EventHandle, StreamHandle) -> Status;
         fn cuEventSynchronize(EventHandle) -> Status;
         fn cuStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
+        fn cuLaunchHostFunc(StreamHandle, HostFunction, *mut c_void) -> Status;
         fn cuModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;
         fn cuModuleUnload(ModuleHandle) -> Status;
         fn cuModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;

@@ -2,7 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api};
+use super::{
+    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, Status, StreamHandle, api,
+};
 
 // hipDeviceAttribute_t. The numbers are the same since ROCm 5; only ROCm 6 has hipGetDevicePropertiesR0600.
 pub(crate) const ATTRIBUTE_INTEGRATED: c_int = 16;
@@ -54,6 +56,7 @@ api! {
         fn hipEventRecord(EventHandle, StreamHandle) -> Status;
         fn hipEventSynchronize(EventHandle) -> Status;
         fn hipStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
+        fn hipLaunchHostFunc(StreamHandle, HostFunction, *mut c_void) -> Status;
         fn hipModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;
         fn hipModuleUnload(ModuleHandle) -> Status;
         fn hipModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;

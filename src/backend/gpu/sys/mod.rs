@@ -62,6 +62,25 @@ pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(super) const CAPTURE_THREAD_LOCAL: c_int = 1;
 pub(super) const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
 
+/// A function of the host that a stream calls.
+pub(super) type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// Work of the host in the order of a stream. It may not call the driver.
+pub(super) trait HostWork: Send + Sync {
+    fn run(&self);
+}
+
+/// Runs the `T` that `work` points to. A panic may not leave a function that foreign code calls, so it ends here;
+/// `HostWork::run` catches its own.
+///
+/// # Safety
+/// `work` points to a living `T`.
+pub(super) unsafe extern "C" fn run_host_work<T: HostWork>(work: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let work = unsafe { &*work.cast::<T>() };
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.run()));
+}
+
 /// The result of every call; 0 is success.
 #[must_use]
 #[repr(transparent)]

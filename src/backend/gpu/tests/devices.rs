@@ -27,7 +27,7 @@ pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-w
 
 /// Targets of tests that fail calls or read the free memory. Each test has one, so none sees the faults and allocations
 /// of another. `open` takes the text after the `@` as a name of the device.
-const OWN_DEVICES: [&str; 18] = [
+const OWN_DEVICES: [&str; 22] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
@@ -46,6 +46,10 @@ const OWN_DEVICES: [&str; 18] = [
     "cpu-wave64:up@staged",
     "cpu-wave32:up@cached",
     "cpu-wave64:up@cached",
+    "cpu-wave32:up@experts",
+    "cpu-wave32:up@rows",
+    "cpu-wave32:up@calls",
+    "cpu-wave32:up@invariant",
 ];
 
 /// Returns the stand-in's library: `cargo build -p hipsim` puts it next to the test binary's folder.
