@@ -155,13 +155,14 @@ impl Device {
     pub(crate) fn enqueue(&self, state: &mut State, stream: u64, operation: Operation) -> Result<()> {
         let Some(operation) = state.stream(stream)?.capture.add(operation)? else { return Ok(()) };
         state.queued += 1;
-        let queued = Queued::new(operation, &state.memory, stream, state.queued);
+        let mut queued = Queued::new(operation, &state.memory, stream, state.queued);
         if let Some((other, address)) = state.unordered(&queued) {
             let text =
                 format!("two streams use {address:#x} without an event or a wait between them: {queued}; and {other}");
             drop(queued);
             return Err(self.fault(state, Status::ILLEGAL_STATE, text));
         }
+        queued.expected = state.expected(&queued);
         state.stream(stream)?.waiting.push_back(queued);
         if self.eager {
             self.synchronize(state, stream)?;
@@ -230,13 +231,37 @@ impl State {
     /// Returns an operation of another stream that conflicts with this one in memory and is not ordered to it, and the
     /// address.
     fn unordered(&self, queued: &Queued) -> Option<(&Queued, u64)> {
-        let own = self.streams.live.get(&queued.stream)?;
-        let others = self.streams.live.iter().filter(|(id, _)| **id != queued.stream);
-        let mut waiting = others.flat_map(|(id, stream)| {
-            let known = own.known.until(*id);
-            stream.positions().filter(move |(position, _)| *position >= known)
-        });
-        waiting.find_map(|(_, other)| Some((other, queued.conflict(other)?)))
+        self.beside(queued.stream).find_map(|other| Some((other, queued.conflict(other)?)))
+    }
+
+    /// Returns the operations of other streams that are not ordered to what is enqueued next.
+    fn beside(&self, stream: u64) -> impl Iterator<Item = &Queued> {
+        let own = self.streams.live.get(&stream);
+        let others = self.streams.live.iter().filter(move |(id, _)| **id != stream);
+        others.flat_map(move |(id, stream)| {
+            let known = own.map_or(0, |own| own.known.until(*id));
+            stream.positions().filter(move |(position, _)| *position >= known).map(|(_, other)| other)
+        })
+    }
+
+    /// Returns the bytes that a copy to the host has to find if an operation beside it may use the rest of the
+    /// allocation. `None` if nothing does, or if the copy's own stream may still change them.
+    fn expected(&self, queued: &Queued) -> Option<Vec<u8>> {
+        let Operation::ToHost { from, bytes, .. } = queued.operation else { return None };
+        let (start, end) = self.memory.extent(from)?;
+        let mut own = self.streams.live.get(&queued.stream)?.waiting.iter();
+        let is_settled = !own.any(|other| other.may_write(&(from..from + bytes as u64)));
+        let is_shared = self.beside(queued.stream).any(|other| other.uses(&(start..end)));
+        if is_settled && is_shared { self.memory.read(from, bytes) } else { None }
+    }
+
+    /// Returns a copy to the host that would not find what it has to.
+    pub(crate) fn changed_copy(&self) -> Option<&Queued> {
+        let is_changed = |queued: &&Queued| {
+            let Operation::ToHost { from, bytes, .. } = queued.operation else { return false };
+            queued.expected.as_ref().is_some_and(|expected| self.memory.read(from, bytes).as_ref() != Some(expected))
+        };
+        self.streams.live.values().flat_map(|stream| &stream.waiting).find(is_changed)
     }
 
     /// Returns an operation that has not run and uses the allocation that begins at an address.

@@ -68,6 +68,13 @@ impl Device {
                 self.execute(state, &queued.operation, Invalidated::ByLaunch)
             }
         };
+        let result = match (result, state.changed_copy()) {
+            (Ok(()), Some(copy)) => {
+                let text = format!("{queued} wrote what a waiting copy was to find: {copy}");
+                Err(self.fault(state, Status::ILLEGAL_STATE, text))
+            }
+            (result, _) => result,
+        };
         if let Ok(stream) = state.stream(stream) {
             stream.done += 1;
         }

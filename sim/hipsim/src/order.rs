@@ -18,15 +18,25 @@ use crate::operation::{HostAddress, Launch, Operation};
 pub(crate) struct Access {
     pub range: Range<u64>,
     pub writes: bool,
+    extent: Extent,
+}
+
+/// How much of an allocation an access uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// A kernel may use all of it.
+    Unknown,
+    Part,
+    Whole,
 }
 
 impl Access {
-    fn new(start: u64, bytes: usize, writes: bool) -> Self {
-        Self { range: start..start + bytes as u64, writes }
-    }
-
-    /// Returns the first address at which the order of two accesses matters.
+    /// Returns the first address at which the order of two accesses matters. A kernel may use other parts of an
+    /// allocation than a copy does.
     fn conflict(&self, other: &Self) -> Option<u64> {
+        if matches!((self.extent, other.extent), (Extent::Unknown, Extent::Part) | (Extent::Part, Extent::Unknown)) {
+            return None;
+        }
         let start = self.range.start.max(other.range.start);
         ((self.writes || other.writes) && start < self.range.end.min(other.range.end)).then_some(start)
     }
@@ -38,6 +48,8 @@ pub(crate) struct Queued {
     pub operation: Operation,
     pub accesses: Vec<Access>,
     pub guards: Vec<Guard>,
+    /// The bytes that a copy to the host has to find if kernels of other streams may use the rest of the allocation.
+    pub expected: Option<Vec<u8>>,
     /// The number of the call among those that enqueue something on the device.
     call: u64,
     pub stream: u64,
@@ -50,13 +62,19 @@ impl Queued {
         collect(&operation, memory, &mut accesses);
         let mut guards = Vec::new();
         guard(&operation, &mut guards);
-        Self { operation, accesses, guards, call, stream, thread: thread::current().id() }
+        Self { operation, accesses, guards, expected: None, call, stream, thread: thread::current().id() }
     }
 
     /// Returns the first address that both use and one of them writes.
     pub(crate) fn conflict(&self, other: &Self) -> Option<u64> {
         let mut pairs = self.accesses.iter().flat_map(|access| other.accesses.iter().map(move |other| (access, other)));
         pairs.find_map(|(access, other)| access.conflict(other))
+    }
+
+    /// True if it may write to a range, for all that its accesses say.
+    pub(crate) fn may_write(&self, range: &Range<u64>) -> bool {
+        let overlaps = |access: &Access| access.range.start < range.end && range.start < access.range.end;
+        self.accesses.iter().any(|access| access.writes && (access.extent == Extent::Unknown || overlaps(access)))
     }
 
     /// True if it uses any part of a range.
@@ -74,7 +92,11 @@ impl fmt::Display for Queued {
 }
 
 fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
-    let mut add = |start: u64, bytes: usize, writes: bool| accesses.push(Access::new(start, bytes, writes));
+    let mut add = |start: u64, bytes: usize, writes: bool| {
+        let range = start..start + bytes as u64;
+        let is_part = memory.extent(start).is_some_and(|(first, end)| range.start > first || range.end < end);
+        accesses.push(Access { range, writes, extent: if is_part { Extent::Part } else { Extent::Whole } });
+    };
     match operation {
         Operation::ToDevice { to, from, bytes } => {
             add(*to, *bytes, true);
@@ -91,7 +113,9 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
         Operation::Fill { to, bytes, .. } => add(*to, *bytes, true),
         // A kernel may do anything with its pointers, so each is taken as a write.
         Operation::Launch(launch) => {
-            pointers(launch).filter(|pointer| memory.contains(*pointer, 1)).for_each(|pointer| add(pointer, 1, true));
+            let pointers = pointers(launch).filter(|pointer| memory.contains(*pointer, 1));
+            let access = |at| Access { range: at..at + 1, writes: true, extent: Extent::Unknown };
+            accesses.extend(pointers.map(access));
         }
         Operation::Graph(operations) => {
             operations.iter().for_each(|operation| collect(operation, memory, accesses));

@@ -12,7 +12,7 @@ use hipsim::api::inspect::{hipsim_revive, hipsim_without};
 use hipsim::api::{event::*, graph::*, memory::*, stream::*};
 
 const DEVICES: &CStr =
-    c"cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32";
+    c"cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32";
 
 /// Checks that the fault contains all given parts.
 #[track_caller]
@@ -165,6 +165,25 @@ fn a_kernel_uses_what_its_arguments_point_to() {
     ok(hipGraphLaunch(executable, first));
     assert_eq!(gpu.launch(increment, [2, 1, 1], 64, &args, second), Status::ILLEGAL_STATE);
     expect(&gpu, &["graph of 1 operations", "launch of increment"]);
+}
+
+#[test]
+fn a_kernel_may_use_other_parts_than_a_copy() {
+    let gpu = Gpu::new(DEVICES, 9);
+    let (first, second) = (gpu.stream(), gpu.stream());
+    let (_, increment) = gpu.kernel(c"increment", &[]);
+    let (a, target) = (gpu.malloc(400), gpu.pinned(4));
+    ok(unsafe { hipMemsetD8Async(a, 0, 400, first) });
+    ok(hipStreamSynchronize(first));
+    for cols in [9, 10] {
+        let args = ScaleArgs { x: a, out: a, rows: 1, cols, scale: 0.0 };
+        ok(gpu.launch(increment, [1, 1, 1], 64, &args, first));
+        ok(gpu.download(target, a + 36, second));
+        // The last kernel also writes the tenth element.
+        let expected = if cols == 9 { Status::SUCCESS } else { Status::ILLEGAL_STATE };
+        assert_eq!(hipStreamSynchronize(first), expected);
+    }
+    expect(&gpu, &["launch of increment", "wrote what a waiting copy was to find", "copy of 4 bytes from"]);
 }
 
 #[test]

@@ -126,6 +126,14 @@ impl Memory {
         Ok(())
     }
 
+    /// Returns bytes that lie in one allocation.
+    pub(crate) fn read(&self, from: u64, bytes: usize) -> Option<Vec<u8>> {
+        let mut content = vec![0; bytes];
+        // SAFETY: the target has that many bytes.
+        unsafe { self.read_to(from, content.as_mut_ptr(), bytes) }.ok()?;
+        Some(content)
+    }
+
     pub(crate) fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<()> {
         let (to, from) = (self.pointer(to, bytes)?, self.pointer(from, bytes)?);
         // SAFETY: both lie in live mappings; `copy` allows overlap.
