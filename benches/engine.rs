@@ -69,6 +69,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         states: None,
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
+        kv_offload: None,
         max_queue_size: 1024,
         max_num_partial_prefills: 4,
         max_long_partial_prefills: 1,

@@ -90,6 +90,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         - `step_tokens`: other requests took the token budget, `max_num_batched_tokens`.
         - `partial_prefills`: the maximum number of prompts is partly computed.
         - `shared_prefix`: another request computes the beginning of this prompt.
+        - `kv_offload`: the beginning of this prompt is read from `kv_offload_dir`.
         - `client_share`: other clients have their turn.
         - `priority`: requests with a higher priority come first.
         """

@@ -55,6 +55,11 @@ class LoadedModel:
         kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the
             memory of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.
+        kv_offload_memory: Host memory in bytes for KV blocks and state snapshots that the cache evicts; by default 0,
+            or 1 GiB with `kv_offload_dir`.
+        kv_offload_dir: Folder for those that leave host memory, and for all of them when the engine closes. A later
+            engine with the same model continues from these files. By default, nothing is written.
+        kv_offload_disk: Maximum size of that folder in bytes; by default 16 GiB.
         max_queue_size: Maximum waiting requests; further ones are refused (`QueueFullError`; status 429 of a server).
         max_num_partial_prefills: Maximum prompts that a step may leave partly computed.
         max_long_partial_prefills: Maximum long prompts among the partly computed prompts of a step. Short prompts may

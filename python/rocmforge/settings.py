@@ -47,6 +47,9 @@ class EngineSettings(TypedDict, total=False):
     expert_cache: int | None
     kv_cache_dtype: str
     enable_prefix_caching: bool
+    kv_offload_memory: int | None
+    kv_offload_dir: str | os.PathLike[str] | None
+    kv_offload_disk: int | None
     max_queue_size: int
     max_num_partial_prefills: int
     max_long_partial_prefills: int

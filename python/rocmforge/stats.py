@@ -146,6 +146,33 @@ class Stats:
     """Uses of experts in host memory that had none."""
     expert_cache_copied_bytes: int
     """Bytes that were copied into that cache."""
+    kv_offload_memory_capacity: int
+    """Bytes of host memory for evicted blocks and snapshots (`kv_offload_memory`)."""
+    kv_offload_memory_bytes: int
+    kv_offload_memory_contents: int
+    """Blocks and snapshots in host memory."""
+    kv_offload_memory_hits: int
+    """Prompt tokens found in host memory, including those that were read from files first."""
+    kv_offload_saved: int
+    """Blocks and snapshots copied from the device to host memory."""
+    kv_offload_lost: int
+    """Blocks and snapshots that were evicted before they could be copied."""
+    kv_offload_loaded: int
+    """Blocks and snapshots copied from host memory to the device."""
+    kv_offload_disk_capacity: int
+    """Maximum bytes of the folder `kv_offload_dir`; 0 without one."""
+    kv_offload_disk_bytes: int
+    """Bytes of all files in the folder, as far as the engine knows."""
+    kv_offload_disk_contents: int
+    """Blocks and snapshots of this model in files."""
+    kv_offload_disk_hits: int
+    """Prompt tokens that were read from files."""
+    kv_offload_disk_written: int
+    kv_offload_disk_read: int
+    kv_offload_disk_dropped: int
+    """Blocks and snapshots that were not written: too many were waiting, or a write has failed."""
+    kv_offload_disk_unreadable: int
+    """Files that had vanished or were damaged when they were read."""
 
     def _repr_html_(self) -> str:
         return table("Stats", [(field.name, _shown(getattr(self, field.name))) for field in fields(self)])
@@ -167,7 +194,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """Bytes held on the device, by purpose, and weights in the host's memory."""
+    """Bytes held on the device, by purpose, and those in the host's memory."""
 
     weights: int
     kv_cache: int
@@ -175,6 +202,8 @@ class MemoryUsage:
     other: int
     host_weights: int = 0
     """Page-locked memory of the host with weights of a GPU's model."""
+    kv_offload: int = 0
+    """Host memory for evicted KV blocks and snapshots, at most."""
 
     @property
     def total(self) -> int:

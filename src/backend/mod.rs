@@ -9,6 +9,7 @@
 
 mod check_batch;
 pub mod conformance;
+mod contents;
 pub mod cpu;
 mod experts;
 pub mod gpu;
@@ -22,6 +23,7 @@ mod specs;
 mod states;
 mod upload;
 
+pub use contents::{Copied, Part};
 pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
     Activate, AddNorm, AddRows, Attention, Cap, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateHeads,
@@ -262,6 +264,33 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Copies `rows` rows of `cols` to the host, after everything queued before has run.
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
+
+    /// Allocates the host memory through which contents of up to `largest` bytes are copied. Called before any copy.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    fn prepare_copies(&mut self, largest: u64) -> Result<()>;
+
+    /// Begins to copy a content to the host, after the steps that were begun before. Waits for nothing. Returns false,
+    /// and does nothing, if as much as possible is being copied already.
+    ///
+    /// # Errors
+    /// `Error::Internal` if a part is outside its pool.
+    fn copy_out(&mut self, number: u64, parts: &mut [Part<'_, Self>]) -> Result<bool>;
+
+    /// Returns a content whose copy has ended, oldest first. `None` if there is none; with `wait`, if nothing is being
+    /// copied.
+    fn copied(&mut self, wait: bool) -> Result<Option<Copied>>;
+
+    /// Copies a content back, after all steps and copies to the host that were begun before. The next step begins after
+    /// it.
+    ///
+    /// # Errors
+    /// `Error::Internal` if a part is outside its pool, or the bytes are not those of the parts.
+    fn copy_in(&mut self, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()>;
+
+    /// Makes the next step begin after all copies to the host that were begun before.
+    fn order_copies(&mut self) -> Result<()>;
 
     /// Returns the bytes held on the device, by purpose.
     fn memory(&self) -> MemoryLedger;

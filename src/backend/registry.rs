@@ -74,6 +74,18 @@ pub trait UseLoader {
 }
 
 impl OpenDevice {
+    /// Names the way in which the device computes and stores keys, values and states. Another instruction set may
+    /// round differently.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an instruction set that this CPU lacks.
+    pub fn layout(&self, args: &EngineArgs) -> Result<String> {
+        Ok(match self {
+            Self::Cpu => format!("cpu {}", resolve_isa(args)?.name()),
+            Self::Gpu(device) => format!("gpu {}", device.properties().arch),
+        })
+    }
+
     /// Returns the default number of tokens per step.
     pub fn default_batched_tokens(&self) -> usize {
         match self {

@@ -347,6 +347,8 @@ pub struct MemoryLedger {
     pub other: u64,
     /// Page-locked memory of the host that holds weights of a GPU.
     pub host_weights: u64,
+    /// Host memory for blocks and snapshots that the device has evicted.
+    pub kv_offload: u64,
 }
 
 /// Uses of experts that lie in the host's memory, in steps of few rows.
@@ -369,6 +371,7 @@ impl std::ops::Add for MemoryLedger {
             scratch: self.scratch + more.scratch,
             other: self.other + more.other,
             host_weights: self.host_weights + more.host_weights,
+            kv_offload: self.kv_offload + more.kv_offload,
         }
     }
 }

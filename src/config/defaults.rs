@@ -32,3 +32,9 @@ pub const ROOM_MADE_SEQS: u64 = 8;
 
 /// A prompt is long above this share of `max_model_len`, in percent.
 pub const LONG_PREFILL_PERCENT: usize = 4;
+
+/// Bytes of host memory for offloaded blocks, if only a folder is set.
+pub const KV_OFFLOAD_MEMORY: u64 = 1 << 30;
+
+/// Bytes of the folder for offloaded blocks.
+pub const KV_OFFLOAD_DISK: u64 = 16 << 30;

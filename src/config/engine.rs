@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::names::{by_name, within};
-use super::{GpuOptions, GroupConfig, Pooling, SamplingDefaults, SpeculativeConfig, StateConfig};
+use super::{GpuOptions, GroupConfig, Pooling, SamplingDefaults, SpeculativeConfig, StateConfig, defaults};
 use crate::{Error, Result};
 
 /// A limit on threads that no machine reaches.
@@ -87,6 +87,13 @@ pub struct EngineArgs {
     pub kv_cache_memory: Option<u64>,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
+    /// The bytes of host memory for blocks and snapshots that are evicted from the device. `None` is 0, or
+    /// `defaults::KV_OFFLOAD_MEMORY` with a `kv_offload_dir`.
+    pub kv_offload_memory: Option<u64>,
+    /// The folder for blocks and snapshots that leave host memory, and at shutdown. `None` writes no files.
+    pub kv_offload_dir: Option<PathBuf>,
+    /// The bytes of that folder. `None` is `defaults::KV_OFFLOAD_DISK`.
+    pub kv_offload_disk: Option<u64>,
     pub max_queue_size: usize,
     /// The most prompts that a step may leave partially computed.
     pub max_num_partial_prefills: usize,
@@ -127,6 +134,9 @@ impl EngineArgs {
             kv_cache_memory: None,
             kv_cache_dtype: KvCacheDtype::F16,
             enable_prefix_caching: true,
+            kv_offload_memory: None,
+            kv_offload_dir: None,
+            kv_offload_disk: None,
             max_queue_size: 1024,
             max_num_partial_prefills: 4,
             max_long_partial_prefills: 1,
@@ -138,6 +148,24 @@ impl EngineArgs {
             seed: None,
         }
     }
+}
+
+/// The tiers of the KV cache below the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvOffloadConfig {
+    /// The bytes of host memory.
+    pub memory: u64,
+    /// `None` if nothing is kept in files.
+    pub files: Option<KvFilesConfig>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvFilesConfig {
+    pub folder: PathBuf,
+    /// The most bytes of all files in the folder.
+    pub capacity: u64,
+    /// A hash of all that contents depend on besides their tokens.
+    pub namespace: [u8; 32],
 }
 
 /// The resolved configuration: every number is final and checked.
@@ -158,6 +186,8 @@ pub struct EngineConfig {
     pub states: Option<StateConfig>,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
+    /// `None` if evicted blocks are forgotten.
+    pub kv_offload: Option<KvOffloadConfig>,
     pub max_queue_size: usize,
     pub max_num_partial_prefills: usize,
     pub max_long_partial_prefills: usize,
@@ -188,6 +218,39 @@ impl EngineConfig {
 }
 
 impl EngineArgs {
+    /// Returns the bytes of host memory for offloaded contents; `None` if there are none.
+    pub fn offload_memory(&self) -> Option<u64> {
+        let default = self.kv_offload_dir.as_ref().map(|_| defaults::KV_OFFLOAD_MEMORY);
+        self.kv_offload_memory.or(default).filter(|bytes| *bytes > 0)
+    }
+
+    fn validate_offload(&self) -> Result<()> {
+        let Some(folder) = &self.kv_offload_dir else {
+            return match self.kv_offload_disk {
+                Some(bytes) => {
+                    let expected = "a kv_offload_dir as well, the folder that these bytes are for";
+                    Err(Error::invalid("kv_offload_disk", format!("{bytes} bytes"), expected))
+                }
+                None => Ok(()),
+            };
+        };
+        if folder.as_os_str().is_empty() {
+            return Err(Error::invalid("kv_offload_dir", "an empty path", "the path of a folder"));
+        }
+        if self.kv_offload_memory == Some(0) {
+            let expected = "some bytes: contents of kv_offload_dir pass through host memory";
+            return Err(Error::invalid("kv_offload_memory", "0 bytes", expected));
+        }
+        if self.kv_offload_disk == Some(0) {
+            return Err(Error::invalid("kv_offload_disk", "0 bytes", "some bytes, or no kv_offload_dir"));
+        }
+        if !self.enable_prefix_caching {
+            let expected = "enable_prefix_caching=True, or no kv_offload_dir";
+            return Err(Error::invalid("kv_offload_dir", "an engine without prefix cache", expected));
+        }
+        Ok(())
+    }
+
     /// Checks everything that does not depend on the model or the machine.
     ///
     /// # Errors
@@ -217,6 +280,7 @@ impl EngineArgs {
         if self.gpu.memory_limit == Some(0) {
             return Err(Error::invalid("gpu_memory_limit", "0 bytes", "room for the activations and the KV cache"));
         }
+        self.validate_offload()?;
         if self.kv_cache_memory == Some(0) {
             return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
         }

@@ -14,7 +14,7 @@ mod speculation;
 mod tests;
 mod tuning;
 
-pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
+pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype, KvFilesConfig, KvOffloadConfig};
 pub use env::log_level;
 pub use gpu::{ComputeDtype, GpuOptions, HIDES_GPUS, INSIDE_HELPER, Platform, RENAMES_GPUS};
 pub use log::LogLevel;

@@ -30,7 +30,7 @@ pub enum Setting<'a> {
 type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
 
 /// Sorted in the order in which users see them.
-pub const SETTINGS: [Named; 33] = [
+pub const SETTINGS: [Named; 36] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
@@ -44,6 +44,9 @@ pub const SETTINGS: [Named; 33] = [
     ("expert_cache", |args| Setting::OptionalNumber(&mut args.gpu.expert_cache)),
     ("kv_cache_dtype", |args| Setting::CacheType(&mut args.kv_cache_dtype)),
     ("enable_prefix_caching", |args| Setting::Switch(&mut args.enable_prefix_caching)),
+    ("kv_offload_memory", |args| Setting::OptionalNumber(&mut args.kv_offload_memory)),
+    ("kv_offload_dir", |args| Setting::OptionalFile(&mut args.kv_offload_dir)),
+    ("kv_offload_disk", |args| Setting::OptionalNumber(&mut args.kv_offload_disk)),
     ("max_queue_size", |args| Setting::Count(&mut args.max_queue_size)),
     ("max_num_partial_prefills", |args| Setting::Count(&mut args.max_num_partial_prefills)),
     ("max_long_partial_prefills", |args| Setting::Count(&mut args.max_long_partial_prefills)),

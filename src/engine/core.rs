@@ -8,6 +8,7 @@ use super::delivery::{Delivery, Outbox};
 use super::executor::Executor;
 use super::ids::{RequestId, request_of};
 use super::images::Pending;
+use super::offload::Offload;
 use super::output::FinishReason;
 use super::panics::{forward_panicked, guarded, panicked};
 use super::request::{Parked, Pick, Request, Taken};
@@ -43,6 +44,8 @@ pub(super) struct Core {
     /// Sequences that skip steps until their grammars have computed the allowed tokens.
     pub(super) parked: Vec<(SeqId, Parked)>,
     pub(super) images: Pending,
+    /// The tiers below the device, if there are any.
+    pub(super) offload: Option<Offload>,
     /// True if nothing can be computed until grammars or images are ready.
     pub(super) waits_for_others: bool,
     /// Outputs that the next flush sends to the output thread.
@@ -105,6 +108,7 @@ impl Core {
             deadlines: BTreeSet::new(),
             parked: Vec::new(),
             images,
+            offload: None,
             waits_for_others: false,
             outbox: Vec::new(),
             outputs,
@@ -178,7 +182,8 @@ impl Core {
     /// Launches a step when none is in flight.
     fn launch_first(&mut self, now: u64) -> Result<Option<Launched>> {
         let step = self.scheduler.schedule(now)?;
-        let is_awaited = !self.parked.is_empty() || self.images.num_waiting() > 0;
+        self.move_contents()?;
+        let is_awaited = !self.parked.is_empty() || self.num_held() > 0;
         self.waits_for_others = step.seqs.is_empty() && is_awaited;
         if step.seqs.is_empty() && !is_awaited {
             self.stalled()?;
@@ -192,6 +197,7 @@ impl Core {
             return Ok(Step::default());
         }
         let step = self.scheduler.schedule(now)?;
+        self.move_contents()?;
         if !step.seqs.is_empty() {
             self.publish();
         }

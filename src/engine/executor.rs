@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::Result;
-use crate::backend::{ExpertCacheUse, MemoryLedger};
+use crate::backend::{Copied, ExpertCacheUse, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::Head;
 use crate::model::vision::Images;
 use crate::selection::{Needs, SamplingRequest, Selection};
+use crate::{Error, Result};
 
 pub trait Executor: Send {
     /// Returns the switch that interrupts a running step. An interrupted step ends in `Error::Interrupted` and may be
@@ -41,6 +41,31 @@ pub trait Executor: Send {
     fn select(&mut self, rows: Range<usize>, sampling_requests: &[SamplingRequest<'_>]) -> Result<()>;
     /// Waits for the rows that were selected last. After an error, a step that was launched after theirs is lost too.
     fn collect(&mut self) -> Result<Selection<'_>>;
+    /// Returns the bytes of a content of each pool: of a block of each KV group, then of a slot of states if there are
+    /// any. Empty if contents cannot be copied; then the methods below fail.
+    fn content_bytes(&self) -> Vec<u64> {
+        Vec::new()
+    }
+    /// Prepares copies of contents. Called once, before the first of the methods below.
+    fn prepare_copies(&mut self) -> Result<()> {
+        Err(no_copies())
+    }
+    /// Begins to copy a content to the host. False if as much as possible is being copied already.
+    fn save(&mut self, _number: u64, _pool: usize, _index: u32) -> Result<bool> {
+        Err(no_copies())
+    }
+    /// Returns a content whose copy has ended, by the number that it was given. With `wait`, waits for the oldest.
+    fn saved(&mut self, _wait: bool) -> Result<Option<Copied>> {
+        Err(no_copies())
+    }
+    /// Copies a content to a block or slot, after all copies to the host so far and before the next step.
+    fn restore(&mut self, _pool: usize, _index: u32, _content: &[u8]) -> Result<()> {
+        Err(no_copies())
+    }
+    /// Makes the next step begin after all copies to the host so far.
+    fn order_copies(&mut self) -> Result<()> {
+        Err(no_copies())
+    }
     /// True if the device computes on its own after `launch`. Then the next step may be prepared and launched
     /// meanwhile.
     fn is_asynchronous(&self) -> bool;
@@ -56,4 +81,8 @@ pub trait Executor: Send {
         ExpertCacheUse::default()
     }
     fn describe(&self) -> String;
+}
+
+fn no_copies() -> Error {
+    Error::internal("an executor that copies no contents was asked to")
 }

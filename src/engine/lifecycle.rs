@@ -7,6 +7,7 @@ use super::core::{Core, Launched};
 use super::guidance::Guidance;
 use super::ids::{RequestId, request_of, seq_id};
 use super::images::Encoded;
+use super::offload::Offload;
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
 use super::panics::{guarded, panicked};
 use super::pooling::Pooled;
@@ -67,7 +68,7 @@ impl Core {
         let now = self.shared.clock.now();
         let added = match images {
             Some((_, images)) => self.images.encode(sequence, id, images),
-            None => self.scheduler.add(sequence, now),
+            None => self.schedule_new(sequence),
         };
         if let Err(error) = added {
             self.end_request(id, FinishReason::Error, Some(error), now);
@@ -79,7 +80,7 @@ impl Core {
         self.counters.images = stats;
         let now = self.shared.clock.now();
         let added = rows.and_then(|rows| match self.images.take(request, rows) {
-            Some(sequence) => self.scheduler.add(sequence, now),
+            Some(sequence) => self.schedule_new(sequence),
             None => Ok(()),
         });
         if let Err(error) = added {
@@ -123,7 +124,8 @@ impl Core {
         let waiting = self.scheduler.waiting().into_iter().map(|(seq, reason)| (request_of(seq).0, reason));
         let encoding = self.images.waiting().map(|id| (id, WaitingReason::ImageEncoder));
         let named = |(id, reason)| self.requests.get(&id).map(|request| (Arc::clone(&request.name), reason));
-        waiting.chain(encoding).filter_map(named).collect()
+        let reading = self.offload.iter().flat_map(Offload::waiting).map(|id| (id, WaitingReason::KvOffload));
+        waiting.chain(encoding).chain(reading).filter_map(named).collect()
     }
 
     /// Takes requests that run for the first time out of the queue.
@@ -275,6 +277,9 @@ impl Core {
             self.shared.leave_queue();
         }
         self.images.forget(request.id);
+        if let Some(offload) = &mut self.offload {
+            offload.forget(request.id);
+        }
         if let Some(deadline) = request.deadline {
             self.deadlines.remove(&(deadline, request.id));
         }
@@ -336,7 +341,7 @@ impl Core {
         if is_idle && !self.images.is_empty() {
             return Err(Error::internal("no request is left, but rows of images are kept"));
         }
-        Ok(())
+        self.offload.as_ref().map_or(Ok(()), |offload| offload.check(is_idle))
     }
 }
 

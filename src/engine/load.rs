@@ -5,11 +5,15 @@ use std::sync::Arc;
 use super::executor::Executor;
 use super::images::{ImageReader, LoadedImages};
 use super::kv_pool::PoolRequest;
+use super::offload::namespace;
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
 use crate::backend::{self, Backend, Loader, OpenDevice, Reserve, StepLimits, UseLoader, resolve_threads};
-use crate::config::{ComputeDtype, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, SpeculativeMethod, defaults};
+use crate::config::{
+    ComputeDtype, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, KvFilesConfig, KvOffloadConfig,
+    SpeculativeMethod, defaults,
+};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::vision::{self, Encoder, ImageEncoder, VisionTensors, find_projector, open_projector};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
@@ -81,6 +85,17 @@ pub(super) fn load_on(
         None => None,
     };
     let device = open()?;
+    let files = args.kv_offload_dir.as_ref().map(|folder| -> Result<KvFilesConfig> {
+        let files: Vec<&GgufFile> =
+            std::iter::once(&gguf).chain(&draft).chain(encoder.iter().map(|(file, _)| file)).collect();
+        let layout =
+            format!("{} {:?} {:?} {spec:?}", device.layout(args)?, args.gpu.compute_dtype, args.gpu.batch_invariant);
+        let namespace = namespace(args, &files, &layout, resolve_threads(args)?);
+        let capacity = args.kv_offload_disk.unwrap_or(defaults::KV_OFFLOAD_DISK);
+        Ok(KvFilesConfig { folder: folder.clone(), capacity, namespace })
+    });
+    let files = files.transpose()?;
+    let kv_offload = args.offload_memory().map(|memory| KvOffloadConfig { memory, files });
     // First, so that the rest is planned with the memory that is left.
     let images = encoder.map(|(file, reader)| load_encoder(&device, args, &file, reader)).transpose()?;
     let max_num_seqs = resolve_seqs(args, device.default_seqs());
@@ -97,6 +112,7 @@ pub(super) fn load_on(
     };
     let load = Load { model: &model, limits, default_pool: |bytes| device.default_kv_cache_bytes(bytes), progress };
     let (executor, config) = device.load(args, step, load)?;
+    let config = EngineConfig { kv_offload, ..config };
     Ok(LoadedModel { executor, config, tokenizer, chat_template, images })
 }
 
@@ -216,6 +232,7 @@ fn load_onto<L: Loader>(
         states: pool.states,
         kv_cache_dtype: args.kv_cache_dtype,
         enable_prefix_caching: args.enable_prefix_caching && !is_bidirectional,
+        kv_offload: None,
         max_queue_size: args.max_queue_size,
         max_num_partial_prefills: args.max_num_partial_prefills,
         max_long_partial_prefills: args.max_long_partial_prefills,

@@ -10,6 +10,7 @@
 //! - `request`, `sequence` and `pooling` live as long as a request; `records` keeps the records of finished ones.
 //! - `speculation` proposes draft tokens.
 //! - `images` computes the rows of images before their requests are scheduled.
+//! - `offload` keeps evicted blocks in host memory and in files; `tiers` is its use by the engine thread.
 //! - `launch` hands steps to the device, some before their tokens are known.
 //! - `watch` decides when to interrupt a running step.
 //! - `delivery` is the output thread.
@@ -28,6 +29,7 @@ mod launch;
 mod lifecycle;
 mod load;
 mod maps;
+mod offload;
 pub mod output;
 mod panics;
 mod parked;
@@ -41,6 +43,7 @@ mod sampling_defaults;
 mod sequence;
 mod shared;
 mod sink;
+mod spawn;
 mod speculation;
 mod start;
 pub mod stats;
@@ -48,6 +51,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod tiers;
 mod validate;
 mod watch;
 
@@ -62,4 +66,4 @@ pub use progress::LoadProgress;
 pub use records::RequestRecord;
 pub(crate) use sampling_defaults::sampling_defaults;
 pub use sink::ChannelSink;
-pub use stats::{ImageStats, SpeculationStats, Stats};
+pub use stats::{ImageStats, OffloadStats, SpeculationStats, Stats};

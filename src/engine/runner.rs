@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::executor::Executor;
 use crate::Result;
-use crate::backend::{Backend, ExpertCacheUse, MemoryLedger};
+use crate::backend::{Backend, Copied, ExpertCacheUse, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::vision::Images;
@@ -54,6 +54,31 @@ where
 
     fn collect(&mut self) -> Result<Selection<'_>> {
         self.decoder.collect(&mut self.backend)
+    }
+
+    fn content_bytes(&self) -> Vec<u64> {
+        self.decoder.content_bytes()
+    }
+
+    fn prepare_copies(&mut self) -> Result<()> {
+        let largest = self.decoder.content_bytes().into_iter().max();
+        self.backend.prepare_copies(largest.unwrap_or(0))
+    }
+
+    fn save(&mut self, number: u64, pool: usize, index: u32) -> Result<bool> {
+        self.decoder.copy_out(&mut self.backend, number, pool, index)
+    }
+
+    fn saved(&mut self, wait: bool) -> Result<Option<Copied>> {
+        self.backend.copied(wait)
+    }
+
+    fn restore(&mut self, pool: usize, index: u32, content: &[u8]) -> Result<()> {
+        self.decoder.copy_in(&mut self.backend, pool, index, content)
+    }
+
+    fn order_copies(&mut self) -> Result<()> {
+        self.backend.order_copies()
     }
 
     fn is_asynchronous(&self) -> bool {

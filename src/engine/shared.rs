@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use super::guidance::Guidance;
 use super::ids::RequestId;
 use super::images::{Encoded, PromptImages};
+use super::offload::FileEvent;
 use super::output::SharedSink;
 use super::records::Records;
 use super::stats::Stats;
@@ -32,6 +33,7 @@ pub(super) enum Command {
     /// The consumer of this sink is gone, so all its requests are aborted.
     SinkGone(SharedSink),
     Encoded(Encoded),
+    Files(FileEvent),
     ResetPrefixCache(Sender<bool>),
     CheckIntegrity(Sender<Result<()>>),
     Waiting(Sender<Vec<(Arc<str>, WaitingReason)>>),

@@ -10,15 +10,17 @@ use super::delivery;
 use super::handle::{Engine, Inner};
 use super::images::{self, LoadedImages, Pending};
 use super::load::{LoadedModel, load_model};
+use super::offload::{Offload, Store};
 use super::progress::LoadProgress;
 use super::records::Records;
 use super::shared::{Command, Shared};
+use super::spawn::spawn;
 use super::thread;
 use super::validate::scheduler_config;
 use super::watch::Watch;
 use crate::config::EngineArgs;
 use crate::grammar::Grammars;
-use crate::kv_cache::{KvCache, KvCacheConfig};
+use crate::kv_cache::{KvCache, KvCacheConfig, OffloadConfig};
 use crate::scheduler::{BesideDecodes, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
@@ -40,9 +42,15 @@ impl Engine {
     /// # Errors
     /// `InvalidRequest` for settings that contradict each other; `Internal` if the system cannot start a thread.
     pub fn start(model: LoadedModel) -> Result<Self> {
-        let LoadedModel { executor, config, tokenizer, chat_template, images } = model;
+        let LoadedModel { mut executor, config, tokenizer, chat_template, images } = model;
         let (mut hash_key, mut drawn_seed) = ([0u8; 32], [0u8; 8]);
         getrandom::fill(&mut hash_key).and_then(|()| getrandom::fill(&mut drawn_seed)).map_err(no_randomness)?;
+        let files = config.kv_offload.as_ref().and_then(|offload| offload.files.as_ref());
+        let store = files.map(|files| Store::open(&files.folder, files.namespace, files.capacity)).transpose()?;
+        if let Some(store) = &store {
+            // Files can be found again only if all engines hash alike.
+            hash_key = store.hash_key();
+        }
         let seed = config.seed.unwrap_or_else(|| u64::from_le_bytes(drawn_seed));
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size: config.block_size,
@@ -63,6 +71,7 @@ impl Engine {
         let shared = Arc::new(Shared::new(kv_cache, commands, records, limits, watch));
         let (images, encoder) = images.map(|LoadedImages { reader, encoder }| (reader, encoder)).unzip();
         *shared.memory.write() = executor.memory() + encoder.as_ref().map_or_else(Default::default, |e| e.memory());
+        shared.memory.write().kv_offload = config.kv_offload.as_ref().map_or(0, |offload| offload.memory);
         let mut description = executor.describe();
         if let Some(images) = &images {
             description = format!("{description}\n{}", images.describe());
@@ -72,7 +81,7 @@ impl Engine {
         let mut threads = Vec::new();
         let jobs = encoder.map(|encoder| -> Result<_> {
             let ((jobs, job_queue), for_images, lives) = (unbounded(), Arc::clone(&shared), alive.clone());
-            threads.push(thread::spawn("rocmforge-images", move || {
+            threads.push(spawn("rocmforge-images", move || {
                 let is_active = |request| for_images.is_active(request);
                 // A closed engine needs no rows.
                 images::run(encoder, &job_queue, is_active, |encoded| drop(for_images.send(Command::Encoded(encoded))));
@@ -81,17 +90,28 @@ impl Engine {
             Ok(jobs)
         });
         let pending = Pending::new(jobs.transpose()?);
+        let offload = config.kv_offload.as_ref().map(|offload| {
+            executor.prepare_copies()?;
+            let num_ahead = 2 * (config.max_num_batched_tokens / config.block_size + config.max_num_seqs);
+            let content_bytes = executor.content_bytes();
+            let index = OffloadConfig { memory: offload.memory, content_bytes, num_ahead };
+            let for_files = Arc::clone(&shared);
+            // A closed engine needs no reports.
+            let report = move |event| drop(for_files.send(Command::Files(event)));
+            Offload::start(offload, store, index, &shared.kv_cache, report)
+        });
         let (for_core, settings) = (Arc::clone(&shared), config.clone());
         let mut core = Core::new(for_core, settings, executor, scheduler, tokenizer.clone(), pending, outbox);
+        core.offload = offload.transpose()?;
         core.flush();
         let for_outputs = Arc::clone(&shared);
         let output_lives = alive.clone();
-        let output_thread = thread::spawn("rocmforge-output", move || {
+        let output_thread = spawn("rocmforge-output", move || {
             delivery::run(&outputs, &for_outputs);
             drop(output_lives);
         })?;
         // If this thread does not start, `core` is dropped with it, which ends the output thread.
-        let engine_thread = thread::spawn("rocmforge-engine", move || {
+        let engine_thread = spawn("rocmforge-engine", move || {
             thread::run(core, &command_queue);
             drop(alive);
         })?;

@@ -30,6 +30,24 @@ pub struct Stats {
     pub images: ImageStats,
     /// Uses of the device's cache of experts.
     pub expert_cache: ExpertCacheUse,
+    pub kv_offload: OffloadStats,
+}
+
+/// Gauges and counters of the tiers below the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OffloadStats {
+    /// Host memory, and what was found in each tier.
+    pub index: crate::kv_cache::OffloadStats,
+    /// Bytes that the folder may have, and that it has as far as the engine knows, with files of other models.
+    pub disk_capacity: u64,
+    pub disk_bytes: u64,
+    /// Blocks and snapshots that were written to files and read from files.
+    pub disk_written: u64,
+    pub disk_read: u64,
+    /// Blocks and snapshots that were not written: too many were waiting, or a write failed.
+    pub disk_dropped: u64,
+    /// Files that had vanished or were damaged when they were to be read.
+    pub disk_unreadable: u64,
 }
 
 /// Counts of images that were looked up and encoded.

@@ -1,14 +1,13 @@
 //! The engine thread: takes commands, runs a step, sends its outputs, and sleeps if there is nothing to do.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::core::{Core, Launched};
 use super::output::FinishReason;
-use super::panics::guarded;
+use super::panics::{guarded, panicked};
 use super::shared::Command;
 use crate::backend::MemoryLedger;
 use crate::error::panic_message;
@@ -16,15 +15,6 @@ use crate::{Error, Result};
 
 /// The interval at which pending masks and deadlines are polled while there is nothing else to do.
 const POLL: Duration = Duration::from_millis(1);
-
-/// Starts a thread.
-///
-/// # Errors
-/// `Internal` if the system cannot start one.
-pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
-    spawned.map_err(|e| Error::internal(format!("the system cannot start a thread for {name}: {e}")))
-}
 
 /// Tells the loop how to continue after a command.
 #[derive(PartialEq, Eq)]
@@ -46,7 +36,15 @@ pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
     if let Some(error) = &cause {
         tracing::error!("{error}");
     }
+    let is_intact = cause.is_none();
     shut_down(&mut core, commands, cause);
+    if is_intact {
+        let written =
+            guarded(|| core.write_all()).unwrap_or_else(|payload| Err(panicked("offloading", payload.as_ref())));
+        if let Err(error) = written {
+            tracing::error!("the KV cache was not written to files: {error}");
+        }
+    }
     // After an internal failure the scheduler's last blocks are freed only here.
     let shared = Arc::clone(&core.shared);
     drop(core);
@@ -62,6 +60,7 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
             #[cfg(debug_assertions)]
             core.check_integrity(None)?;
             core.rest();
+            core.save_ahead(true)?;
             let Ok(command) = commands.recv() else { return Ok(()) };
             if handle(core, command, None) == Then::ShutDown {
                 return Ok(());
@@ -85,6 +84,7 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
             running = core.step(running)?;
         }
         core.flush();
+        core.save_ahead(false)?;
     }
 }
 
@@ -96,9 +96,13 @@ fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then
             core.shared.watch.forget(id);
         }
         Command::Encoded(encoded) => core.encoded(encoded),
+        Command::Files(event) => core.take_file_event(event),
         Command::SinkGone(sink) => core.abort_sink(&sink),
         Command::ResetPrefixCache(reply) => {
             let done = core.shared.kv_cache.write().reset_prefix_cache();
+            if let Some(offload) = core.offload.as_mut().filter(|_| done) {
+                offload.clear();
+            }
             core.flush();
             let _ = reply.send(done);
         }

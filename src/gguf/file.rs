@@ -85,6 +85,11 @@ impl GgufFile {
         self.shards[info.shard].release(info.offset..info.offset + info.num_bytes);
     }
 
+    /// Returns the bytes of each file of the model.
+    pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
+        self.shards.iter().map(|shard| &**shard)
+    }
+
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.num_bytes as u64).sum()
     }

@@ -1,7 +1,7 @@
 //! One group of layers: its pool, and the blocks of a sequence that its attention still reads.
 
+use super::BlockHash;
 use super::pool::Pool;
-use super::{BlockHash, BlockId};
 use crate::batch::GroupKind;
 use rocmforge_core::config::GroupConfig;
 
@@ -46,30 +46,22 @@ impl Group {
         if fits_for_ever { usize::MAX } else { num_blocks * block_size }
     }
 
-    /// Returns the number of leading `hashes` that this group's pool holds without a gap.
-    pub(super) fn contiguous_hits(&self, hashes: &[BlockHash]) -> usize {
-        hashes.iter().take_while(|hash| self.pool.index.get(hash).is_some()).count()
-    }
-
     /// Returns for each prefix length in blocks (`0..=hashes.len()`) whether a sequence can continue from there. It can
-    /// if the pool holds all blocks that its next token reads.
-    pub(super) fn usable_prefixes(&self, hashes: &[BlockHash], block_size: usize) -> Vec<bool> {
+    /// if all blocks that its next token reads are held.
+    pub(super) fn usable_prefixes(
+        &self,
+        hashes: &[BlockHash],
+        block_size: usize,
+        is_held: impl Fn(&BlockHash) -> bool,
+    ) -> Vec<bool> {
         let mut usable = vec![true];
         let mut held_in_a_row = 0;
         for (i, hash) in hashes.iter().enumerate() {
-            held_in_a_row = if self.pool.index.get(hash).is_some() { held_in_a_row + 1 } else { 0 };
+            held_in_a_row = if is_held(hash) { held_in_a_row + 1 } else { 0 };
             let length = i + 1;
             let first = self.first_needed_block(length * block_size, block_size);
             usable.push(held_in_a_row >= length.saturating_sub(first));
         }
         usable
-    }
-
-    /// Returns the block table of a hit of all `hashes`, with placeholders for blocks that the next token does not
-    /// read.
-    pub(super) fn hit_table(&self, hashes: &[BlockHash], block_size: usize) -> Option<Vec<BlockId>> {
-        let first = self.first_needed_block(hashes.len() * block_size, block_size).min(hashes.len());
-        let held = hashes[first..].iter().map(|hash| self.pool.index.get(hash));
-        std::iter::repeat_n(Some(BlockId::NULL), first).chain(held).collect()
     }
 }

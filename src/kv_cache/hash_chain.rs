@@ -11,6 +11,15 @@ use crate::batch::SeqExtras;
 pub struct BlockHash(pub(super) [u8; 32]);
 
 impl BlockHash {
+    /// Returns the hash with these bytes, for contents that outlive the engine.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// Returns 64 bits of the hash, for uses that only compare contents and share no data by it.
     pub fn short(&self) -> u64 {
         self.0[..8].iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
@@ -78,7 +87,8 @@ impl HashChain {
         }
     }
 
-    pub(super) fn hashes(&self) -> &[BlockHash] {
+    /// Returns the hashes of the full blocks so far.
+    pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
     }
 

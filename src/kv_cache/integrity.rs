@@ -1,6 +1,7 @@
 //! Checks of the invariants that hold after every operation.
 
 use super::block_table::SeqBlocks;
+use super::offload::Offload;
 use super::pool::Pool;
 use super::{BlockId, KvCache};
 use crate::batch::GroupKind;
@@ -19,6 +20,7 @@ impl KvCache {
         self.groups.iter().zip(&self.config.groups).enumerate().try_for_each(|(g, (group, config))| {
             check_pool(&group.pool, config.num_blocks).map_err(|problem| broken(g, &problem))
         })?;
+        self.offload.iter().try_for_each(Offload::check)?;
         self.states.iter().try_for_each(|states| {
             check_pool(&states.pool, states.config.num_slots).map_err(|problem| broken_states(&problem))
         })

@@ -23,6 +23,7 @@ mod groups;
 mod hash_chain;
 mod integrity;
 mod miss;
+mod offload;
 mod plan;
 mod pool;
 mod prefix_index;
@@ -42,6 +43,7 @@ pub use config::KvCacheConfig;
 pub use events::{KvEvent, StoredBlock};
 pub use hash_chain::{BlockHash, HashChain};
 pub use miss::{MissedTokens, PrefixMiss};
+pub use offload::{ContentKey, Move, Moves, OffloadConfig, OffloadStats};
 pub use plan::{AllocPlan, Demand, PrefixHit};
 pub use states::Snapshot;
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
@@ -52,6 +54,7 @@ use crossbeam_channel::{Receiver, Sender};
 use events::EventLog;
 use groups::Group;
 use miss::Evicted;
+use offload::Offload;
 use states::States;
 
 use crate::batch::{GroupKind, SeqExtras};
@@ -73,6 +76,8 @@ pub struct KvCache {
     prefix_cache_hits: u64,
     prefix_cache_misses: MissedTokens,
     evicted: Evicted,
+    /// The tiers below the device, if there are any.
+    offload: Option<Offload>,
     /// The log of KV events, if it is enabled.
     events: Option<EventLog>,
     /// A broken invariant found where no error could be returned; `check_integrity` reports it.
@@ -98,6 +103,7 @@ impl KvCache {
             prefix_cache_hits: 0,
             prefix_cache_misses: MissedTokens::default(),
             evicted: Evicted::default(),
+            offload: None,
             events: None,
             fault: None,
         })
@@ -308,7 +314,8 @@ impl KvCache {
         self.states.iter().flat_map(|states| states.pool.info(now)).collect()
     }
 
-    /// Forgets all cached content; returns `false` and does nothing if any block or slot is owned.
+    /// Forgets all cached content, also in the lower tiers. Returns `false` and does nothing if any block or slot is
+    /// owned.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.tick(self.now);
         let stats = self.stats();
@@ -322,6 +329,7 @@ impl KvCache {
             states.pool.forget_content();
             states.evicted = Evicted::default();
         }
+        self.clear_offload();
         if let Some(log) = &mut self.events {
             log.cleared();
         }

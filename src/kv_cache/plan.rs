@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::block_table::{SeqBlocks, Tables};
 use super::groups::Group;
 use super::seq_states::StateAt;
-use super::{BlockId, HashChain, KvCache, Snapshot};
+use super::{BlockHash, BlockId, ContentKey, HashChain, KvCache, Snapshot};
 use crate::batch::{BlockCopy, GroupKind};
 use crate::{Error, Result};
 
@@ -19,9 +19,38 @@ pub struct PrefixHit {
     pub num_held: usize,
     /// The number of the first `num_tokens` tokens for which the draft model's keys and values are cached as well.
     pub num_drafted: usize,
+    /// The blocks; placeholders stand for those that are not needed, and for `loads`.
     pub(super) tables: Tables,
-    /// The snapshot of the state after them, for a model with recurrent states.
-    pub(super) state: Option<BlockId>,
+    /// Blocks whose contents come from host memory.
+    pub(super) loads: Vec<Load>,
+    /// Tokens that could not have been found without host memory.
+    num_below: usize,
+    /// The snapshot of the state after them, for a model with recurrent states: its slot, or its hash if it comes from
+    /// host memory.
+    pub(super) state: Option<std::result::Result<BlockId, BlockHash>>,
+}
+
+/// An entry of a hit's block table that is to be filled from host memory.
+#[derive(Debug)]
+pub(super) struct Load {
+    group: usize,
+    index: usize,
+    hash: BlockHash,
+}
+
+/// The lengths of prefixes in blocks.
+pub(super) struct Longest {
+    /// The keys and values are there, with or without the recurrent state after them.
+    held: usize,
+    /// Everything is there.
+    pub(super) found: usize,
+}
+
+impl PrefixHit {
+    /// True if some of it comes from host memory. Its blocks have no names before `mark_computed`.
+    pub fn has_loads(&self) -> bool {
+        !self.loads.is_empty() || matches!(self.state, Some(Err(_)))
+    }
 }
 
 /// The blocks that one allocation takes.
@@ -66,35 +95,77 @@ pub struct Demand<'a> {
 
 impl KvCache {
     /// Returns the longest cached prefix of the sequence hashed by `chain`. It leaves at least one of `num_tokens` to
-    /// compute, since that token's logits are needed. With recurrent states a prefix ends at a snapshot.
+    /// compute, since that token's logits are needed. With recurrent states a prefix ends at a snapshot. Contents of
+    /// host memory count like those of the device.
     pub fn find_prefix(&self, chain: &HashChain, num_tokens: usize) -> PrefixHit {
         if !self.config.enable_prefix_caching {
             return PrefixHit::default();
         }
         let block_size = self.config.block_size;
-        let hashes = chain.hashes();
-        let mut blocks = hashes.len().min(num_tokens.saturating_sub(1) / block_size);
-        for group in self.groups.iter().filter(|group| group.kind == GroupKind::Full) {
-            blocks = group.contiguous_hits(&hashes[..blocks]);
+        let in_memory = |key: &ContentKey| self.offload.as_ref().is_some_and(|offload| offload.is_in_memory(key));
+        let Longest { held, found: blocks } = self.longest_prefix(chain, num_tokens, &in_memory);
+        let nothing = PrefixHit { num_held: held * block_size, ..PrefixHit::default() };
+        if blocks == 0 {
+            return nothing;
         }
-        let sliding: Vec<Vec<bool>> = self
-            .groups
-            .iter()
-            .filter(|group| group.kind != GroupKind::Full)
-            .map(|group| group.usable_prefixes(&hashes[..blocks], block_size))
+        let hashes = &chain.hashes()[..blocks];
+        let (mut tables, mut loads) = (Tables::new(), Vec::new());
+        for (g, group) in self.groups.iter().enumerate() {
+            let first = group.first_needed_block(blocks * block_size, block_size).min(blocks);
+            let mut table = vec![BlockId::NULL; blocks];
+            for (i, hash) in hashes.iter().enumerate().skip(first) {
+                match group.pool.index.get(hash) {
+                    Some(id) => table[i] = id,
+                    None => loads.push(Load { group: g, index: i, hash: *hash }),
+                }
+            }
+            tables.push(table);
+        }
+        let last = hashes[blocks - 1];
+        let state = self.states.as_ref().map(|states| states.get(&last).ok_or(last));
+        let num_drafted = self.num_drafted(&tables) * block_size;
+        let hit = PrefixHit { num_tokens: blocks * block_size, num_drafted, tables, loads, state, ..nothing };
+        let on_device = hit.has_loads().then(|| self.longest_prefix(chain, num_tokens, &|_| false).found);
+        PrefixHit { num_below: on_device.map_or(0, |found| hit.num_tokens - found * block_size), ..hit }
+    }
+
+    /// Returns the longest prefixes in whole blocks of which everything that a sequence needs is cached, or is below
+    /// the device according to `is_below`.
+    pub(super) fn longest_prefix(
+        &self,
+        chain: &HashChain,
+        num_tokens: usize,
+        is_below: &dyn Fn(&ContentKey) -> bool,
+    ) -> Longest {
+        let (block_size, hashes) = (self.config.block_size, chain.hashes());
+        let mut blocks = hashes.len().min(num_tokens.saturating_sub(1) / block_size);
+        let holds = |pool: usize, hash: &BlockHash| {
+            let key = ContentKey { pool, hash: *hash };
+            self.is_cached(&key) || is_below(&key)
+        };
+        for (g, _) in self.groups.iter().enumerate().filter(|(_, group)| group.kind == GroupKind::Full) {
+            blocks = hashes[..blocks].iter().take_while(|hash| holds(g, hash)).count();
+        }
+        let sliding: Vec<Vec<bool>> = (0..self.groups.len())
+            .filter(|g| self.groups[*g].kind != GroupKind::Full)
+            .map(|g| self.groups[g].usable_prefixes(&hashes[..blocks], block_size, |hash| holds(g, hash)))
             .collect();
         let has_keys = |blocks: usize| sliding.iter().all(|usable| usable[blocks]);
         let held = (1..=blocks).rev().find(|blocks| has_keys(*blocks)).unwrap_or(0);
-        let nothing = PrefixHit { num_held: held * block_size, ..PrefixHit::default() };
-        let snapshot = |blocks: usize| self.states.as_ref().and_then(|states| states.get(&hashes[blocks - 1]));
-        let has_state = |blocks: usize| self.states.is_none() || snapshot(blocks).is_some();
-        let found = (1..=held).rev().find(|blocks| has_state(*blocks) && has_keys(*blocks));
-        let Some(blocks) = found else { return nothing };
-        let tables: Option<Tables> =
-            self.groups.iter().map(|group| group.hit_table(&hashes[..blocks], block_size)).collect();
-        let Some(tables) = tables else { return nothing };
-        let num_drafted = self.num_drafted(&tables) * block_size;
-        PrefixHit { num_tokens: blocks * block_size, num_drafted, tables, state: snapshot(blocks), ..nothing }
+        let has_state = |blocks: usize| self.states.is_none() || holds(self.groups.len(), &hashes[blocks - 1]);
+        let found = (1..=held).rev().find(|blocks| has_state(*blocks) && has_keys(*blocks)).unwrap_or(0);
+        Longest { held, found }
+    }
+
+    /// Returns all contents that a sequence needs in order to continue after `blocks` blocks.
+    pub(super) fn needed_at<'a>(&'a self, chain: &'a HashChain, blocks: usize) -> impl Iterator<Item = ContentKey> {
+        let (block_size, hashes) = (self.config.block_size, &chain.hashes()[..blocks]);
+        let of_groups = self.groups.iter().enumerate().flat_map(move |(pool, group)| {
+            let first = group.first_needed_block(blocks * block_size, block_size).min(blocks);
+            hashes[first..].iter().map(move |hash| ContentKey { pool, hash: *hash })
+        });
+        let of_states = self.states.as_ref().and(hashes.last());
+        of_groups.chain(of_states.map(|hash| ContentKey { pool: self.groups.len(), hash: *hash }))
     }
 
     /// Returns the leading blocks of a hit with the draft model's keys and values, which are in full-attention groups.
@@ -126,11 +197,16 @@ impl KvCache {
         if let Some(states) = &self.states {
             // The keys and values may be cached already, so the last state that both have in common counts.
             let ends = snapshots.iter().map(|snapshot| snapshot.position / block_size);
-            let is_new = |last: &usize| mine.hashes().get(*last).is_some_and(|name| states.get(name).is_none());
+            let pool = self.groups.len();
+            let is_found = |hash: &BlockHash| states.get(hash).is_some() || self.is_in_memory(pool, hash);
+            let is_new = |last: &usize| mine.hashes().get(*last).is_some_and(|name| !is_found(name));
             let ends = ends.filter(|end| *end > first && *end <= first + num_shared && is_new(&(end - 1)));
             return ends.max().map_or(0, |end| (end - first) * block_size);
         }
-        let is_named = |hash| self.groups.iter().all(|group| group.pool.index.get(hash).is_some());
+        let is_named = |hash: &BlockHash| {
+            let mut pools = self.groups.iter().enumerate();
+            pools.all(|(g, group)| group.pool.index.get(hash).is_some() || self.is_in_memory(g, hash))
+        };
         if mine.hashes().get(first).is_some_and(is_named) {
             return 0;
         }
@@ -156,7 +232,8 @@ impl KvCache {
             // A hit without an owner is in the free list, so it is not available for other allocations.
             let is_free = |id: &&BlockId| group.pool.get(**id).is_ok_and(|block| block.refs == 0);
             let revived = hit_table.iter().filter(|id| !id.is_null()).filter(is_free).count();
-            let taken = append + copy_on_write.len() + revived;
+            let loaded = hit.loads.iter().filter(|load| load.group == g).count();
+            let taken = append + copy_on_write.len() + revived + loaded;
             let keep_free = demand.keep_free.get(g).copied().unwrap_or(0);
             if taken.saturating_add(keep_free) > group.pool.num_available() {
                 return None;
@@ -170,7 +247,8 @@ impl KvCache {
         if let Some(states) = &self.states {
             keep_states = demand.keep_states.clone();
             let is_free = |slot| states.pool.get(slot).is_ok_and(|slot| slot.refs == 0);
-            let revived = usize::from(hit.state.is_some_and(is_free));
+            // A state of host memory takes a slot as well.
+            let revived = usize::from(hit.state.is_some_and(|state| state.map_or(true, is_free)));
             if num_slots + keep_states.len() + revived > states.pool.num_available() {
                 return None;
             }
@@ -201,21 +279,23 @@ impl KvCache {
                 group.pool.touch(*id, now)?;
             }
         }
+        if let (Some(states), Some(Ok(slot))) = (&mut self.states, plan.hit.state) {
+            states.pool.touch(slot, now)?;
+        }
         if has_hit {
-            seq.tables = plan.hit.tables;
-            seq.num_named = plan.hit.num_tokens / self.config.block_size;
+            seq.num_named = if plan.hit.has_loads() { 0 } else { plan.hit.num_tokens / self.config.block_size };
             seq.num_drafted = plan.hit.num_drafted / self.config.block_size;
+            let position = plan.hit.num_tokens;
+            let state = plan.hit.state.map(|state| state.or_else(|hash| self.load_state(hash))).transpose()?;
+            seq.tables = self.load_blocks(plan.hit)?;
+            seq.states.line.extend(state.map(|slot| StateAt { position, slot }));
         }
         if let Some(states) = &mut self.states {
-            if let Some(slot) = plan.hit.state {
-                states.pool.touch(slot, now)?;
-                seq.states.line.push_back(StateAt { position: plan.hit.num_tokens, slot });
-            }
             for _ in 0..plan.num_slots {
-                seq.states.own.push(states.allocate(now)?);
+                seq.states.own.push(states.allocate(now, &mut self.offload)?);
             }
             for position in plan.keep_states {
-                seq.states.kept.push(StateAt { position, slot: states.allocate(now)? });
+                seq.states.kept.push(StateAt { position, slot: states.allocate(now, &mut self.offload)? });
             }
         }
         for need in plan.needs {
@@ -239,12 +319,48 @@ impl KvCache {
         let pool = &mut self.groups[group].pool;
         let overcommitted = || Error::internal("an allocation plan promised more blocks than exist");
         let (id, forgotten) = pool.allocate(self.now).ok_or_else(overcommitted)?;
-        if let Some(hash) = forgotten.filter(|hash| pool.index.get(hash).is_none()) {
+        let evicted = forgotten.filter(|hash| pool.index.get(hash).is_none());
+        if let Some(hash) = evicted {
             self.evicted.insert(&hash);
             if let Some(log) = &mut self.events {
                 log.removed(group, hash);
             }
         }
+        if let Some(offload) = &mut self.offload {
+            offload.taken(group, id, evicted);
+        }
         Ok(id)
+    }
+
+    /// Allocates the blocks of a hit that come from host memory. Returns its complete tables.
+    fn load_blocks(&mut self, hit: PrefixHit) -> Result<Tables> {
+        let mut tables = hit.tables;
+        if let Some(offload) = &mut self.offload {
+            offload.count_hit(hit.num_below);
+        }
+        for Load { group, index, hash } in hit.loads {
+            let id = self.allocate(group)?;
+            tables[group][index] = id;
+            if let Some(offload) = &mut self.offload {
+                offload.load(group, id, hash);
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Allocates a slot for a snapshot of host memory. It can be hit like any other.
+    fn load_state(&mut self, hash: BlockHash) -> Result<BlockId> {
+        let (now, pool) = (self.now, self.groups.len());
+        let states = self.states.as_mut().ok_or_else(|| Error::internal("a snapshot of a model without states"))?;
+        let slot = states.allocate(now, &mut self.offload)?;
+        states.pool.set_hash(slot, hash)?;
+        if let Some(offload) = &mut self.offload {
+            offload.load(pool, slot, hash);
+        }
+        Ok(slot)
+    }
+
+    fn is_in_memory(&self, pool: usize, hash: &BlockHash) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.is_in_memory(&ContentKey { pool, hash: *hash }))
     }
 }

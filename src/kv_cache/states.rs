@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use super::block_table::SeqBlocks;
 use super::miss::Evicted;
+use super::offload::Offload;
 use super::pool::Pool;
 use super::seq_states::{PendingSnapshot, SeqStates, StateAt};
 use super::{BlockHash, BlockId, HashChain, KvCache};
@@ -52,11 +53,15 @@ impl States {
         self.config.slots_per_seq.saturating_sub(seq.own.len())
     }
 
-    pub(super) fn allocate(&mut self, now: u64) -> Result<BlockId> {
+    pub(super) fn allocate(&mut self, now: u64, offload: &mut Option<Offload>) -> Result<BlockId> {
         let overcommitted = || Error::internal("more state slots were promised than exist");
         let (slot, forgotten) = self.pool.allocate(now).ok_or_else(overcommitted)?;
-        if let Some(name) = forgotten.filter(|name| self.pool.index.get(name).is_none()) {
-            self.evicted.insert(&name);
+        let evicted = forgotten.filter(|name| self.pool.index.get(name).is_none());
+        if let Some(name) = &evicted {
+            self.evicted.insert(name);
+        }
+        if let Some(offload) = offload {
+            offload.taken_state(slot, evicted);
         }
         Ok(slot)
     }
@@ -117,7 +122,7 @@ impl KvCache {
             if let Some(held) = name.and_then(|name| states.get(name)) {
                 states.refresh(held, now)?;
             } else if states.pool.num_available() > keep_free {
-                let at = StateAt { position, slot: states.allocate(now)? };
+                let at = StateAt { position, slot: states.allocate(now, &mut self.offload)? };
                 seq.states.snapshots.insert(first, PendingSnapshot { at, is_rolling });
             }
             self.version += 1;

@@ -15,6 +15,7 @@ use crate::{Error, Result};
 
 mod attention;
 mod branches;
+mod contents;
 mod draft;
 mod drafting;
 mod embedding;

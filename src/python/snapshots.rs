@@ -110,12 +110,28 @@ struct StatsFields<'py> {
     expert_cache_hits: u64,
     expert_cache_misses: u64,
     expert_cache_copied_bytes: u64,
+    kv_offload_memory_capacity: u64,
+    kv_offload_memory_bytes: u64,
+    kv_offload_memory_contents: usize,
+    kv_offload_memory_hits: u64,
+    kv_offload_saved: u64,
+    kv_offload_lost: u64,
+    kv_offload_loaded: u64,
+    kv_offload_disk_capacity: u64,
+    kv_offload_disk_bytes: u64,
+    kv_offload_disk_contents: usize,
+    kv_offload_disk_hits: u64,
+    kv_offload_disk_written: u64,
+    kv_offload_disk_read: u64,
+    kv_offload_disk_dropped: u64,
+    kv_offload_disk_unreadable: u64,
 }
 
 /// Returns a `rocmforge.Stats`.
 pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Class = PyOnceLock::new();
     let (cache, residency, drafted) = (&stats.kv_cache, &stats.kv_cache.residency, &stats.speculation);
+    let offload = &stats.kv_offload;
     let fields = StatsFields {
         num_waiting: stats.num_waiting,
         num_running: stats.num_running,
@@ -163,6 +179,21 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         expert_cache_hits: stats.expert_cache.hits,
         expert_cache_misses: stats.expert_cache.misses,
         expert_cache_copied_bytes: stats.expert_cache.copied_bytes,
+        kv_offload_memory_capacity: offload.index.memory_capacity,
+        kv_offload_memory_bytes: offload.index.memory_bytes,
+        kv_offload_memory_contents: offload.index.memory_contents,
+        kv_offload_memory_hits: offload.index.memory_hit_tokens,
+        kv_offload_saved: offload.index.saved,
+        kv_offload_lost: offload.index.lost,
+        kv_offload_loaded: offload.index.loaded,
+        kv_offload_disk_capacity: offload.disk_capacity,
+        kv_offload_disk_bytes: offload.disk_bytes,
+        kv_offload_disk_contents: offload.index.disk_contents,
+        kv_offload_disk_hits: offload.index.disk_hit_tokens,
+        kv_offload_disk_written: offload.disk_written,
+        kv_offload_disk_read: offload.disk_read,
+        kv_offload_disk_dropped: offload.disk_dropped,
+        kv_offload_disk_unreadable: offload.disk_unreadable,
     };
     instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
 }
@@ -224,6 +255,7 @@ struct MemoryFields {
     scratch: u64,
     other: u64,
     host_weights: u64,
+    kv_offload: u64,
 }
 
 /// Returns a `rocmforge.MemoryUsage`.
@@ -235,6 +267,7 @@ pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyRes
         scratch: memory.scratch,
         other: memory.other,
         host_weights: memory.host_weights,
+        kv_offload: memory.kv_offload,
     };
     instance(py, &CLASS, ("rocmforge.stats", "MemoryUsage"), fields)
 }

@@ -308,6 +308,7 @@ impl Scheduler {
         let seq = &mut self.sequences[slot];
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
         let (start, held, drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
+        let has_loads = hit.has_loads();
         let prompt = Unscheduled { key, slot, start, pending: len - start };
         let num_tokens = if is_computed { 0 } else { self.share(prompt, kv, picks, true) };
         if num_tokens == 0 {
@@ -337,6 +338,10 @@ impl Scheduler {
             return self.admit(key, slot, kv, picks, now);
         }
         kv.commit(plan, &mut seq.blocks, &mut Vec::new())?;
+        if has_loads {
+            // The engine fills the blocks before the step, so that sequences after this one share them.
+            kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, start)?;
+        }
         let drafted = if self.config.draft_lags { drafted } else { start };
         self.start(key, slot, (start, held, drafted), kv);
         self.take(slot, num_tokens, picks, now);

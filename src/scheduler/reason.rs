@@ -21,6 +21,8 @@ pub enum WaitingReason {
     SharedPrefix,
     /// The rows of its images are being computed. The engine says so; the scheduler does not know such sequences.
     ImageEncoder,
+    /// The beginning of its prompt is read from files of the KV cache. The engine says so, as above.
+    KvOffload,
 }
 
 impl WaitingReason {
@@ -34,6 +36,7 @@ impl WaitingReason {
             Self::PartialPrefills => "partial_prefills",
             Self::SharedPrefix => "shared_prefix",
             Self::ImageEncoder => "image_encoder",
+            Self::KvOffload => "kv_offload",
         }
     }
 }

@@ -106,7 +106,7 @@ def test_figures_of_an_engine_are_tables(llm):
     assert "length" in shown.rows["num_finished"]
     assert "[" not in "".join(shown.rows.values())
     memory = Cells(llm.memory()._repr_html_())
-    assert set(memory.rows) == {"weights", "kv_cache", "scratch", "other", "host_weights", "total"}
+    assert set(memory.rows) == {"weights", "kv_cache", "scratch", "other", "host_weights", "kv_offload", "total"}
     assert memory.rows["total"].endswith(("kB", "MB", "GB"))
 
 

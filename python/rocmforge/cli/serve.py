@@ -27,7 +27,7 @@ INSTALL = "pip install 'rocmforge[serve]'"
 SERVER_PANEL = "Server"
 ENGINE_PANEL = "Engine"
 # Settings in bytes, which may have a unit.
-SIZES = ("kv_cache_memory", "gpu_memory_limit", "expert_cache")
+SIZES = ("kv_cache_memory", "gpu_memory_limit", "expert_cache", "kv_offload_memory", "kv_offload_disk")
 
 
 def serve(**options: Any) -> None:

@@ -1,5 +1,7 @@
 //! The CPU backend while it serves: the memory and threads of its steps.
 
+use std::collections::VecDeque;
+
 use super::attention::Unit;
 use super::experts::{ExpertWork, Experts};
 use super::kv::KvLayer;
@@ -8,9 +10,11 @@ use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
+use crate::Result;
+use crate::backend::contents::{joined, outside, split_off, wrong_size};
 use crate::backend::{
-    BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeShape,
-    RopeSpec, StateLayerSpec, StateShape, VectorShape, WorkShape,
+    BufferShape, Copied, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, Part,
+    RopeShape, RopeSpec, StateLayerSpec, StateShape, VectorShape, WorkShape,
 };
 use crate::quant::GgmlType;
 
@@ -25,6 +29,8 @@ pub struct CpuBackend {
     pub(super) ledger: MemoryLedger,
     pub(super) allocations: u64,
     pub(super) kernels: Vec<(GgmlType, &'static str)>,
+    /// Contents that were copied and not yet taken.
+    copied: VecDeque<Copied>,
 }
 
 impl CpuBackend {
@@ -36,7 +42,42 @@ impl CpuBackend {
         allocations: u64,
         kernels: Vec<(GgmlType, &'static str)>,
     ) -> Self {
-        Self { pool, isa, linear_scratch, units: Vec::new(), ledger, allocations, kernels }
+        Self { pool, isa, linear_scratch, units: Vec::new(), ledger, allocations, kernels, copied: VecDeque::new() }
+    }
+
+    /// Copies a content to the host at once.
+    pub(super) fn copy_out_now(&mut self, number: u64, parts: &[Part<'_, Self>]) -> Result<()> {
+        let mut found: Vec<Option<&[u8]>> = Vec::new();
+        for part in parts {
+            match part {
+                Part::Block(layer, block) => found.extend(layer.parts(*block)),
+                Part::Slot(layer, slot) => found.extend(layer.parts(*slot)),
+            }
+        }
+        let found: Vec<&[u8]> = found.into_iter().collect::<Option<_>>().ok_or_else(outside)?;
+        self.copied.push_back((number, joined(&found)));
+        Ok(())
+    }
+
+    pub(super) fn take_copied(&mut self) -> Option<Copied> {
+        self.copied.pop_front()
+    }
+
+    pub(super) fn copy_in_now(parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
+        let mut rest = content;
+        for part in parts {
+            let mut fill = |part: Option<&mut [u8]>| -> Result<()> {
+                let part = part.ok_or_else(outside)?;
+                let from = split_off(&mut rest, part.len())?;
+                part.copy_from_slice(from);
+                Ok(())
+            };
+            match part {
+                Part::Block(layer, block) => layer.parts_mut(*block).into_iter().try_for_each(&mut fill)?,
+                Part::Slot(layer, slot) => layer.parts_mut(*slot).into_iter().try_for_each(&mut fill)?,
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { Err(wrong_size(content.len())) }
     }
 
     #[cfg(test)]

@@ -74,6 +74,26 @@ impl KvLayer {
             KvPool::Int4(pages) => pages.copy_block(src, dst),
         }
     }
+
+    /// Returns the bytes of a block, in parts, some of which may be empty. Parts outside the pool are `None`.
+    pub(super) fn parts(&self, block: u32) -> [Option<&[u8]>; 4] {
+        match &self.pool {
+            KvPool::F16(pages) => pages.parts(block),
+            KvPool::F32(pages) => pages.parts(block),
+            KvPool::Int8(pages) => pages.parts(block),
+            KvPool::Int4(pages) => pages.parts(block),
+        }
+    }
+
+    /// Like `parts`, to be written.
+    pub(super) fn parts_mut(&mut self, block: u32) -> [Option<&mut [u8]>; 4] {
+        match &mut self.pool {
+            KvPool::F16(pages) => pages.parts_mut(block),
+            KvPool::F32(pages) => pages.parts_mut(block),
+            KvPool::Int8(pages) => pages.parts_mut(block),
+            KvPool::Int4(pages) => pages.parts_mut(block),
+        }
+    }
 }
 
 /// # Errors
@@ -176,6 +196,31 @@ impl<E: KvElement> KvPages<E> {
             let (from, to) = places(2 * heads);
             scales.copy_within(from, to);
         }
+    }
+
+    /// Returns the elements of a block in K, in V, and its scales.
+    fn lengths(&self) -> [usize; 3] {
+        let heads = self.spec.block_size * self.spec.num_kv_heads;
+        let elements = heads * self.spec.head_dim;
+        [if self.spec.latent.is_some() { 0 } else { elements }, elements, 2 * heads]
+    }
+
+    fn parts(&self, block: u32) -> [Option<&[u8]>; 4] {
+        let ([k, v, scales], block) = (self.lengths(), block as usize);
+        let scales = match &self.scales {
+            Some(all) => all.part(block, scales),
+            None => Some(Default::default()),
+        };
+        [self.k.part(block, k), self.v.part(block, v), scales, Some(Default::default())]
+    }
+
+    fn parts_mut(&mut self, block: u32) -> [Option<&mut [u8]>; 4] {
+        let ([k, v, scales], block) = (self.lengths(), block as usize);
+        let scales = match &mut self.scales {
+            Some(all) => all.part_mut(block, scales),
+            None => Some(Default::default()),
+        };
+        [self.k.part_mut(block, k), self.v.part_mut(block, v), scales, Some(Default::default())]
     }
 
     pub(super) fn writer(&mut self) -> KvWriter<'_, E> {

@@ -11,10 +11,10 @@ use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, st
 use crate::backend::check_batch::validate_batch;
 use crate::backend::op_args::check_written;
 use crate::backend::{
-    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed,
+    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, Copied, CopyBlocks, DeltaNet, DeltaNetWeights, Embed,
     ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows,
     Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops,
-    QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution,
+    Part, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution,
     StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
@@ -70,6 +70,27 @@ impl Backend for CpuBackend {
 
     fn expert_cache(&self) -> ExpertCacheUse {
         ExpertCacheUse::default()
+    }
+
+    fn prepare_copies(&mut self, _largest: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn copy_out(&mut self, number: u64, parts: &mut [Part<'_, Self>]) -> Result<bool> {
+        self.copy_out_now(number, parts).map(|()| true)
+    }
+
+    fn copied(&mut self, _wait: bool) -> Result<Option<Copied>> {
+        Ok(self.take_copied())
+    }
+
+    fn copy_in(&mut self, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
+        Self::copy_in_now(parts, content)
+    }
+
+    /// Copies end at once.
+    fn order_copies(&mut self) -> Result<()> {
+        Ok(())
     }
 
     fn memory(&self) -> MemoryLedger {

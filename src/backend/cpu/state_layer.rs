@@ -12,3 +12,17 @@ pub struct StateLayer {
     /// `[num_slots, heads, key_size, value_size]`.
     pub(super) matrices: Storage<f32>,
 }
+
+impl StateLayer {
+    /// Returns the bytes of a slot, in parts. Parts outside the pool are `None`.
+    pub(super) fn parts(&self, slot: u32) -> [Option<&[u8]>; 2] {
+        let slot = slot as usize;
+        [self.windows.part(slot, self.spec.window_len()), self.matrices.part(slot, self.spec.matrices_len())]
+    }
+
+    /// Like `parts`, to be written.
+    pub(super) fn parts_mut(&mut self, slot: u32) -> [Option<&mut [u8]>; 2] {
+        let slot = slot as usize;
+        [self.windows.part_mut(slot, self.spec.window_len()), self.matrices.part_mut(slot, self.spec.matrices_len())]
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use half::f16;
 use memmap2::MmapMut;
@@ -39,6 +39,22 @@ impl<T: Element> Storage<T> {
 
     pub(super) fn bytes(&self) -> u64 {
         size_of_val::<[T]>(self) as u64
+    }
+
+    /// Returns the bytes of part `index`, of `len` elements each. `None` if it is not in the storage.
+    pub(super) fn part(&self, index: usize, len: usize) -> Option<&[u8]> {
+        self.map.get(self.bytes_of(index, len)?)
+    }
+
+    /// Like `part`, to be written.
+    pub(super) fn part_mut(&mut self, index: usize, len: usize) -> Option<&mut [u8]> {
+        let range = self.bytes_of(index, len)?;
+        self.map.get_mut(range)
+    }
+
+    fn bytes_of(&self, index: usize, len: usize) -> Option<Range<usize>> {
+        let end = index.checked_add(1)?.checked_mul(len).filter(|&end| end <= self.len)?;
+        Some((end - len) * size_of::<T>()..end * size_of::<T>())
     }
 }
 
@@ -76,6 +92,15 @@ mod tests {
             assert_eq!(storage.bytes(), 4 * len as u64);
         }
         assert_eq!(Storage::<f16>::zeroed(5).unwrap().bytes(), 10);
+    }
+
+    #[test]
+    fn parts_are_the_bytes_of_their_elements() {
+        let mut storage = Storage::<f32>::zeroed(6).unwrap();
+        storage.part_mut(1, 2).unwrap().copy_from_slice([2.0f32, 3.0].map(f32::to_ne_bytes).as_flattened());
+        assert_eq!(*storage, [0.0, 0.0, 2.0, 3.0, 0.0, 0.0]);
+        assert_eq!(storage.part(1, 2).unwrap(), [2.0f32, 3.0].map(f32::to_ne_bytes).as_flattened());
+        assert!(storage.part(3, 2).is_none() && storage.part(usize::MAX, 2).is_none());
     }
 
     #[test]

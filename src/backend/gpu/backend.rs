@@ -1,5 +1,6 @@
 //! The GPU backend that serves steps: all memory is allocated and loaded, and ops queue kernels on one stream.
 
+mod contents;
 mod self_test;
 mod steps;
 mod warm_up;
@@ -8,6 +9,7 @@ pub(super) use self::self_test::Sample;
 use self::self_test::TestMemory;
 use super::buffer::Segment;
 use super::compute::Compute;
+use super::copies::Copies;
 use super::graphs::{Graphs, Usable};
 use super::select::Results;
 use super::step::StepInputs;
@@ -25,6 +27,8 @@ pub struct GpuBackend {
     /// Graphs and the stream (in `compute`) come before all memory and code, because their drops wait for queued work.
     graphs: Graphs,
     compute: Compute,
+    /// `None` unless contents are copied to the host.
+    copies: Option<Copies>,
     inputs: StepInputs,
     warm_up: WarmUp,
     /// Kernels of a decode step, by its rows.
@@ -82,6 +86,7 @@ impl GpuBackend {
             device: parts.device,
             options: parts.options,
             compute: parts.compute,
+            copies: None,
             inputs: parts.inputs,
             library_problem: parts.library_problem,
             placed: parts.placed,

@@ -14,6 +14,7 @@ mod checks;
 mod child;
 mod compile;
 mod compute;
+mod copies;
 mod dense;
 mod describe;
 mod device;

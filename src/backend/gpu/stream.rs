@@ -221,6 +221,12 @@ impl Event {
         // SAFETY: the event lives.
         self.device.call(|driver| unsafe { driver.synchronize_event(self.handle) })
     }
+
+    /// True if the stream has passed the event. Waits for nothing.
+    pub fn has_passed(&self) -> Result<bool> {
+        // SAFETY: the event lives.
+        self.device.call(|driver| unsafe { driver.query_event(self.handle) })
+    }
 }
 
 impl Drop for Event {

@@ -2,7 +2,7 @@
 //! test-kernels` runs it.
 
 use super::crossing::{ALL, check, check_on_cpu};
-use super::{draft_model, drafter, images};
+use super::{draft_model, drafter, images, offload};
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::testdata;
 
@@ -49,4 +49,25 @@ fn draft_tokens_on_the_other_stand_in_devices() {
         draft_model::a_gpu_says_the_same_with_a_draft_model_on(target);
         drafter::a_gpu_says_the_same_with_drafts_on(target);
     }
+}
+
+/// K2: requests through the lower tiers of the KV cache, on devices of each kind and with recurrent states.
+#[test]
+fn a_thousand_requests_through_both_tiers() {
+    offload::a_thousand_requests_with_all_settings();
+}
+
+/// Every family on the CPU continues exactly from host memory and from files.
+#[test]
+fn every_family_continues_from_lower_tiers() {
+    testdata::architectures().iter().for_each(|name| offload::check_model(name, None));
+}
+
+/// Families with windows, latent rows and states continue exactly on a simulated device as well.
+#[test]
+fn a_gpu_continues_from_lower_tiers() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    ["gemma3", "deepseek2", "qwen35", "granitehybrid"]
+        .iter()
+        .for_each(|name| offload::check_model(name, Some(&device)));
 }

@@ -2,6 +2,7 @@
 //! reads a sequence only through its block table. So a wrong slot, a block that is reused too early or a missing copy
 //! changes the tokens or fails an assertion. Recurrent states are the tokens that went into them.
 
+mod copies;
 mod rows;
 mod rules;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::backend::MemoryLedger;
+use crate::backend::{Copied, MemoryLedger};
 use crate::batch::{Batch, NO_STATE, TO_DRAFT};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
@@ -21,6 +22,7 @@ use crate::model::vision::Images;
 use crate::selection::{Needs, SamplingRequest, Selection, Wanted};
 use crate::{Error, Result};
 
+use copies::Copies;
 use rows::{Best, FakeRow, FakeRows, OwnRequest};
 pub(super) use rules::{Rule, hashed, listed, repeating};
 
@@ -83,6 +85,14 @@ pub(super) struct Script {
     pub fetch_fault: Mutex<Option<Fault>>,
     /// One in this many model-made draft tokens is wrong; 0: none is.
     pub wrong_drafts: AtomicU64,
+    /// True if the executor has slots of states.
+    pub has_states: AtomicBool,
+    /// The most copies to the host that may be under way; 0: no limit.
+    pub most_copies: AtomicU64,
+    /// True if copies to the host fail because the device is lost.
+    pub is_lost: AtomicBool,
+    /// True if the host has no memory for copies.
+    pub refuses_memory: AtomicBool,
     pub interrupt: Interrupt,
 }
 
@@ -155,6 +165,7 @@ pub(super) struct Fake {
     values: Vec<f32>,
     /// The tokens that the last step picked, if nothing else of its rows was requested.
     chosen: Option<Vec<u32>>,
+    copies: Copies,
 }
 
 /// A step that was launched.
@@ -169,19 +180,20 @@ struct Running {
 impl Fake {
     pub(super) fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize, draft_lags: bool) -> Self {
         let (slots, draft_slots, states) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (launched, values, chosen) = (VecDeque::new(), Vec::new(), None);
-        Self { script, rule, vocab_size, block_size, draft_lags, slots, draft_slots, states, launched, values, chosen }
-    }
-
-    fn copy_blocks(&mut self, batch: &Batch) {
-        let size = self.block_size as u32;
-        for copy in &batch.block_copies {
-            for offset in 0..size {
-                match self.slots.get(&(copy.src * size + offset)).copied() {
-                    Some(content) => self.slots.insert(copy.dst * size + offset, content),
-                    None => self.slots.remove(&(copy.dst * size + offset)),
-                };
-            }
+        let (launched, values, chosen, copies) = (VecDeque::new(), Vec::new(), None, Copies::default());
+        Self {
+            script,
+            rule,
+            vocab_size,
+            block_size,
+            draft_lags,
+            slots,
+            draft_slots,
+            states,
+            launched,
+            values,
+            chosen,
+            copies,
         }
     }
 
@@ -428,6 +440,31 @@ impl Executor for Fake {
         Ok(rows.with_hidden(values, self.vocab_size))
     }
 
+    fn content_bytes(&self) -> Vec<u64> {
+        self.copies.content_bytes(self.block_size, self.script.has_states.load(Ordering::SeqCst))
+    }
+
+    fn prepare_copies(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn save(&mut self, number: u64, pool: usize, index: u32) -> Result<bool> {
+        self.begin_copy(number, pool, index)
+    }
+
+    fn saved(&mut self, _wait: bool) -> Result<Option<Copied>> {
+        Ok(self.copies.end())
+    }
+
+    fn restore(&mut self, pool: usize, index: u32, content: &[u8]) -> Result<()> {
+        self.fill(pool, index, content);
+        Ok(())
+    }
+
+    fn order_copies(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn is_asynchronous(&self) -> bool {
         !self.script.synchronous.load(Ordering::SeqCst)
     }
@@ -437,7 +474,7 @@ impl Executor for Fake {
     }
 
     fn memory(&self) -> MemoryLedger {
-        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4, host_weights: 7 }
+        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4, host_weights: 7, kv_offload: 0 }
     }
 
     fn device_allocations(&self) -> u64 {

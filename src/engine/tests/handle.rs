@@ -154,7 +154,7 @@ fn what_the_handle_tells() {
     assert_eq!(rig.engine.describe(), "fake device");
     assert_eq!(
         rig.engine.memory(),
-        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4, host_weights: 7 }
+        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4, host_weights: 7, kv_offload: 0 }
     );
     assert_eq!(rig.engine.config().max_num_seqs, 8);
     assert!(matches!(rig.engine.chat_template(), Err(Error::ChatTemplate { .. })));

@@ -22,6 +22,7 @@ mod late_masks;
 mod latent;
 mod lifecycle;
 mod logprobs;
+mod offload;
 mod pooling;
 mod rankers;
 mod reasoning;

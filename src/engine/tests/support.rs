@@ -40,6 +40,7 @@ pub(super) fn config() -> EngineConfig {
         states: None,
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
+        kv_offload: None,
         max_queue_size: 64,
         max_num_partial_prefills: 4,
         max_long_partial_prefills: 1,
@@ -77,6 +78,7 @@ impl Rig {
     pub(super) fn with(config: EngineConfig, rule: Rule, tokenizer: Option<Arc<Tokenizer>>) -> Self {
         let script = Arc::new(Script::default());
         let rows_at_once = (config.max_num_seqs + config.max_drafts).min(config.max_num_batched_tokens);
+        script.has_states.store(config.states.is_some(), Ordering::SeqCst);
         script.rows_at_once.store(rows_at_once as u64, Ordering::SeqCst);
         let vocab_size = rule(&[0]).len();
         let method = config.speculative_config.as_ref().map(|config| config.method);

@@ -9,6 +9,7 @@ mod free_list;
 mod index;
 mod metrics;
 mod miss;
+mod offload;
 mod prefix;
 mod prop;
 mod states;
@@ -71,11 +72,15 @@ impl Seq {
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
         let (num_hit, num_held, num_drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
+        let has_loads = hit.has_loads();
         let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), ..Demand::default() };
         let plan = kv.plan(&blocks, hit, &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut blocks, &mut copies).unwrap();
         assert!(copies.is_empty(), "a new sequence writes into no shared block");
+        if has_loads {
+            kv.mark_computed(&mut blocks, &chain, &Tokens::new(tokens.into()), num_hit).unwrap();
+        }
         kv.check_integrity().unwrap();
         let tokens = tokens.to_vec();
         let prompt_len = tokens.len();
@@ -131,15 +136,21 @@ impl Seq {
         seq
     }
 
-    /// Allocates a slot for one more token. Returns the copies to make before it is written.
+    /// Allocates a slot for one more token and computes it. Returns the copies to make before it is written.
     fn append(&mut self, kv: &mut KvCache, token: u32) -> Option<Vec<BlockCopy>> {
+        let copies = self.grow(kv, token)?;
+        self.compute(kv);
+        Some(copies)
+    }
+
+    /// Allocates a slot for one more token. Returns the copies to make before it is written.
+    fn grow(&mut self, kv: &mut KvCache, token: u32) -> Option<Vec<BlockCopy>> {
         let end = self.tokens.len() + 1;
         let demand = Demand { write: end - 1..end, reserve: end, ..Demand::default() };
         let plan = kv.plan(&self.blocks, PrefixHit::default(), &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut self.blocks, &mut copies).unwrap();
         self.tokens.push(token);
-        self.compute(kv);
         Some(copies)
     }
 

@@ -93,9 +93,98 @@ impl Held {
 /// The content of a device's memory: by group and block, by state slot, and by block of a full-attention group for a
 /// draft model.
 #[derive(Default)]
-struct Memory(HashMap<(usize, u32), Content>, HashMap<u32, Content>, HashMap<(usize, u32), Content>);
+struct Memory(HashMap<(usize, u32), Content>, HashMap<u32, Content>, HashMap<(usize, u32), Content>, Lower);
+
+/// The tiers below the device.
+#[derive(Default)]
+struct Lower {
+    host: HashMap<ContentKey, Content>,
+    /// `None` if there are no files.
+    files: Option<HashMap<ContentKey, Content>>,
+    /// Copies to the host that are under way: what is copied, and the content that has to arrive.
+    copying: Vec<(Move, Content)>,
+    /// The copies for which a step waited.
+    copied: Vec<(ContentKey, Content)>,
+}
+
+impl Lower {
+    fn hold(&mut self, kv: &mut KvCache, key: ContentKey, content: Content, gone: Vec<ContentKey>) {
+        self.host.insert(key, content);
+        for key in gone {
+            let content = self.host.remove(&key).unwrap();
+            if let Some(files) = &mut self.files {
+                files.insert(key, content);
+                kv.note_files(&[key], &[]);
+            }
+        }
+    }
+
+    /// Reads what a prompt needs from files; a few of these have vanished.
+    fn read_files(&mut self, kv: &mut KvCache, tokens: &[u32], salt: Option<&str>) {
+        let mut chain = kv.new_chain(salt, SeqExtras::default());
+        kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
+        let (missing, num_tokens) = kv.missing_files(&chain, tokens.len());
+        assert_eq!(missing.is_empty(), num_tokens == 0);
+        for key in missing {
+            let content = self.files.as_ref().unwrap()[&key].clone();
+            if key.hash.short().is_multiple_of(7) {
+                kv.note_files(&[], &[key]);
+            } else {
+                let gone = kv.keep_in_memory(key);
+                self.hold(kv, key, content, gone);
+            }
+        }
+    }
+}
 
 impl Memory {
+    fn content(&self, kv: &KvCache, Move { key, block }: Move) -> Content {
+        if key.pool < kv.groups.len() { self.0[&(key.pool, block)].clone() } else { self.1[&block].clone() }
+    }
+
+    /// Moves what a step that is about to run overwrites or reads.
+    fn move_contents(&mut self, kv: &mut KvCache) {
+        let Moves { saves, loads, overtakes } = kv.take_moves();
+        let loads: Vec<_> = loads.into_iter().map(|load| (load, self.3.host[&load.key].clone())).collect();
+        let is_ordered = overtakes || !saves.is_empty();
+        self.begin_copies(kv, saves);
+        if is_ordered {
+            let copying = std::mem::take(&mut self.3.copying);
+            self.3.copied.extend(copying.into_iter().map(|(copy, content)| (copy.key, content)));
+        }
+        for (Move { key, block }, content) in loads {
+            match key.pool < kv.groups.len() {
+                true => self.0.insert((key.pool, block), content),
+                false => self.1.insert(block, content),
+            };
+        }
+    }
+
+    /// Begins copies of contents that are evicted soon.
+    fn save_ahead(&mut self, kv: &mut KvCache) {
+        let saves = kv.saves_ahead(3, false);
+        self.begin_copies(kv, saves);
+    }
+
+    fn begin_copies(&mut self, kv: &KvCache, saves: Vec<Move>) {
+        let saves = saves.into_iter().map(|save| (save, self.content(kv, save))).collect::<Vec<_>>();
+        self.3.copying.extend(saves);
+    }
+
+    /// Ends the oldest copies, until `left` are left. Checks that no block changed while it was copied.
+    fn end_copies(&mut self, kv: &mut KvCache, left: usize) -> std::result::Result<(), TestCaseError> {
+        let num_ended = self.3.copying.len().saturating_sub(left);
+        for (copy, content) in &self.3.copying {
+            prop_assert_eq!(&self.content(kv, *copy), content, "{:?}", copy);
+        }
+        let ended = self.3.copying.drain(..num_ended).map(|(copy, content)| (copy.key, content));
+        for (key, content) in self.3.copied.drain(..).chain(ended).collect::<Vec<_>>() {
+            let gone = kv.end_save(key);
+            self.3.hold(kv, key, content, gone);
+        }
+        Ok(())
+    }
+
     /// Runs the states of a sequence's last step, which may be interrupted.
     fn run(&mut self, held: &Held, stops: bool) -> std::result::Result<(), TestCaseError> {
         if let Some((position, slot)) = held.seq.read {
@@ -229,11 +318,18 @@ proptest! {
         ops in collection::vec(op(), 1..60),
         log_capacity in prop_oneof![1usize..6, Just(1000)],
         reads_each in 1usize..8,
+        // Contents of host memory, and whether there are files.
+        offload in option::of((1u64..30, any::<bool>())),
     ) {
         let mut kv = cache_with(&groups, states, block_size);
+        if let Some((contents, _)) = offload {
+            let content_bytes = vec![90; groups.len() + usize::from(states.is_some())];
+            kv.enable_offload(OffloadConfig { memory: contents * 250, content_bytes, num_ahead: 4 }).unwrap();
+        }
         kv.record_events(log_capacity).unwrap();
         let mut router = Router::default();
         let mut memory = Memory::default();
+        memory.3.files = offload.and_then(|(_, has_files)| has_files.then(HashMap::new));
         let mut live: Vec<Held> = Vec::new();
         let mut ever_held: HashSet<Content> = HashSet::new();
         for (time, op) in ops.into_iter().enumerate() {
@@ -242,6 +338,7 @@ proptest! {
             match op {
                 Op::Start { text: which, len, salted } => {
                     let tokens: Vec<u32> = (0..len).map(|i| which * (i / 6)).collect();
+                    memory.3.read_files(&mut kv, &tokens, salted.then_some("salt"));
                     let before = (kv.block_map(0), kv.stats());
                     match Seq::start_salted(&mut kv, &tokens, salted.then_some("salt")) {
                         None => prop_assert_eq!(before, (kv.block_map(0), kv.stats())),
@@ -254,14 +351,18 @@ proptest! {
                                 let expected = held.expected_miss(&ever_held, block_size);
                                 prop_assert!(miss == expected || states.is_some() && miss == PrefixMiss::Evicted);
                             }
+                            memory.move_contents(&mut kv);
                             memory.write(&held, from, block_size);
                             memory.check(&held, block_size)?;
                             if states.is_some_and(|states| states.slots_per_seq == 2) {
                                 // The step is interrupted and repeated.
                                 held.seq.begin(&mut kv);
+                                memory.move_contents(&mut kv);
                                 memory.run(&held, true)?;
                                 kv.take_back_step(&mut held.seq.blocks, from).unwrap();
                             }
+                            held.seq.begin(&mut kv);
+                            memory.move_contents(&mut kv);
                             held.seq.compute(&mut kv);
                             memory.run(&held, false)?;
                             live.push(held);
@@ -271,9 +372,10 @@ proptest! {
                 Op::Append { seq, token } if len > 0 => {
                     let held = &mut live[seq % len];
                     let before = (kv.block_map(0), held.seq.table());
-                    match held.seq.append(&mut kv, token) {
+                    match held.seq.grow(&mut kv, token) {
                         None => prop_assert_eq!(before, (kv.block_map(0), held.seq.table())),
                         Some(copies) => {
+                            memory.move_contents(&mut kv);
                             let from = held.seq.tokens.len() - 1;
                             cut_drafted(held, &copies, from, block_size);
                             for copy in copies {
@@ -281,6 +383,9 @@ proptest! {
                                 memory.0.insert((copy.group as usize, copy.dst), content);
                             }
                             memory.write(held, from, block_size);
+                            held.seq.begin(&mut kv);
+                            memory.move_contents(&mut kv);
+                            held.seq.compute(&mut kv);
                             memory.run(held, false)?;
                         }
                     }
@@ -291,6 +396,7 @@ proptest! {
                     match held.seq.draft(&mut kv, &drafts) {
                         None => prop_assert_eq!(before, (kv.block_map(0), held.seq.table())),
                         Some(copies) => {
+                            memory.move_contents(&mut kv);
                             cut_drafted(held, &copies, from, block_size);
                             for copy in copies {
                                 let content = memory.0[&(copy.group as usize, copy.src)].clone();
@@ -326,9 +432,17 @@ proptest! {
                         // A sequence at the start of a chunk owns no block, and the cache forgets its tokens.
                         live.drain(..).for_each(|held| held.seq.end(&mut kv));
                         ever_held.clear();
+                        memory.3.host.clear();
+                        memory.3.copying.clear();
+                        memory.3.copied.clear();
                     }
                 }
                 _ => {}
+            }
+            if offload.is_some() {
+                memory.save_ahead(&mut kv);
+                memory.end_copies(&mut kv, time % 3)?;
+                prop_assert_eq!(kv.memory_contents().into_iter().collect::<HashSet<_>>(), memory.3.host.keys().copied().collect());
             }
             kv.check_integrity().map_err(|error| TestCaseError::fail(error.to_string()))?;
             let owned = live.iter().map(|held| &held.seq.blocks);

@@ -100,6 +100,12 @@ impl ModelSpec {
         of_model.chain(of_drafter).chain(of_draft_model).collect()
     }
 
+    /// Returns the group of each KV layer, in the order of `kv_layers`.
+    pub(in crate::model) fn groups_of_kv_layers(&self) -> Vec<usize> {
+        let all = self.layers.iter().chain(&self.drafter).chain(self.draft_layers());
+        all.filter_map(|layer| layer.mixer.kv()).map(|(group, _)| group).collect()
+    }
+
     /// True if the draft model is computed only when it drafts, not in the model's steps. It first has to compute the
     /// tokens that it lacks. Their blocks must still exist, so it must not use a sliding window.
     pub fn draft_lags(&self) -> bool {

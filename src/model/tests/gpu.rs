@@ -294,7 +294,7 @@ fn the_budget_is_what_is_taken() {
         // The driver takes the memory that is reserved for captured graphs.
         let free = device.0.free_memory().unwrap() - loader.graph_bytes();
         super::check_budget(loader, name, free, |ledger| {
-            let MemoryLedger { weights, kv_cache, scratch, other, host_weights: _ } = ledger;
+            let MemoryLedger { weights, kv_cache, scratch, other, host_weights: _, kv_offload: _ } = ledger;
             assert_eq!(weights + kv_cache + scratch + other, device.0.allocated_bytes(), "{name}: {ledger:?}");
         });
     }

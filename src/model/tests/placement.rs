@@ -111,7 +111,7 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
     };
     for &layout in layouts {
         let mut model = load(&device, name, layout, total).unwrap();
-        let MemoryLedger { weights, kv_cache, scratch, other, host_weights } = model.backend.memory();
+        let MemoryLedger { weights, kv_cache, scratch, other, host_weights, kv_offload: _ } = model.backend.memory();
         println!("{name} {layout:?}: {weights} bytes on the device, {host_weights} on the host");
         assert_eq!(weights + host_weights, total, "{name} {layout:?}");
         assert_eq!(weights + kv_cache + scratch + other, device.0.allocated_bytes(), "{name} {layout:?}");

@@ -96,6 +96,22 @@ COUNTERS = {
     "rocmforge:expert_cache_hits": "Uses of experts in host memory that had a copy on the GPU.",
     "rocmforge:expert_cache_misses": "Uses of experts in host memory that had no copy on the GPU.",
     "rocmforge:expert_cache_copied_bytes": "Bytes copied into the expert cache on the GPU.",
+    "rocmforge:kv_offload_saved": "KV blocks and snapshots copied to host memory.",
+    "rocmforge:kv_offload_lost": "KV blocks and snapshots evicted before they could be copied.",
+    "rocmforge:kv_offload_loaded": "KV blocks and snapshots copied back to the device.",
+    "rocmforge:kv_offload_disk_written": "KV blocks and snapshots written to files.",
+    "rocmforge:kv_offload_disk_read": "KV blocks and snapshots read from files.",
+    "rocmforge:kv_offload_disk_dropped": "KV blocks and snapshots that were not written to files.",
+    "rocmforge:kv_offload_disk_unreadable": "KV files that had vanished or were damaged.",
+}
+# The tiers of the KV cache below the device, and their metrics: the meaning, and the field of the statistics after
+# `kv_offload_TIER_`.
+TIERS = ("memory", "disk")
+OF_TIERS: dict[str, tuple[str, str, type[GaugeMetricFamily] | type[CounterMetricFamily]]] = {
+    "rocmforge:kv_offload_capacity_bytes": ("Bytes that a tier may hold.", "capacity", GaugeMetricFamily),
+    "rocmforge:kv_offload_bytes": ("Bytes that a tier holds.", "bytes", GaugeMetricFamily),
+    "rocmforge:kv_offload_contents": ("KV blocks and snapshots of the model in a tier.", "contents", GaugeMetricFamily),
+    "rocmforge:kv_offload_hits": ("Prompt tokens found in a tier.", "hits", CounterMetricFamily),
 }
 # Histograms of the engine: their meanings, and the fields of its statistics.
 HISTOGRAMS = {
@@ -347,6 +363,7 @@ class _EngineCollector(Collector):
             yield _histogram(name, meaning, values(attrgetter(field)))
         yield self._misses(stats)
         yield self._accepted(stats)
+        yield from self._tiers(stats)
         yield self._memory()
         yield self._restarts()
         yield self._config()
@@ -383,10 +400,18 @@ class _EngineCollector(Collector):
                 accepted.add_metric([name, ENGINE, str(position)], count)
         return accepted
 
+    def _tiers(self, stats: Mapping[str, Stats]) -> Iterator[Metric]:
+        for metric, (meaning, field, family) in OF_TIERS.items():
+            tiers = family(metric, meaning, labels=[*LABELS, "tier"])
+            for name, one in stats.items():
+                for tier in TIERS:
+                    tiers.add_metric([name, ENGINE, tier], getattr(one, f"kv_offload_{tier}_{field}"))
+            yield tiers
+
     def _memory(self) -> Metric:
         used = GaugeMetricFamily(
             "rocmforge:memory_bytes",
-            "Bytes held on the device, by purpose, and weights in the host's memory (host_weights).",
+            "Bytes held on the device, by purpose, and those in the host's memory (host_weights, kv_offload).",
             labels=[*LABELS, "purpose"],
         )
         for name, engine in self.engines.items():

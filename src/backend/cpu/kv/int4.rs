@@ -69,6 +69,16 @@ impl Int4Side {
         self.scales.copy_within(from, to);
     }
 
+    fn parts(&self, block: u32, num_blocks: usize) -> [Option<&[u8]>; 2] {
+        let (codes, scales) = (self.codes.len() / num_blocks, self.scales.len() / num_blocks);
+        [self.codes.part(block as usize, codes), self.scales.part(block as usize, scales)]
+    }
+
+    fn parts_mut(&mut self, block: u32, num_blocks: usize) -> [Option<&mut [u8]>; 2] {
+        let (codes, scales) = (self.codes.len() / num_blocks, self.scales.len() / num_blocks);
+        [self.codes.part_mut(block as usize, codes), self.scales.part_mut(block as usize, scales)]
+    }
+
     fn writer(&mut self) -> SideWriter<'_> {
         SideWriter { codes: i8::as_atomic(&mut self.codes), scales: f16::as_atomic(&mut self.scales) }
     }
@@ -78,6 +88,18 @@ impl Int4Pages {
     pub(super) fn copy_block(&mut self, src: u32, dst: u32) {
         self.k.copy_block(src, dst, self.spec.num_blocks);
         self.v.copy_block(src, dst, self.spec.num_blocks);
+    }
+
+    pub(super) fn parts(&self, block: u32) -> [Option<&[u8]>; 4] {
+        let num_blocks = self.spec.num_blocks;
+        let ([k, k_scales], [v, v_scales]) = (self.k.parts(block, num_blocks), self.v.parts(block, num_blocks));
+        [k, v, k_scales, v_scales]
+    }
+
+    pub(super) fn parts_mut(&mut self, block: u32) -> [Option<&mut [u8]>; 4] {
+        let num_blocks = self.spec.num_blocks;
+        let ([k, k_scales], [v, v_scales]) = (self.k.parts_mut(block, num_blocks), self.v.parts_mut(block, num_blocks));
+        [k, v, k_scales, v_scales]
     }
 
     pub(in super::super) fn writer(&mut self) -> Int4Writer<'_> {

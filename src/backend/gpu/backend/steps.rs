@@ -1,23 +1,33 @@
 //! Steps and their results on a GPU: the engine's calls of the backend.
 
 use super::GpuBackend;
-use crate::Result;
+use super::contents::memory_of;
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::buffer::{
     Buffer, ExpertWork, Experts, HeadMatrices, KvLayer, Matrix, Rope, StateLayer, Vector,
 };
+use crate::backend::gpu::copies::Copies;
 use crate::backend::gpu::describe::describe;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::graphs::Plan;
 use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
+use crate::backend::gpu::stream::Stream;
 use crate::backend::op_args::check_written;
-use crate::backend::{Backend, ExpertCacheUse, MemoryLedger, NormRows, StepOps};
+use crate::backend::{Backend, Copied, ExpertCacheUse, MemoryLedger, NormRows, Part, StepOps};
 use crate::batch::Batch;
 use crate::config::ComputeDtype;
 use crate::interrupt::Interrupt;
 use crate::selection::{SamplingRequest, Selection};
+use crate::{Error, Result};
 
 impl GpuBackend {
+    /// Returns the copies and the stream of the steps.
+    fn copies(&mut self) -> Result<(&mut Copies, &Stream)> {
+        let copies =
+            self.copies.as_mut().ok_or_else(|| Error::internal("a copy of a content that was not prepared"))?;
+        Ok((copies, self.compute.launcher().stream()))
+    }
+
     /// Runs the ops of a step, captures them, or replays a captured graph.
     pub(super) fn run_step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.run_step_of(batch, true, ops)
@@ -26,8 +36,9 @@ impl GpuBackend {
     /// `is_capturable`: true if these ops are those of captured graphs.
     fn run_step_of(&mut self, batch: &Batch, is_capturable: bool, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.device.check()?;
-        let Self { graphs, compute, inputs, attention_shapes, results, transfers, .. } = self;
+        let Self { graphs, compute, copies, inputs, attention_shapes, results, transfers, .. } = self;
         graphs.abandon(compute.launcher().stream());
+        copies.as_mut().map_or(Ok(()), |copies| copies.begin_step(compute.launcher().stream()))?;
         transfers.settle(compute.launcher().stream())?;
         compute.settle_staging()?;
         transfers.begin();
@@ -144,6 +155,30 @@ impl Backend for GpuBackend {
         })?;
         self.compute.check_host()?;
         Ok(&self.host)
+    }
+
+    fn prepare_copies(&mut self, largest: u64) -> Result<()> {
+        self.copies = Some(Copies::new(&self.device, largest)?);
+        Ok(())
+    }
+
+    fn copy_out(&mut self, number: u64, parts: &mut [Part<'_, Self>]) -> Result<bool> {
+        let (copies, steps) = self.copies()?;
+        copies.copy_out(number, &memory_of(parts)?, steps)
+    }
+
+    fn copied(&mut self, wait: bool) -> Result<Option<Copied>> {
+        self.copies()?.0.copied(wait)
+    }
+
+    fn copy_in(&mut self, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
+        let (copies, steps) = self.copies()?;
+        copies.copy_in(&memory_of(parts)?, content, steps)
+    }
+
+    fn order_copies(&mut self) -> Result<()> {
+        self.copies()?.0.order();
+        Ok(())
     }
 
     fn memory(&self) -> MemoryLedger {

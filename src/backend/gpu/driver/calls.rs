@@ -17,6 +17,7 @@ macro_rules! entry_points {
             destroy_event: hipEventDestroy, cuEventDestroy_v2;
             record_event: hipEventRecord, cuEventRecord;
             synchronize_event: hipEventSynchronize, cuEventSynchronize;
+            query_event: hipEventQuery, cuEventQuery;
             wait_event: hipStreamWaitEvent, cuStreamWaitEvent;
             launch_host: hipLaunchHostFunc, cuLaunchHostFunc;
             load_module: hipModuleLoadData, cuModuleLoadData;
@@ -72,6 +73,7 @@ macro_rules! shared_calls {
         destroy_event: $destroy_event:ident;
         record_event: $record_event:ident;
         synchronize_event: $synchronize_event:ident;
+        query_event: $query_event:ident;
         wait_event: $wait_event:ident;
         launch_host: $launch_host:ident;
         load_module: $load_module:ident;
@@ -165,6 +167,14 @@ macro_rules! shared_calls {
         unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
             // SAFETY: see above.
             unsafe { call!(self.$library, $synchronize_event(event)) }
+        }
+
+        unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
+            // SAFETY: see above.
+            match unsafe { call!(self.$library, $query_event(event)) } {
+                Err(error) if error.code == NOT_READY => Ok(false),
+                passed => passed.map(|()| true),
+            }
         }
 
         unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {

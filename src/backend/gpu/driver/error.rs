@@ -24,6 +24,8 @@ pub(crate) struct DriverError {
 
 /// hipErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY.
 pub(super) const OUT_OF_MEMORY: i32 = 2;
+/// hipErrorNotReady, CUDA_ERROR_NOT_READY.
+pub(super) const NOT_READY: i32 = 600;
 pub(super) const SUCCESS: Status = Status(0);
 
 impl DriverError {

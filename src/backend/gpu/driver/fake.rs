@@ -185,6 +185,9 @@ impl Driver for Fake {
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
         self.check("synchronize_event", event.0, Kind::Event)
     }
+    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
+        self.check("query_event", event.0, Kind::Event).map(|()| true)
+    }
     unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
         self.check("wait_event", stream.0, Kind::Stream)?;
         self.check("wait_event", event.0, Kind::Event)

@@ -290,6 +290,10 @@ impl Driver for Faulty {
         // SAFETY: see above.
         self.faults.uncounted(Call::Synchronize, || unsafe { self.driver.synchronize_event(event) })
     }
+    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
+        // SAFETY: see above.
+        self.faults.uncounted(Call::Synchronize, || unsafe { self.driver.query_event(event) })
+    }
     unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
         // SAFETY: see above.
         self.faults.uncounted(Call::WaitEvent, || unsafe { self.driver.wait_event(event, stream) })

@@ -125,6 +125,9 @@ pub(crate) trait Driver: Send + Sync {
     unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()>;
+    /// True if the event has passed.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool>;
     /// Lets later work of the stream wait for the last record of the event.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn wait_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;

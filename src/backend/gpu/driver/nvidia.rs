@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use super::choose::choose;
-use super::error::SUCCESS;
+use super::error::{NOT_READY, SUCCESS};
 use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::backend::gpu::search::Search;

@@ -75,6 +75,7 @@ api! {
         fn cuEventDestroy_v2(EventHandle) -> Status;
         fn cuEventRecord(EventHandle, StreamHandle) -> Status;
         fn cuEventSynchronize(EventHandle) -> Status;
+        fn cuEventQuery(EventHandle) -> Status;
         fn cuStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
         fn cuLaunchHostFunc(StreamHandle, HostFunction, *mut c_void) -> Status;
         fn cuModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;

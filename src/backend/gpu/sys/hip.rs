@@ -55,6 +55,7 @@ api! {
         fn hipEventDestroy(EventHandle) -> Status;
         fn hipEventRecord(EventHandle, StreamHandle) -> Status;
         fn hipEventSynchronize(EventHandle) -> Status;
+        fn hipEventQuery(EventHandle) -> Status;
         fn hipStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
         fn hipLaunchHostFunc(StreamHandle, HostFunction, *mut c_void) -> Status;
         fn hipModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;

@@ -23,7 +23,14 @@ pub(crate) const DEEP_TARGETS: [&str; 7] = ["gfx90a", "gfx1030", "gfx1201", "gfx
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
 /// Targets of tests that end in a fault: no other test uses these.
-pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up@order", "cpu-wave64:up@late"];
+pub(crate) const FAULTY_TARGETS: [&str; 6] = [
+    "cpu-wave32",
+    "cpu-wave64",
+    "cpu-wave32:up@order",
+    "cpu-wave64:up@late",
+    "cpu-wave32:up@copies out",
+    "cpu-wave32:up@copies in",
+];
 
 /// Targets of tests that fail calls or read the free memory. Each test has one, so none sees the faults and allocations
 /// of another. `open` takes the text after the `@` as a name of the device.

@@ -3,6 +3,8 @@
 
 use super::devices::{self, FAULTY_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix, rows_batch};
+use crate::backend::gpu::copies::Copies;
+use crate::backend::gpu::stream::Stream;
 use crate::backend::gpu::upload::Uploader;
 use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend, GpuStep};
 use crate::backend::{Backend, Embed, Loader, Ops};
@@ -11,6 +13,7 @@ use crate::config::GpuOptions;
 /// Waits that `hipsim_without` disables.
 const STREAM: u32 = 1;
 const EVENT: u32 = 2;
+const STREAM_FOR_EVENT: u32 = 3;
 const NONE: u32 = 0;
 
 /// Checks that the fault contains all of these parts.
@@ -82,4 +85,51 @@ fn a_step_needs_the_wait_for_the_copy_of_the_last_but_one() {
     expect(&device.1, &["the host used", "ThreadId", "launch of copy_step"]);
     drop((backend, table, out));
     assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// Queues a step that fills the memory of a content.
+fn fill_content(steps: &Stream, copies: &mut Copies, memory: &DeviceBuffer, byte: u8) -> crate::Result<()> {
+    copies.begin_step(steps)?;
+    // SAFETY: the memory lives until the streams were waited for, and only ordered copies use it.
+    unsafe { steps.fill(memory.slice(), byte) }
+}
+
+/// A content is copied to the host after the queued step that computes it. The host does not wait for the step.
+#[test]
+fn a_copy_to_the_host_needs_the_wait_for_queued_steps() {
+    let Some((device, options)) = devices::open(FAULTY_TARGETS[4]) else { return };
+    let (steps, memory) = (Stream::new(&device).unwrap(), DeviceBuffer::new(&device, 64).unwrap());
+    let mut copies = Copies::new(&device, 64).unwrap();
+    let copy = |copies: &mut Copies, byte: u8| {
+        fill_content(&steps, copies, &memory, byte)?;
+        assert!(copies.copy_out(u64::from(byte), &[memory.slice()], &steps)?);
+        // The stand-in's first answer is always that the copy has not ended.
+        assert!(copies.copied(false)?.is_none());
+        copies.copied(true)
+    };
+    assert_eq!(copy(&mut copies, 7).unwrap(), Some((7, Some(vec![7; 64]))));
+    devices::leave_out(&options, STREAM_FOR_EVENT);
+    assert!(copy(&mut copies, 8).is_err());
+    expect(&options, &["two streams use", "fill of 64 bytes", "copy of 64 bytes from", "to the host's"]);
+}
+
+/// A step that was begun after copies to the device comes after them, and the copies come after the steps before.
+#[test]
+fn a_step_needs_the_wait_for_copies_to_the_device() {
+    let Some((device, options)) = devices::open(FAULTY_TARGETS[5]) else { return };
+    let (steps, memory) = (Stream::new(&device).unwrap(), DeviceBuffer::new(&device, 64).unwrap());
+    let mut copies = Copies::new(&device, 64).unwrap();
+    // More copies than there is page-locked memory for.
+    for byte in 0..100 {
+        fill_content(&steps, &mut copies, &memory, 0).unwrap();
+        copies.copy_in(&[memory.slice()], &[byte; 64], &steps).unwrap();
+        copies.begin_step(&steps).unwrap();
+        assert!(copies.copy_out(0, &[memory.slice()], &steps).unwrap());
+        assert_eq!(copies.copied(true).unwrap(), Some((0, Some(vec![byte; 64]))));
+    }
+    assert!(copies.copy_in(&[memory.slice()], &[0; 63], &steps).is_err());
+    devices::leave_out(&options, STREAM_FOR_EVENT);
+    copies.copy_in(&[memory.slice()], &[1; 64], &steps).unwrap();
+    assert!(fill_content(&steps, &mut copies, &memory, 2).is_err());
+    expect(&options, &["two streams use", "fill of 64 bytes", "copy of 64 bytes from the host's"]);
 }

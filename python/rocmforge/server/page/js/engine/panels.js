@@ -47,6 +47,7 @@ const WAITING_FOR = {
   step_tokens: "room in a step",
   partial_prefills: "a prompt that is being computed",
   shared_prefix: "its prefix, which is being computed",
+  kv_offload: "its prefix, which is read from files",
 };
 
 // Why the prefix cache had no more of a prompt.
@@ -116,6 +117,7 @@ const PURPOSES = [
   { name: "scratch", label: "Scratch" },
   { name: "other", label: "Other" },
   { name: "host_weights", label: "Weights in the host's memory" },
+  { name: "kv_offload", label: "Offloaded KV cache in the host's memory" },
 ];
 
 /** Shows what holds the device's memory. */

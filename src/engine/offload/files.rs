@@ -1,0 +1,226 @@
+//! The thread that reads and writes the files of contents, so that no step waits for a disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
+
+use super::Content;
+use super::store::Store;
+use crate::Result;
+use crate::engine::ids::RequestId;
+use crate::engine::panics::{guarded, panicked};
+use crate::engine::spawn::spawn;
+use crate::kv_cache::ContentKey;
+
+/// The bytes of contents that may wait to be written. More are dropped.
+const QUEUE_BYTES: u64 = 256 << 20;
+
+/// A content that is read from a file; `None` if there is no intact file.
+pub(in crate::engine) type ReadContent = (ContentKey, Option<Content>);
+
+/// A report of the thread to the engine.
+#[derive(Debug)]
+pub(in crate::engine) struct FileEvent {
+    /// The number of times that the files had been cleared when this was asked for.
+    num_clears: u64,
+    pub(super) report: FileReport,
+}
+
+#[derive(Debug)]
+pub(super) enum FileReport {
+    /// Contents that are in files from now on, and contents that no longer are.
+    Changed { present: Vec<ContentKey>, gone: Vec<ContentKey> },
+    /// The contents that a request needs.
+    Read { request: RequestId, contents: Vec<ReadContent> },
+}
+
+struct Read {
+    num_clears: u64,
+    request: RequestId,
+    /// The contents, and the bytes of each.
+    contents: Vec<(ContentKey, u64)>,
+}
+
+struct Write {
+    num_clears: u64,
+    what: What,
+}
+
+enum What {
+    Content(ContentKey, Content),
+    Used(ContentKey),
+    Clear,
+}
+
+/// Counters and gauges of the files.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Bytes that wait to be written.
+    queued: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) written: AtomicU64,
+    pub(super) read: AtomicU64,
+    /// Contents that were not written: the queue was full, or the write failed.
+    pub(super) dropped: AtomicU64,
+    /// Files that had vanished or were damaged.
+    pub(super) unreadable: AtomicU64,
+}
+
+/// The engine's end of the thread.
+pub(super) struct Files {
+    reads: Sender<Read>,
+    writes: Sender<Write>,
+    counters: Arc<Counters>,
+    thread: JoinHandle<Store>,
+    num_clears: u64,
+}
+
+impl Files {
+    /// Starts the thread. It reports through `report`.
+    ///
+    /// # Errors
+    /// `Internal` if the system cannot start a thread.
+    pub(super) fn start(store: Store, report: impl Fn(FileEvent) + Send + 'static) -> Result<Self> {
+        let ((reads, read_queue), (writes, write_queue)) = (unbounded(), unbounded());
+        let counters = Arc::new(Counters::default());
+        let worker = Worker { store, counters: Arc::clone(&counters), report };
+        let thread = spawn("rocmforge-kv-files", move || worker.run(&read_queue, &write_queue))?;
+        Ok(Self { reads, writes, counters, thread, num_clears: 0 })
+    }
+
+    /// Has the contents of a request read. A report follows.
+    pub(super) fn read(&self, request: RequestId, contents: Vec<(ContentKey, u64)>) {
+        // The thread ends only after this value.
+        let _ = self.reads.send(Read { num_clears: self.num_clears, request, contents });
+    }
+
+    /// Has a content written, unless too many are waiting.
+    pub(super) fn write(&self, key: ContentKey, content: Content) {
+        let bytes = content.len() as u64;
+        if self.counters.queued.load(Ordering::Relaxed) + bytes > QUEUE_BYTES {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.counters.queued.fetch_add(bytes, Ordering::Relaxed);
+        self.send(What::Content(key, content));
+    }
+
+    /// Notes the use of a content that has a file.
+    pub(super) fn touch(&self, key: ContentKey) {
+        self.send(What::Used(key));
+    }
+
+    /// Has all files of the namespace removed.
+    pub(super) fn clear(&mut self) {
+        self.num_clears += 1;
+        self.send(What::Clear);
+    }
+
+    fn send(&self, what: What) {
+        let _ = self.writes.send(Write { num_clears: self.num_clears, what });
+    }
+
+    /// True if the files have not been cleared since the event's work was asked for.
+    pub(super) fn is_current(&self, event: &FileEvent) -> bool {
+        event.num_clears == self.num_clears
+    }
+
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Ends the thread once everything is written. `None` if it has panicked.
+    pub(super) fn finish(self) -> Option<(Store, Arc<Counters>)> {
+        let Self { reads, writes, counters, thread, num_clears: _ } = self;
+        drop((reads, writes));
+        Some((thread.join().ok()?, counters))
+    }
+}
+
+struct Worker<R> {
+    store: Store,
+    counters: Arc<Counters>,
+    report: R,
+}
+
+impl<R: Fn(FileEvent)> Worker<R> {
+    fn run(mut self, reads: &Receiver<Read>, writes: &Receiver<Write>) -> Store {
+        self.note_bytes();
+        loop {
+            // A request waits for each read.
+            select_biased! {
+                recv(reads) -> read => match read {
+                    Ok(read) => self.read(read),
+                    Err(_) => break,
+                },
+                recv(writes) -> write => match write {
+                    Ok(write) => self.write(write),
+                    Err(_) => break,
+                },
+            }
+        }
+        writes.iter().for_each(|write| self.write(write));
+        self.store
+    }
+
+    fn read(&mut self, Read { num_clears, request, contents }: Read) {
+        let read = guarded(|| self.store.read_all(&contents));
+        // The request has to go on.
+        let contents: Vec<ReadContent> = read.unwrap_or_else(|payload| {
+            panicked("reading KV files", payload.as_ref());
+            contents.into_iter().map(|(key, _)| (key, None)).collect()
+        });
+        for (_, content) in
+            contents.iter().filter(|(_, content)| content.as_ref().is_none_or(|bytes| !bytes.is_empty()))
+        {
+            let counter = if content.is_some() { &self.counters.read } else { &self.counters.unreadable };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        (self.report)(FileEvent { num_clears, report: FileReport::Read { request, contents } });
+    }
+
+    fn write(&mut self, write: Write) {
+        if let Err(payload) = guarded(|| self.run_write(write)) {
+            panicked("writing KV files", payload.as_ref());
+        }
+    }
+
+    fn run_write(&mut self, Write { num_clears, what }: Write) {
+        let changed = |present, gone| FileEvent { num_clears, report: FileReport::Changed { present, gone } };
+        match what {
+            What::Content(key, content) => {
+                let written = write_content(&mut self.store, &self.counters, key, &content);
+                self.counters.queued.fetch_sub(content.len() as u64, Ordering::Relaxed);
+                if let Some(gone) = written {
+                    (self.report)(changed(vec![key], gone));
+                }
+            }
+            What::Used(key) => {
+                if !self.store.touch(key) {
+                    (self.report)(changed(Vec::new(), vec![key]));
+                }
+            }
+            What::Clear => self.store.clear(),
+        }
+        self.note_bytes();
+    }
+
+    fn note_bytes(&self) {
+        self.counters.bytes.store(self.store.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// Writes a content and counts it. Returns the contents that were removed for it; `None` if it was not written.
+pub(super) fn write_content(
+    store: &mut Store,
+    counters: &Counters,
+    key: ContentKey,
+    content: &[u8],
+) -> Option<Vec<ContentKey>> {
+    let written = store.write(key, content);
+    let counter = if written.is_ok() { &counters.written } else { &counters.dropped };
+    counter.fetch_add(1, Ordering::Relaxed);
+    written.ok()
+}

@@ -1,0 +1,412 @@
+//! The files of contents. A folder has the files of many models, and several servers may use it at once.
+//!
+//! ```text
+//! FOLDER/key                                  the key of all block hashes, 32 random bytes
+//! FOLDER/NAMESPACE/1f/POOL-HASH.kv            a content; 1f are the first digits of its hash
+//! FOLDER/NAMESPACE/1f/PID-NUMBER.unfinished   a file that is being written
+//! ```
+//!
+//! - The namespace is a hash of all that contents depend on besides the tokens (`namespace`).
+//! - A file has a header and the content. Its checksum under the key covers the namespace, the pool and the hash, so a
+//!   file is only accepted where it was written. It is written under another name and renamed, so a reader finds all of
+//!   it or none.
+//! - The time of a file's last change is that of its last use. If the folder has too many bytes, the files with the
+//!   oldest use go first, whatever model they belong to.
+//! - Damaged and foreign files are ignored, which is logged once.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::{self, Builder};
+use std::time::{Duration, SystemTime};
+
+use super::Content;
+use crate::kv_cache::{BlockHash, ContentKey};
+use crate::{Error, Result};
+
+/// The first bytes of each file; the digit is the version of the layout.
+const MAGIC: &[u8; 8] = b"RFKVOF1\n";
+const HASH_BYTES: usize = blake3::OUT_LEN;
+const HEADER_BYTES: usize = MAGIC.len() + HASH_BYTES;
+
+/// An unfinished file that is older belongs to a process that has died.
+const ABANDONED: Duration = Duration::from_secs(600);
+
+/// Divisors of the folder's limit. After as many bytes were written, the folder is measured again, since other servers
+/// write there as well. If it has too many, that part is freed in addition.
+const MEASURE_SHARE: u64 = 16;
+const FREE_SHARE: u64 = 16;
+
+/// Threads that read the contents of one request.
+const READ_THREADS: usize = 4;
+
+/// The fewest contents for a thread of their own.
+const MIN_READS: usize = 16;
+
+pub(in crate::engine) struct Store {
+    folder: PathBuf,
+    namespace: [u8; HASH_BYTES],
+    key: [u8; HASH_BYTES],
+    /// The most bytes of all files in the folder.
+    capacity: u64,
+    /// The bytes of all files when they were last measured, and those written since.
+    measured: u64,
+    written: u64,
+    num_unfinished: u64,
+    /// True once a write has failed. Nothing is written from then on.
+    is_full: bool,
+    /// True once a damaged or foreign file was reported.
+    has_warned: bool,
+    /// Contents whose files are damaged, to be written again.
+    damaged: HashSet<ContentKey>,
+}
+
+/// A file of the folder.
+struct Entry {
+    path: PathBuf,
+    used: SystemTime,
+    bytes: u64,
+    /// Its content, if it is of this namespace.
+    key: Option<ContentKey>,
+}
+
+impl Store {
+    /// Opens a folder, which is created if it does not exist.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a folder that others may read; `Io` if it cannot be read or written.
+    pub(in crate::engine) fn open(folder: &Path, namespace: [u8; HASH_BYTES], capacity: u64) -> Result<Self> {
+        let failed =
+            |operation, error: &io::Error| Error::Io { operation, path: folder.to_owned(), message: error.to_string() };
+        make_folder(folder).map_err(|error| failed("create the folder of kv_offload_dir", &error))?;
+        let mode = fs::metadata(folder).map_err(|error| failed("read the folder of kv_offload_dir", &error))?;
+        let mode = mode.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let got = format!("{}, which other users may use (mode {mode:o})", folder.display());
+            let expected = "a folder for KV contents alone: a new one, or one of mode 700 (chmod 700)";
+            return Err(Error::invalid("kv_offload_dir", got, expected));
+        }
+        let key = shared_key(folder).map_err(|error| failed("read or write `key` in kv_offload_dir", &error))?;
+        let mut store = Self {
+            folder: folder.to_owned(),
+            namespace,
+            key,
+            capacity,
+            measured: 0,
+            written: 0,
+            num_unfinished: 0,
+            is_full: false,
+            has_warned: false,
+            damaged: HashSet::new(),
+        };
+        make_folder(&store.of_namespace()).map_err(|error| failed("create a folder in kv_offload_dir", &error))?;
+        store.remove_abandoned();
+        Ok(store)
+    }
+
+    /// Returns the key of the block hashes.
+    pub(in crate::engine) fn hash_key(&self) -> [u8; HASH_BYTES] {
+        self.key
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Returns the bytes of all files, as far as they are known.
+    pub(super) fn bytes(&self) -> u64 {
+        self.measured + self.written
+    }
+
+    /// Returns the contents of the namespace. Removes the oldest files if the folder has too many bytes.
+    pub(super) fn scan(&mut self) -> Vec<ContentKey> {
+        let gone = self.make_room(0);
+        let entries = self.entries();
+        entries.into_iter().filter_map(|entry| entry.key).filter(|key| !gone.contains(key)).collect()
+    }
+
+    /// Returns contents, and notes their use. `None` for one that has no file or a damaged one. A content of no bytes
+    /// needs none. Several threads read, so that a long prompt waits less.
+    pub(super) fn read_all(&mut self, contents: &[(ContentKey, u64)]) -> Vec<(ContentKey, Option<Content>)> {
+        let read_part = &|part: &[(ContentKey, u64)]| -> Vec<_> {
+            let read = |(key, bytes): &(ContentKey, u64)| match bytes {
+                0 => (*key, Ok(Content::default())),
+                _ => (*key, self.read_file(&self.path(*key), *key, *bytes)),
+            };
+            part.iter().map(read).collect()
+        };
+        let of_thread = contents.len().div_ceil(READ_THREADS).max(MIN_READS);
+        let read: Vec<_> = thread::scope(|scope| {
+            let (first, others) = contents.split_at(of_thread.min(contents.len()));
+            let begin = |part| (part, Builder::new().spawn_scoped(scope, move || read_part(part)));
+            // All threads are started before this one reads.
+            let threads: Vec<_> = others.chunks(of_thread).map(begin).collect();
+            let mut read = read_part(first);
+            for (part, thread) in threads {
+                // A system that cannot start a thread leaves the work to this one.
+                read.extend(thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(|| read_part(part)));
+            }
+            read
+        });
+        let mut found = Vec::with_capacity(read.len());
+        for (key, content) in read {
+            if let Err(error) = &content
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                self.warn(&self.path(key), &error.to_string());
+                self.damaged.insert(key);
+            }
+            found.push((key, content.ok()));
+        }
+        found
+    }
+
+    fn read_file(&self, path: &Path, key: ContentKey, bytes: u64) -> io::Result<Content> {
+        let damaged = |problem: &str| io::Error::new(io::ErrorKind::InvalidData, problem.to_owned());
+        // Not a link, and without waiting for the writer of a pipe.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() || about.len() != HEADER_BYTES as u64 + bytes {
+            return Err(damaged("the file has another size than a content of this model"));
+        }
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact(&mut header)?;
+        let len = usize::try_from(bytes).map_err(|_| damaged("the file is too large"))?;
+        let mut content = Vec::new();
+        content.try_reserve_exact(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        (&file).take(bytes).read_to_end(&mut content)?;
+        if header[..MAGIC.len()] != *MAGIC || header[MAGIC.len()..] != *self.checksum(key, &content).as_bytes() {
+            return Err(damaged("the checksum is not that of the content"));
+        }
+        // Whoever may read a file may not always change its time.
+        if let Err(error) = file.set_modified(SystemTime::now()) {
+            tracing::debug!(path = %path.display(), %error, "noting the use of a KV file");
+        }
+        Ok(content.into())
+    }
+
+    /// Writes a content. Returns the contents whose files were removed to make room. A content that has a file counts
+    /// as used. After a failed write nothing is written any more.
+    ///
+    /// # Errors
+    /// The reason why the content has no file.
+    pub(super) fn write(&mut self, key: ContentKey, content: &[u8]) -> io::Result<Vec<ContentKey>> {
+        if self.is_full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let bytes = (HEADER_BYTES + content.len()) as u64;
+        if !self.damaged.remove(&key) && self.has_size(key, bytes) && self.touch(key) {
+            return Ok(Vec::new());
+        }
+        if bytes > self.capacity {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let is_unknown = self.written > self.capacity / MEASURE_SHARE;
+        let gone = match is_unknown || self.bytes() + bytes > self.capacity {
+            true => self.make_room(bytes),
+            false => Vec::new(),
+        };
+        match self.write_file(key, content) {
+            Ok(()) => {
+                self.written += bytes;
+                Ok(gone)
+            }
+            Err(error) => {
+                self.is_full = true;
+                tracing::warn!(folder = %self.folder.display(), %error, "KV contents are no longer written to files");
+                Err(error)
+            }
+        }
+    }
+
+    fn has_size(&self, key: ContentKey, bytes: u64) -> bool {
+        fs::symlink_metadata(self.path(key)).is_ok_and(|about| about.is_file() && about.len() == bytes)
+    }
+
+    /// Notes a use of a content; false if it has no file.
+    pub(super) fn touch(&mut self, key: ContentKey) -> bool {
+        let file =
+            OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.path(key));
+        file.and_then(|file| file.set_modified(SystemTime::now())).is_ok()
+    }
+
+    /// Removes all contents of the namespace.
+    pub(super) fn clear(&mut self) {
+        for entry in self.entries().into_iter().filter(|entry| entry.key.is_some()) {
+            remove(&entry.path);
+        }
+        (self.measured, self.written) = (self.entries().iter().map(|entry| entry.bytes).sum(), 0);
+    }
+
+    fn write_file(&mut self, key: ContentKey, content: &[u8]) -> io::Result<()> {
+        let path = self.path(key);
+        let Some(folder) = path.parent() else { return Err(io::ErrorKind::InvalidFilename.into()) };
+        make_folder(folder)?;
+        self.num_unfinished += 1;
+        let unfinished = folder.join(format!("{}-{}.unfinished", std::process::id(), self.num_unfinished));
+        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
+        let written = written.and_then(|mut file| {
+            file.write_all(MAGIC)?;
+            file.write_all(self.checksum(key, content).as_bytes())?;
+            file.write_all(content)?;
+            fs::rename(&unfinished, &path)
+        });
+        if written.is_err() {
+            remove(&unfinished);
+        }
+        written
+    }
+
+    fn checksum(&self, ContentKey { pool, hash }: ContentKey, content: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.namespace).update(&(pool as u64).to_le_bytes()).update(hash.as_bytes());
+        hasher.update(content).finalize()
+    }
+
+    /// Removes the files with the oldest use until there is room for `bytes` more and some in addition. Returns those
+    /// of this namespace.
+    fn make_room(&mut self, bytes: u64) -> Vec<ContentKey> {
+        let mut entries = self.entries();
+        let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        let mut gone = Vec::new();
+        if total + bytes > self.capacity {
+            entries.sort_by_key(|entry| entry.used);
+            let most = (self.capacity - self.capacity / FREE_SHARE).saturating_sub(bytes);
+            for entry in entries {
+                if total <= most {
+                    break;
+                }
+                remove(&entry.path);
+                total -= entry.bytes;
+                gone.extend(entry.key);
+            }
+        }
+        (self.measured, self.written) = (total, 0);
+        gone
+    }
+
+    /// Returns the files of all namespaces. Files with other names are not ours.
+    fn entries(&mut self) -> Vec<Entry> {
+        let own = self.of_namespace();
+        let mut entries = Vec::new();
+        for file in files_below(&self.folder) {
+            let Some(key) = content_of(&file) else {
+                if file.extension().is_none_or(|extension| extension != "unfinished") && file != self.folder.join("key")
+                {
+                    self.warn(&file, "its name is not that of a content");
+                }
+                continue;
+            };
+            // Another server may have removed it.
+            let Ok(about) = fs::symlink_metadata(&file) else { continue };
+            if about.is_file() {
+                let used = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                let key = file.starts_with(&own).then_some(key);
+                entries.push(Entry { path: file, used, bytes: about.len(), key });
+            }
+        }
+        entries
+    }
+
+    fn remove_abandoned(&mut self) {
+        for file in files_below(&self.folder) {
+            let is_unfinished = file.extension().is_some_and(|extension| extension == "unfinished");
+            let changed = fs::symlink_metadata(&file).and_then(|about| about.modified());
+            let age = changed.ok().and_then(|changed| changed.elapsed().ok());
+            if is_unfinished && age.is_some_and(|age| age > ABANDONED) {
+                remove(&file);
+            }
+        }
+    }
+
+    fn warn(&mut self, path: &Path, problem: &str) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            let path = path.display();
+            tracing::warn!(%path, "a KV file is ignored: {problem}; others like it are not reported");
+        }
+    }
+
+    fn of_namespace(&self) -> PathBuf {
+        self.folder.join(hex(&self.namespace))
+    }
+
+    fn path(&self, ContentKey { pool, hash }: ContentKey) -> PathBuf {
+        let digits = hex(hash.as_bytes());
+        self.of_namespace().join(&digits[..2]).join(format!("{pool}-{digits}.kv"))
+    }
+}
+
+/// Returns the content that a file's name stands for.
+fn content_of(file: &Path) -> Option<ContentKey> {
+    let (pool, digits) = file.file_name()?.to_str()?.strip_suffix(".kv")?.split_once('-')?;
+    let hash = *blake3::Hash::from_hex(digits).ok()?.as_bytes();
+    let is_in_place = file.parent()?.file_name()?.to_str()? == digits.get(..2)?;
+    is_in_place.then_some(ContentKey { pool: pool.parse().ok()?, hash: BlockHash::from_bytes(hash) })
+}
+
+/// Returns the files in the folder, in its namespaces and in their folders. What cannot be read is left out.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![(folder.to_owned(), 0)]);
+    while let Some((folder, depth)) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth < 2 => folders.push((entry.path(), depth + 1)),
+                Ok(kind) if kind.is_dir() => {}
+                _ => files.push(entry.path()),
+            }
+        }
+    }
+    files
+}
+
+/// Creates a folder for this user alone, unless it exists.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match folder.is_dir() {
+        true => Ok(()),
+        false => DirBuilder::new().recursive(true).mode(0o700).create(folder),
+    }
+}
+
+/// Returns the key of all servers that use the folder. The first of them draws it.
+fn shared_key(folder: &Path) -> io::Result<[u8; HASH_BYTES]> {
+    let path = folder.join("key");
+    if !path.exists() {
+        let mut key = [0; HASH_BYTES];
+        getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
+        let unfinished = folder.join(format!("key-{}.unfinished", std::process::id()));
+        remove(&unfinished);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(&key)?;
+        file.sync_all()?;
+        // Unlike a rename, this keeps the key of a server that was faster.
+        let linked = fs::hard_link(&unfinished, &path);
+        remove(&unfinished);
+        match linked {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    let mut key = Vec::new();
+    File::open(&path)?.take(HASH_BYTES as u64 + 1).read_to_end(&mut key)?;
+    let wrong = |key: Vec<u8>| {
+        let problem =
+            format!("`key` has {} bytes, expected {HASH_BYTES}; remove it, and the contents with it", key.len());
+        io::Error::new(io::ErrorKind::InvalidData, problem)
+    };
+    key.try_into().map_err(wrong)
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!(path = %path.display(), %error, "removing a KV file");
+    }
+}
+
+fn hex(bytes: &[u8; HASH_BYTES]) -> String {
+    blake3::Hash::from_bytes(*bytes).to_hex().to_string()
+}

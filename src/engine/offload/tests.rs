@@ -1,0 +1,269 @@
+//! The folder of files against everything that can happen to files.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crossbeam_channel::unbounded;
+use parking_lot::RwLock;
+
+use super::store::Store;
+use super::{Content, Offload};
+use crate::Error;
+use crate::batch::{GroupKind, SeqExtras};
+use crate::config::{GroupConfig, KvFilesConfig, KvOffloadConfig};
+use crate::engine::ids::{RequestId, seq_id};
+use crate::kv_cache::{BlockHash, ContentKey, KvCache, KvCacheConfig, OffloadConfig, Tokens};
+use crate::scheduler::NewSequence;
+
+const CAPACITY: u64 = 1 << 20;
+
+fn key(pool: usize, number: u8) -> ContentKey {
+    ContentKey { pool, hash: BlockHash::from_bytes([number; 32]) }
+}
+
+/// Returns a folder for this user alone.
+fn private_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    folder
+}
+
+fn read(store: &mut Store, key: ContentKey, bytes: u64) -> Option<Content> {
+    let [(found, content)] = &store.read_all(&[(key, bytes)])[..] else { panic!("one content was asked for") };
+    assert_eq!(*found, key);
+    content.clone()
+}
+
+fn open(folder: &Path) -> Store {
+    Store::open(folder, [7; 32], CAPACITY).unwrap()
+}
+
+/// Returns the files of contents.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.extension().is_some() {
+                found.push(entry);
+            }
+        }
+    }
+    found
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_used(path: &Path, seconds: u64) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// A content is read by the process that wrote it and by a later one, under the same key, and by no other user.
+#[test]
+fn contents_outlive_their_process() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("a/b");
+    let mut store = open(&folder);
+    assert!(store.write(key(0, 1), b"content").unwrap().is_empty());
+    assert_eq!(read(&mut store, key(0, 1), 7).unwrap()[..], *b"content");
+    assert_eq!(read(&mut store, key(1, 1), 7), None);
+    let hash_key = store.hash_key();
+    let mut later = open(&folder);
+    assert_eq!((later.hash_key(), later.scan()), (hash_key, vec![key(0, 1)]));
+    assert_eq!(read(&mut later, key(0, 1), 7).unwrap()[..], *b"content");
+    let file = &files(&folder)[0];
+    assert_eq!([file.as_path(), &folder.join("key")].map(mode), [0o600; 2]);
+    assert!(file.ancestors().skip(1).take(3).all(|folder| mode(folder) == 0o700));
+    // Another model has its own contents in the same folder, and the same key.
+    let mut other = Store::open(&folder, [8; 32], CAPACITY).unwrap();
+    assert_eq!((other.hash_key(), other.scan().len(), read(&mut other, key(0, 1), 7)), (hash_key, 0, None));
+    later.clear();
+    assert_eq!((later.scan().len(), later.bytes()), (0, 0));
+}
+
+/// Any damaged byte, any other length, and a file in another place than it was written for count as no file.
+#[test]
+fn damaged_and_foreign_files_are_ignored() {
+    let folder = private_folder();
+    let mut store = open(folder.path());
+    store.write(key(0, 1), b"content").unwrap();
+    let path = files(folder.path()).remove(0);
+    let good = fs::read(&path).unwrap();
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&path, bad).unwrap();
+        assert_eq!(read(&mut store, key(0, 1), 7), None, "byte {at}");
+        fs::write(&path, &good[..at]).unwrap();
+        assert_eq!(read(&mut store, key(0, 1), 7), None, "cut at {at}");
+    }
+    fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+    assert_eq!(read(&mut store, key(0, 1), 7), None);
+    store.write(key(0, 1), b"content").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), good, "a damaged file is written again");
+    assert_eq!(read(&mut store, key(0, 1), 8), None, "the model's contents have another size");
+    assert!(read(&mut store, key(0, 1), 7).is_some());
+    // Bytes are not accepted as another content, as that of another model, or under another key.
+    let elsewhere = PathBuf::from(path.to_str().unwrap().replace("/0-", "/1-"));
+    fs::copy(&path, &elsewhere).unwrap();
+    assert_eq!(read(&mut store, key(1, 1), 7), None);
+    let of_other = path.to_str().unwrap().replace(&"07".repeat(32), &"08".repeat(32));
+    let mut other = Store::open(folder.path(), [8; 32], CAPACITY).unwrap();
+    fs::create_dir_all(Path::new(&of_other).parent().unwrap()).unwrap();
+    fs::copy(&path, of_other).unwrap();
+    assert_eq!(read(&mut other, key(0, 1), 7), None);
+    let moved = private_folder();
+    let mut stranger = open(moved.path());
+    let copy = moved.path().join(path.strip_prefix(folder.path()).unwrap());
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    fs::copy(&path, copy).unwrap();
+    assert_eq!((stranger.scan(), read(&mut stranger, key(0, 1), 7)), (vec![key(0, 1)], None));
+    // A link is not followed.
+    fs::rename(&path, folder.path().join("target")).unwrap();
+    symlink(folder.path().join("target"), &path).unwrap();
+    assert_eq!(read(&mut store, key(0, 1), 7), None);
+    assert!(!store.scan().contains(&key(0, 1)));
+    // Files with other names stay as they are.
+    for name in ["notes.txt", "0-abc.kv"] {
+        fs::write(folder.path().join(name), b"mine").unwrap();
+    }
+    store.scan();
+    store.clear();
+    assert!(["notes.txt", "0-abc.kv"].iter().all(|name| folder.path().join(name).exists()));
+}
+
+/// The files with the oldest use make room, also those of other models and of another server.
+#[test]
+fn the_folder_is_bounded() {
+    let folder = private_folder();
+    let capacity = 10 * (40 + 60);
+    let mut stores = [7, 8].map(|namespace| Store::open(folder.path(), [namespace; 32], capacity).unwrap());
+    for number in 0..10 {
+        let store = &mut stores[usize::from(number % 2)];
+        store.write(key(0, number), &[number; 60]).unwrap();
+        let name = format!("0-{}.kv", format!("{number:02x}").repeat(32));
+        let file = files(folder.path()).into_iter().find(|file| file.ends_with(&name));
+        set_used(&file.unwrap(), 1000 + u64::from(number));
+    }
+    assert_eq!(files(folder.path()).len(), 10);
+    // Reading is a use.
+    assert!(read(&mut stores[0], key(0, 0), 60).is_some());
+    let gone = stores[0].write(key(0, 20), &[0; 60]).unwrap();
+    // Room for one more and a sixteenth: contents 1 and 2 go. Number 1 is the other model's.
+    assert_eq!(gone, [key(0, 2)]);
+    assert!(read(&mut stores[1], key(0, 1), 60).is_none() && read(&mut stores[0], key(0, 0), 60).is_some());
+    let bytes = |folder: &Path| files(folder).iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>();
+    for number in 30..60 {
+        stores[usize::from(number % 2)].write(key(0, number), &[number; 60]).unwrap();
+        // Each server may exceed the limit by what it wrote since it measured the folder.
+        assert!(bytes(folder.path()) <= capacity + 2 * (capacity / 16 + 100), "{number}");
+    }
+    assert!(stores[0].write(key(0, 99), &[0; 2000]).is_err() && !stores[0].is_full(), "more than the folder may have");
+}
+
+/// After a failed write the store only reads.
+#[test]
+fn a_full_disk_stops_writing() {
+    let folder = private_folder();
+    let mut store = open(folder.path());
+    store.write(key(0, 1), b"content").unwrap();
+    // A file where the folder of the next content has to be. It fails for every user, unlike permissions.
+    fs::write(folder.path().join("07".repeat(32)).join("02"), b"").unwrap();
+    assert!(store.write(key(0, 2), b"content").is_err() && store.is_full());
+    assert!(store.write(key(0, 3), b"content").is_err());
+    assert_eq!(read(&mut store, key(0, 1), 7).unwrap()[..], *b"content");
+    let left = files(folder.path());
+    assert!(left.iter().all(|file| file.extension().unwrap() == "kv"), "{left:?}");
+}
+
+/// Unfinished files of a process that was killed are no contents, and are removed later.
+#[test]
+fn unfinished_files_are_removed() {
+    let folder = private_folder();
+    let mut store = open(folder.path());
+    store.write(key(0, 1), b"content").unwrap();
+    let beside = files(folder.path()).remove(0);
+    let [old, new] = ["1-1.unfinished", "2-1.unfinished"].map(|name| beside.with_file_name(name));
+    fs::write(&old, b"RFKV").unwrap();
+    fs::write(&new, b"RFKV").unwrap();
+    set_used(&old, 1000);
+    assert_eq!(open(folder.path()).scan(), [key(0, 1)]);
+    assert_eq!((old.exists(), new.exists()), (false, true));
+}
+
+#[test]
+fn a_folder_that_others_may_read_is_refused() {
+    let folder = private_folder();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let refused = Store::open(folder.path(), [7; 32], CAPACITY).err().unwrap();
+    assert!(matches!(refused, Error::InvalidRequest { .. }) && refused.to_string().contains("chmod 700"), "{refused}");
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    fs::write(folder.path().join("key"), b"short").unwrap();
+    let refused = Store::open(folder.path(), [7; 32], CAPACITY).err().unwrap();
+    assert!(refused.to_string().contains("has 5 bytes"), "{refused}");
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    assert!(matches!(Store::open(&file, [7; 32], CAPACITY), Err(Error::Io { .. })));
+}
+
+/// Contents whose read began before everything was cleared do not come back. Their request goes on without them.
+#[test]
+fn a_read_from_before_a_clear_brings_nothing_back() {
+    for is_cleared in [false, true] {
+        let folder = private_folder();
+        let mut store = open(folder.path());
+        let config = KvCacheConfig {
+            block_size: 4,
+            groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: 8 }],
+            states: None,
+            enable_prefix_caching: true,
+            hash_key: store.hash_key(),
+        };
+        let kv = Arc::new(RwLock::new(KvCache::new(config).unwrap()));
+        let prompt: Arc<[u32]> = (0..9).collect();
+        let mut chain = kv.read().new_chain(None, SeqExtras::default());
+        kv.read().extend_chain(&mut chain, &Tokens::new(Arc::clone(&prompt)));
+        for hash in chain.hashes() {
+            store.write(ContentKey { pool: 0, hash: *hash }, b"content").unwrap();
+        }
+        let files = KvFilesConfig { folder: folder.path().to_owned(), capacity: CAPACITY, namespace: [7; 32] };
+        let config = KvOffloadConfig { memory: 10_000, files: Some(files) };
+        let index = OffloadConfig { memory: config.memory, content_bytes: vec![7], num_ahead: 1 };
+        let (reports, reported) = unbounded();
+        let report = move |event| drop(reports.send(event));
+        let mut offload = Offload::start(&config, Some(store), index, &kv, report).unwrap();
+        let request = RequestId(5);
+        let sequence = NewSequence {
+            id: seq_id(request, 0),
+            prompt,
+            max_tokens: 1,
+            priority: 0,
+            client: None,
+            all_logits: false,
+            cache_salt: None,
+            will_fork: false,
+            extras: SeqExtras::default(),
+        };
+        assert!(offload.fetch(sequence).is_none());
+        assert_eq!(offload.waiting().collect::<Vec<_>>(), [request]);
+        let event = reported.recv_timeout(Duration::from_secs(10)).unwrap();
+        if is_cleared {
+            assert!(kv.write().reset_prefix_cache());
+            offload.clear();
+        }
+        let (ready, sequence) = offload.take_event(event).unwrap();
+        assert_eq!((ready, sequence.id, offload.num_waiting()), (request, seq_id(request, 0), 0));
+        let index = offload.stats().index;
+        let expected = if is_cleared { (0, 0) } else { (2, 8) };
+        assert_eq!((index.memory_contents, index.disk_hit_tokens), expected, "{index:?}");
+        offload.check(true).unwrap();
+    }
+}

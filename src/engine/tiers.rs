@@ -1,0 +1,66 @@
+//! The engine thread's use of the tiers below the device.
+
+use super::core::Core;
+use super::offload::{FileEvent, Offload};
+use super::output::FinishReason;
+use super::stats::OffloadStats;
+use crate::Result;
+use crate::scheduler::NewSequence;
+
+impl Core {
+    /// Returns the number of sequences that are not scheduled before something else of theirs is ready.
+    pub(super) fn num_held(&self) -> usize {
+        self.images.num_waiting() + self.offload.as_ref().map_or(0, Offload::num_waiting)
+    }
+
+    /// Moves what the step that was scheduled last is about to overwrite or to read.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn move_contents(&mut self) -> Result<()> {
+        self.offload.as_mut().map_or(Ok(()), |offload| offload.move_contents(&mut *self.executor))
+    }
+
+    /// Copies contents that are evicted soon. An idle engine also waits for the copies that are under way.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn save_ahead(&mut self, is_idle: bool) -> Result<()> {
+        let Some(offload) = &mut self.offload else { return Ok(()) };
+        offload.save_ahead(&mut *self.executor)?;
+        if is_idle { offload.end_saves(true, &mut *self.executor) } else { Ok(()) }
+    }
+
+    /// Schedules a request, or has the contents read that it can continue from.
+    pub(super) fn schedule_new(&mut self, sequence: NewSequence) -> Result<()> {
+        let now = self.now();
+        let sequence = match &mut self.offload {
+            Some(offload) => offload.fetch(sequence),
+            None => Some(sequence),
+        };
+        sequence.map_or(Ok(()), |sequence| self.scheduler.add(sequence, now))
+    }
+
+    /// Takes a report about files, and schedules the request that waited for it.
+    pub(super) fn take_file_event(&mut self, event: FileEvent) {
+        let now = self.now();
+        let read = self.offload.as_mut().and_then(|offload| offload.take_event(event));
+        if let Some((request, sequence)) = read
+            && let Err(error) = self.scheduler.add(sequence, now)
+        {
+            self.end_request(request, FinishReason::Error, Some(error), now);
+        }
+    }
+
+    /// Writes everything to files. The engine computes nothing more.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn write_all(&mut self) -> Result<()> {
+        self.offload.as_mut().map_or(Ok(()), |offload| offload.write_all(&mut *self.executor))
+    }
+
+    pub(super) fn offload_stats(&self) -> OffloadStats {
+        self.offload.as_ref().map_or_else(OffloadStats::default, Offload::stats)
+    }
+}

@@ -1,0 +1,320 @@
+//! The tiers below the device: contents of blocks and state slots that are kept in host memory or in files.
+//!
+//! This is their index, with integers only; the engine has the bytes. A content is named by its pool and its hash.
+//!
+//! - A cached block near its eviction is copied to the host (`saves_ahead`). One that is evicted without a copy is
+//!   copied before the next step overwrites it (`take_moves`). Once its bytes have arrived, `end_save` adds it here.
+//! - A prefix is looked up in the device's blocks and in host memory alike. A hit in host memory gets a new block,
+//!   which is filled before the next step (`take_moves`).
+//! - Contents that are only in files come into host memory before their sequence is scheduled (`missing_files`).
+
+mod tier;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::pool::Pool;
+use super::{BlockHash, BlockId, HashChain, KvCache};
+use crate::{Error, Result};
+
+use tier::Tier;
+
+/// Names a content: the group of a block, or the number of groups for a state slot, and the hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContentKey {
+    pub pool: usize,
+    pub hash: BlockHash,
+}
+
+/// A content to copy between a block (or state slot) of the device and the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    pub key: ContentKey,
+    pub block: u32,
+}
+
+/// Copies to make before the next step.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// Contents of blocks that have a new owner. They are read before anything is written.
+    pub saves: Vec<Move>,
+    /// Contents for blocks of sequences that are about to run.
+    pub loads: Vec<Move>,
+    /// True if a block has a new owner while it is still being copied.
+    pub overtakes: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct OffloadConfig {
+    /// The bytes of host memory.
+    pub memory: u64,
+    /// The bytes of a block of each group, then those of a state slot if there are any.
+    pub content_bytes: Vec<u64>,
+    /// The number of blocks of each pool, counted from the next eviction, that are copied ahead.
+    pub num_ahead: usize,
+}
+
+/// Gauges and counters of the index.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OffloadStats {
+    /// Bytes that host memory may hold, and that it holds.
+    pub memory_capacity: u64,
+    pub memory_bytes: u64,
+    /// Blocks and snapshots in host memory, and those known to be in files.
+    pub memory_contents: usize,
+    pub disk_contents: usize,
+    /// Blocks and snapshots that were copied to host memory.
+    pub saved: u64,
+    /// Blocks and snapshots that were evicted from the device and could not be copied.
+    pub lost: u64,
+    /// Blocks and snapshots that were copied back to the device.
+    pub loaded: u64,
+    /// Prompt tokens found in host memory, including those that came from files for it.
+    pub memory_hit_tokens: u64,
+    /// Prompt tokens that came from files.
+    pub disk_hit_tokens: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Offload {
+    config: OffloadConfig,
+    memory: Tier,
+    files: HashSet<ContentKey>,
+    /// Contents whose copies to the host are under way, and the blocks that are read.
+    saving: HashMap<ContentKey, u32>,
+    moves: Moves,
+    counters: OffloadStats,
+}
+
+impl Offload {
+    fn bytes_of(&self, pool: usize) -> u64 {
+        self.config.content_bytes.get(pool).copied().unwrap_or(0)
+    }
+
+    pub(super) fn is_in_memory(&self, key: &ContentKey) -> bool {
+        self.memory.contains(key)
+    }
+
+    /// True if the content is in memory or a file. One without bytes is nowhere missing.
+    fn is_anywhere(&self, key: &ContentKey) -> bool {
+        self.memory.contains(key) || self.files.contains(key) || self.bytes_of(key.pool) == 0
+    }
+
+    /// Notes that a block has a new owner. `evicted`: the content that no block has any more.
+    pub(super) fn taken(&mut self, pool: usize, block: BlockId, evicted: Option<BlockHash>) {
+        // It may be read even if its content is not evicted: another block has it, or it was forgotten.
+        self.moves.overtakes |= self.saving.iter().any(|(key, read)| key.pool == pool && *read == block.0);
+        let evicted = evicted.map(|hash| ContentKey { pool, hash });
+        if let Some(key) = evicted.filter(|key| !self.saving.contains_key(key) && !self.memory.contains(key)) {
+            self.moves.saves.push(Move { key, block: block.0 });
+        }
+    }
+
+    /// Like `taken`, for a state slot. States are the last pool.
+    pub(super) fn taken_state(&mut self, slot: BlockId, evicted: Option<BlockHash>) {
+        self.taken(self.config.content_bytes.len() - 1, slot, evicted);
+    }
+
+    /// Notes that a block is to be filled with a content of host memory.
+    pub(super) fn load(&mut self, pool: usize, block: BlockId, hash: BlockHash) {
+        let key = ContentKey { pool, hash };
+        self.memory.touch(&key);
+        self.moves.loads.push(Move { key, block: block.0 });
+        self.counters.loaded += 1;
+    }
+
+    pub(super) fn count_hit(&mut self, num_tokens: usize) {
+        self.counters.memory_hit_tokens += num_tokens as u64;
+    }
+
+    fn clear(&mut self) {
+        self.memory.clear();
+        self.files.clear();
+        // Their blocks are still read.
+        self.moves = Moves { overtakes: !self.saving.is_empty(), ..Moves::default() };
+        self.saving.clear();
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        self.memory.check().map_err(|problem| Error::internal(format!("KV offloading: {problem}")))
+    }
+
+    fn stats(&self) -> OffloadStats {
+        OffloadStats {
+            memory_capacity: self.memory.capacity(),
+            memory_bytes: self.memory.bytes(),
+            memory_contents: self.memory.len(),
+            disk_contents: self.files.len(),
+            ..self.counters
+        }
+    }
+}
+
+impl KvCache {
+    /// Keeps evicted contents in host memory from now on.
+    ///
+    /// # Errors
+    /// `InvalidRequest` if there is no prefix cache. `Internal` if the sizes are not those of the pools.
+    pub fn enable_offload(&mut self, config: OffloadConfig) -> Result<()> {
+        if !self.config.enable_prefix_caching {
+            let expected = "a model and settings with a prefix cache, or no kv_offload_memory and kv_offload_dir";
+            return Err(Error::invalid("KV offloading", "an engine without prefix cache", expected));
+        }
+        let num_pools = self.groups.len() + usize::from(self.states.is_some());
+        if config.content_bytes.len() != num_pools {
+            let given = config.content_bytes.len();
+            return Err(Error::internal(format!("sizes of {given} pools, there are {num_pools}")));
+        }
+        self.offload = Some(Offload {
+            memory: Tier::new(config.memory),
+            config,
+            files: HashSet::new(),
+            saving: HashMap::new(),
+            moves: Moves::default(),
+            counters: OffloadStats::default(),
+        });
+        Ok(())
+    }
+
+    /// Takes what has to be copied before the next step, as a result of the last `schedule`. Each save must end in
+    /// `end_save` or `give_up_save`.
+    pub fn take_moves(&mut self) -> Moves {
+        let Some(offload) = &mut self.offload else { return Moves::default() };
+        let moves = std::mem::take(&mut offload.moves);
+        offload.saving.extend(moves.saves.iter().map(|save| (save.key, save.block)));
+        moves
+    }
+
+    /// Returns up to `most` contents without a copy that are evicted soon, or all cached ones if `all` is true, in the
+    /// order of their eviction. Each must end in `end_save` or `give_up_save`.
+    pub fn saves_ahead(&mut self, most: usize, all: bool) -> Vec<Move> {
+        let Some(offload) = &mut self.offload else { return Vec::new() };
+        let num_ahead = if all { usize::MAX } else { offload.config.num_ahead };
+        let mut saves = Vec::new();
+        let pools = self.groups.iter().map(|group| &group.pool).chain(self.states.iter().map(|states| &states.pool));
+        for (index, pool) in pools.enumerate() {
+            if pool.num_available() - pool.num_cached >= num_ahead {
+                continue;
+            }
+            // Empty blocks come first in the list.
+            let soon = pool.free.iter().take(num_ahead).filter_map(|id| Some((id, pool.blocks[id.index()].hash?)));
+            for (id, hash) in soon {
+                if saves.len() == most {
+                    break;
+                }
+                let key = ContentKey { pool: index, hash };
+                if !offload.memory.contains(&key) && !offload.saving.contains_key(&key) {
+                    offload.saving.insert(key, id.0);
+                    saves.push(Move { key, block: id.0 });
+                }
+            }
+        }
+        saves
+    }
+
+    /// Ends a save whose bytes have arrived. The content is in host memory from now on. Returns the contents that host
+    /// memory has lost for it, or the content itself if it is not kept.
+    pub fn end_save(&mut self, key: ContentKey) -> Vec<ContentKey> {
+        if let Some(offload) = &mut self.offload {
+            offload.saving.remove(&key);
+            offload.counters.saved += 1;
+        }
+        self.keep_in_memory(key)
+    }
+
+    /// Ends a save that is not made. `is_lost`: true if the device no longer has the content.
+    pub fn give_up_save(&mut self, key: &ContentKey, is_lost: bool) {
+        if let Some(offload) = &mut self.offload {
+            offload.saving.remove(key);
+            offload.counters.lost += u64::from(is_lost);
+        }
+    }
+
+    /// Adds a content that was read from a file to host memory. Returns the contents that host memory has lost for it.
+    pub fn keep_in_memory(&mut self, key: ContentKey) -> Vec<ContentKey> {
+        let Some(offload) = &mut self.offload else { return vec![key] };
+        self.num_gains += 1;
+        offload.memory.insert(key, offload.bytes_of(key.pool))
+    }
+
+    /// Notes contents that are in files now, and contents that no longer are.
+    pub fn note_files(&mut self, present: &[ContentKey], gone: &[ContentKey]) {
+        let Some(offload) = &mut self.offload else { return };
+        offload.files.extend(present);
+        for key in gone {
+            offload.files.remove(key);
+        }
+    }
+
+    /// True if a file is known to have this content.
+    pub fn is_in_file(&self, key: &ContentKey) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.files.contains(key))
+    }
+
+    /// Returns the contents of host memory, least recently used first.
+    pub fn memory_contents(&self) -> Vec<ContentKey> {
+        self.offload.iter().flat_map(|offload| offload.memory.keys().copied()).collect()
+    }
+
+    /// Returns the contents that a sequence of `num_tokens` tokens needs in order to continue from the longest prefix
+    /// that is anywhere, and that are in files only. Also returns the number of tokens that they add to the prefix.
+    /// They take at most half of host memory; a longer prefix is cut. The other contents of the prefix count as used.
+    pub fn missing_files(&mut self, chain: &HashChain, num_tokens: usize) -> (Vec<ContentKey>, usize) {
+        let (missing, blocks, num_added) = self.find_missing(chain, num_tokens);
+        let needed: Vec<ContentKey> = self.needed_at(chain, blocks).collect();
+        if let Some(offload) = &mut self.offload {
+            needed.iter().for_each(|key| offload.memory.touch(key));
+        }
+        (missing, num_added)
+    }
+
+    /// Returns the contents to read, the blocks of the prefix, and the tokens that are added to it.
+    fn find_missing(&self, chain: &HashChain, num_tokens: usize) -> (Vec<ContentKey>, usize, usize) {
+        let nothing = (Vec::new(), 0, 0);
+        let Some(offload) = self.offload.as_ref().filter(|offload| !offload.files.is_empty()) else { return nothing };
+        let room = offload.memory.capacity() / 2;
+        let near = self.longest_prefix(chain, num_tokens, &|key| offload.memory.contains(key)).found;
+        let mut most = num_tokens;
+        loop {
+            let far = self.longest_prefix(chain, most, &|key| offload.is_anywhere(key)).found;
+            if far <= near {
+                return nothing;
+            }
+            let missing = self.needed_at(chain, far);
+            let missing: Vec<_> = missing.filter(|key| !self.is_cached(key) && !offload.memory.contains(key)).collect();
+            let bytes: u64 = missing.iter().map(|key| offload.bytes_of(key.pool) + tier::ENTRY_BYTES).sum();
+            if bytes <= room {
+                return (missing, far, (far - near) * self.config.block_size);
+            }
+            // Half of what is added, and at least one block less.
+            most = (near + (far - near) / 2) * self.config.block_size + 1;
+        }
+    }
+
+    /// Counts prompt tokens that came from files.
+    pub fn count_disk_hit(&mut self, num_tokens: usize) {
+        if let Some(offload) = &mut self.offload {
+            offload.counters.disk_hit_tokens += num_tokens as u64;
+        }
+    }
+
+    /// Returns zeros if nothing is offloaded.
+    pub fn offload_stats(&self) -> OffloadStats {
+        self.offload.as_ref().map_or_else(OffloadStats::default, Offload::stats)
+    }
+
+    /// True if a block or slot of the device has this content.
+    pub(super) fn is_cached(&self, key: &ContentKey) -> bool {
+        let pool = match self.groups.get(key.pool) {
+            Some(group) => Some(&group.pool),
+            None => self.states.as_ref().map(|states| &states.pool),
+        };
+        pool.is_some_and(|pool: &Pool| pool.index.get(&key.hash).is_some())
+    }
+
+    /// Forgets the lower tiers. The caller forgets the copies that are under way.
+    pub(super) fn clear_offload(&mut self) {
+        if let Some(offload) = &mut self.offload {
+            offload.clear();
+        }
+    }
+}
