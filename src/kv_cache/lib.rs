@@ -268,6 +268,11 @@ impl KvCache {
         longest.min().unwrap_or(0)
     }
 
+    /// True if a sequence owns the block.
+    pub fn is_owned(&self, group: usize, block: u32) -> bool {
+        self.groups.get(group).and_then(|group| group.pool.get(BlockId(block)).ok()).is_some_and(|block| block.refs > 0)
+    }
+
     /// True if each group has at least as many available blocks as `num_blocks` says.
     pub fn has_available(&self, num_blocks: &[usize]) -> bool {
         self.groups.iter().zip(num_blocks).all(|(group, wanted)| group.pool.num_available() >= *wanted)

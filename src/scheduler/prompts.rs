@@ -321,6 +321,11 @@ impl Scheduler {
             self.sequences[slot].passed = Some((self.last_step + 1, reason));
             return Ok(Admission::Passed);
         }
+        if has_loads && picks.copies.iter().any(|(_, copy)| !kv.is_owned(copy.group as usize, copy.src)) {
+            // A step copies blocks when it begins, but loads come before it, and may be given such a block.
+            self.sequences[slot].passed = Some((self.last_step + 1, WaitingReason::KvOffload));
+            return Ok(Admission::Passed);
+        }
         // Running sequences need blocks soon. Without a reserve the new sequence would be preempted at once.
         let keep_free = if self.running.is_empty() { &[][..] } else { &picks.keep_free };
         let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free, keep_states: 0..0 };

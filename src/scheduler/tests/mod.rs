@@ -5,6 +5,7 @@ mod forks;
 mod groups;
 mod harness;
 mod lifecycle;
+mod offload;
 mod partial;
 mod preemption;
 mod prop;
