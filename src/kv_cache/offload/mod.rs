@@ -90,6 +90,11 @@ impl Offload {
         self.config.content_bytes.get(pool).copied().unwrap_or(0)
     }
 
+    /// Returns the bytes that contents take in host memory.
+    fn bytes_with_entries(&self, contents: &[ContentKey]) -> u64 {
+        contents.iter().map(|key| self.bytes_of(key.pool) + tier::ENTRY_BYTES).sum()
+    }
+
     pub(super) fn is_in_memory(&self, key: &ContentKey) -> bool {
         self.memory.contains(key)
     }
@@ -262,7 +267,8 @@ impl KvCache {
         let (missing, blocks, num_added) = self.find_missing(chain, num_tokens);
         let needed: Vec<ContentKey> = self.needed_at(chain, blocks).collect();
         if let Some(offload) = &mut self.offload {
-            needed.iter().for_each(|key| offload.memory.touch(key));
+            // In this order the end of the prefix leaves host memory before its beginning.
+            needed.iter().rev().for_each(|key| offload.memory.touch(key));
         }
         (missing, num_added)
     }
@@ -279,10 +285,12 @@ impl KvCache {
             if far <= near {
                 return nothing;
             }
-            let missing = self.needed_at(chain, far);
-            let missing: Vec<_> = missing.filter(|key| !self.is_cached(key) && !offload.memory.contains(key)).collect();
-            let bytes: u64 = missing.iter().map(|key| offload.bytes_of(key.pool) + tier::ENTRY_BYTES).sum();
-            if bytes <= room {
+            let below: Vec<_> = self.needed_at(chain, far).filter(|key| !self.is_cached(key)).collect();
+            let missing: Vec<_> = below.iter().copied().filter(|key| !offload.memory.contains(key)).collect();
+            // What is read must not push out the rest of the prefix.
+            if offload.bytes_with_entries(&missing) <= room
+                && offload.bytes_with_entries(&below) <= offload.memory.capacity()
+            {
                 return (missing, far, (far - near) * self.config.block_size);
             }
             // Half of what is added, and at least one block less.

@@ -86,6 +86,23 @@ fn host_memory_is_bounded() {
     assert_eq!((num_hit, moves.loads.len()), (16, 4));
 }
 
+/// Host memory has the beginning of a prefix and no room for its end. Reading that would push the beginning out.
+#[test]
+fn reading_files_keeps_the_rest_of_the_prefix() {
+    let mut kv = offloading(&[full(9)], 6);
+    run(&mut kv, 1, 33);
+    let (_, moves) = run(&mut kv, 2, 33);
+    let keys: Vec<ContentKey> = moves.saves.iter().map(|save| save.key).collect();
+    let gone = arrive(&mut kv, moves.saves);
+    // The end of the first text was evicted first.
+    assert_eq!(gone, keys[..2]);
+    kv.note_files(&gone, &[]);
+    let mut chain = kv.new_chain(None, SeqExtras::default());
+    kv.extend_chain(&mut chain, &Tokens::new(text(1, 33).into()));
+    assert_eq!(kv.missing_files(&chain, 33), (Vec::new(), 0));
+    assert_eq!(run(&mut kv, 1, 33).0, 24);
+}
+
 /// Contents of files that would take more than half of host memory are not read; a part of the prefix is.
 #[test]
 fn files_do_not_flood_host_memory() {
