@@ -57,7 +57,11 @@ impl Core {
     /// # Errors
     /// Errors of the device.
     pub(super) fn write_all(&mut self) -> Result<()> {
-        self.offload.as_mut().map_or(Ok(()), |offload| offload.write_all(&mut *self.executor))
+        let now = self.now();
+        let Some(offload) = &mut self.offload else { return Ok(()) };
+        // Their blocks have contents of the requests that ran last. Copies come after the steps on the device.
+        self.scheduler.abandon_steps(now);
+        offload.write_all(&mut *self.executor)
     }
 
     pub(super) fn offload_stats(&self) -> OffloadStats {

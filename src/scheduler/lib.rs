@@ -263,6 +263,12 @@ impl Scheduler {
         true
     }
 
+    /// Forgets the steps in flight and frees the blocks that they held. The caller runs no further step.
+    pub fn abandon_steps(&mut self, now: u64) {
+        self.in_flight.clear();
+        self.kv_cache.write().tick(now);
+    }
+
     pub fn num_waiting(&self) -> usize {
         self.flows.num_waiting()
     }

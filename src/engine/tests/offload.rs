@@ -133,6 +133,24 @@ fn files_outlive_the_engine() {
     }
 }
 
+/// A request that runs when the engine is closed, with a step in flight, leaves its full blocks in files.
+#[test]
+fn files_have_the_requests_that_ran_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = EngineConfig { kv_groups: blocks(16), ..config() };
+    let config = offloading(config, 8_000, Some(folder.path()));
+    let first = rig(config.clone(), false);
+    first.script.step_micros.store(20_000, Ordering::SeqCst);
+    let client = first.submit(&prompt(0), greedy(40));
+    let mut num_tokens = 0;
+    while num_tokens < 4 {
+        num_tokens += client.next_tokens().len();
+    }
+    first.engine.close();
+    assert_eq!(client.wait()[&0].reason, Some(FinishReason::Abort));
+    assert_eq!(run_all(&rig(config, false), 1), [20]);
+}
+
 /// Files that vanish or are damaged while the engine runs cost only the time to compute.
 #[test]
 fn lost_files_are_computed_again() {
