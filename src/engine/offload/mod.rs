@@ -162,9 +162,8 @@ impl Offload {
     /// # Errors
     /// Errors of the device.
     pub(super) fn end_saves(&mut self, wait: bool, executor: &mut dyn Executor) -> Result<()> {
-        while !self.saving.is_empty()
-            && let Some((number, content)) = executor.saved(wait)?
-        {
+        // Copies of contents that were cleared are taken as well, since they occupy the executor.
+        while let Some((number, content)) = executor.saved(wait)? {
             let Some(key) = self.saving.remove(&number) else { continue };
             match content {
                 Some(content) => {
