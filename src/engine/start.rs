@@ -24,6 +24,9 @@ use crate::kv_cache::{KvCache, KvCacheConfig, OffloadConfig};
 use crate::scheduler::{BesideDecodes, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
+/// The part of the slots of states that are copied to host memory before they are evicted, as a divisor.
+const SNAPSHOT_SHARE: usize = 4;
+
 impl Engine {
     /// Opens, checks and loads a model and starts the engine thread. `progress` may return `false` to stop (Ctrl-C).
     ///
@@ -92,8 +95,12 @@ impl Engine {
         let pending = Pending::new(jobs.transpose()?);
         let offload = config.kv_offload.as_ref().map(|offload| {
             executor.prepare_copies()?;
-            let num_ahead = 2 * (config.max_num_batched_tokens / config.block_size + config.max_num_seqs);
             let content_bytes = executor.content_bytes();
+            // What two steps take, or the prompt of a new sequence; of the snapshots a few.
+            let num_blocks = 2 * (config.max_num_batched_tokens / config.block_size + config.max_num_seqs);
+            let num_blocks = num_blocks.max(config.max_model_len / config.block_size);
+            let num_slots = config.states.map(|states| (states.num_slots / SNAPSHOT_SHARE).max(1));
+            let num_ahead = config.kv_groups.iter().map(|_| num_blocks).chain(num_slots).collect();
             let index = OffloadConfig { memory: offload.memory, content_bytes, num_ahead };
             let for_files = Arc::clone(&shared);
             // A closed engine needs no reports.

@@ -16,6 +16,8 @@ pub(super) struct Returned {
     pub(super) tables: Tables,
     /// Slots of recurrent states.
     pub(super) slots: Vec<BlockId>,
+    /// The slot of its rolling snapshot, which it does not own.
+    pub(super) rolling: Option<BlockId>,
 }
 
 /// The cache blocks and state slots that a sequence owns. They are returned however the sequence ends: finished,
@@ -79,8 +81,9 @@ impl SeqBlocks {
     /// Takes everything that it holds and leaves it empty.
     pub(super) fn take(&mut self) -> Returned {
         (self.num_named, self.num_drafted) = (0, 0);
-        let slots = std::mem::take(&mut self.states).held().collect();
-        Returned { tables: self.tables.iter_mut().map(std::mem::take).collect(), slots }
+        let states = std::mem::take(&mut self.states);
+        let (slots, rolling) = (states.held().collect(), states.rolling.map(|(_, slot)| slot));
+        Returned { tables: self.tables.iter_mut().map(std::mem::take).collect(), slots, rolling }
     }
 }
 

@@ -243,9 +243,12 @@ impl KvCache {
 
     /// Takes back everything that a sequence held; there is no other way. Blocks are released from last to first, so
     /// that the tail of a prompt is evicted before its head.
-    fn take_back(&mut self, Returned { tables, slots }: &Returned) {
+    fn take_back(&mut self, Returned { tables, slots, rolling }: &Returned) {
         self.version += 1;
         self.num_gains += 1;
+        if let (Some(states), Some(rolling)) = (&mut self.states, rolling) {
+            states.rolling.remove(rolling);
+        }
         let pools = self.groups.iter_mut().map(|group| &mut group.pool).zip(tables);
         let slots = self.states.as_mut().map(|states| (&mut states.pool, slots));
         for (pool, ids) in pools.chain(slots) {

@@ -14,6 +14,8 @@
 
 use std::ops::Range;
 
+use hashbrown::HashSet;
+
 use super::block_table::SeqBlocks;
 use super::miss::Evicted;
 use super::offload::Offload;
@@ -28,6 +30,8 @@ pub(super) struct States {
     pub(super) config: StateConfig,
     pub(super) pool: Pool,
     pub(super) evicted: Evicted,
+    /// Slots of rolling snapshots whose sequences may still replace them.
+    pub(super) rolling: HashSet<BlockId>,
 }
 
 /// A snapshot that the next step of a sequence should take.
@@ -41,7 +45,7 @@ pub struct Snapshot {
 
 impl States {
     pub(super) fn new(config: StateConfig) -> Self {
-        Self { config, pool: Pool::new(config.num_slots), evicted: Evicted::default() }
+        Self { config, pool: Pool::new(config.num_slots), evicted: Evicted::default(), rolling: HashSet::new() }
     }
 
     pub(super) fn get(&self, name: &BlockHash) -> Option<BlockId> {
@@ -56,6 +60,7 @@ impl States {
     pub(super) fn allocate(&mut self, now: u64, offload: &mut Option<Offload>) -> Result<BlockId> {
         let overcommitted = || Error::internal("more state slots were promised than exist");
         let (slot, forgotten) = self.pool.allocate(now).ok_or_else(overcommitted)?;
+        self.rolling.remove(&slot);
         let evicted = forgotten.filter(|name| self.pool.index.get(name).is_none());
         if let Some(name) = &evicted {
             self.evicted.insert(name);
@@ -195,8 +200,12 @@ impl KvCache {
             let name = chain.hashes().get(last);
             let name = *name.ok_or_else(|| Error::internal(format!("a snapshot at {} has no name", at.position)))?;
             states.name(at.slot, name, now)?;
-            if is_rolling && let Some((name, slot)) = rolling.replace((name, at.slot)) {
-                states.pool.forget_unused(slot, &name);
+            if is_rolling {
+                states.rolling.insert(at.slot);
+                if let Some((name, slot)) = rolling.replace((name, at.slot)) {
+                    states.rolling.remove(&slot);
+                    states.pool.forget_unused(slot, &name);
+                }
             }
         }
         Ok(())

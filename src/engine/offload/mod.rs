@@ -34,7 +34,7 @@ pub(super) use store::Store;
 
 use files::{FileReport, Files, write_content};
 
-/// The bytes that are copied ahead after a step; at least one content is.
+/// The bytes of each pool that are copied ahead after a step; at least one content is.
 const AHEAD_BYTES: u64 = 16 << 20;
 
 /// Contents that a closing engine copies from the device at once.
@@ -131,9 +131,9 @@ impl Offload {
     /// Errors of the device.
     pub(super) fn save_ahead(&mut self, executor: &mut dyn Executor) -> Result<()> {
         self.end_saves(false, executor)?;
-        let largest = self.content_bytes.iter().copied().max().unwrap_or(0).max(1);
-        let most = usize::try_from(AHEAD_BYTES / largest).unwrap_or(usize::MAX).max(1);
-        let saves = self.kv_cache.write().saves_ahead(most, false);
+        let most = |bytes: &u64| usize::try_from(AHEAD_BYTES / bytes.max(&1)).unwrap_or(usize::MAX).max(1);
+        let most: Vec<usize> = self.content_bytes.iter().map(most).collect();
+        let saves = self.kv_cache.write().saves_ahead(&most, false);
         self.begin_saves(saves, false, executor)?;
         // Copies of a synchronous device have ended already.
         if executor.is_asynchronous() { Ok(()) } else { self.end_saves(false, executor) }
@@ -248,7 +248,7 @@ impl Offload {
             }
         }
         loop {
-            let saves = self.kv_cache.write().saves_ahead(LAST_COPIES, true);
+            let saves = self.kv_cache.write().saves_ahead(&vec![LAST_COPIES; self.content_bytes.len()], true);
             if saves.is_empty() || store.is_full() {
                 return Ok(());
             }

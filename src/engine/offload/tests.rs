@@ -236,7 +236,7 @@ fn a_read_from_before_a_clear_brings_nothing_back() {
         }
         let files = KvFilesConfig { folder: folder.path().to_owned(), capacity: CAPACITY, namespace: [7; 32] };
         let config = KvOffloadConfig { memory: 10_000, files: Some(files) };
-        let index = OffloadConfig { memory: config.memory, content_bytes: vec![7], num_ahead: 1 };
+        let index = OffloadConfig { memory: config.memory, content_bytes: vec![7], num_ahead: vec![1] };
         let (reports, reported) = unbounded();
         let report = move |event| drop(reports.send(event));
         let mut offload = Offload::start(&config, Some(store), index, &kv, report).unwrap();

@@ -49,8 +49,9 @@ pub struct OffloadConfig {
     pub memory: u64,
     /// The bytes of a block of each group, then those of a state slot if there are any.
     pub content_bytes: Vec<u64>,
-    /// The number of blocks of each pool, counted from the next eviction, that are copied ahead.
-    pub num_ahead: usize,
+    /// The number of blocks or slots of each pool, counted from the next eviction, that are copied ahead. All together
+    /// take at most half of host memory.
+    pub num_ahead: Vec<usize>,
 }
 
 /// Gauges and counters of the index.
@@ -165,13 +166,17 @@ impl KvCache {
             return Err(Error::invalid("KV offloading", "an engine without prefix cache", expected));
         }
         let num_pools = self.groups.len() + usize::from(self.states.is_some());
-        if config.content_bytes.len() != num_pools {
-            let given = config.content_bytes.len();
-            return Err(Error::internal(format!("sizes of {given} pools, there are {num_pools}")));
+        if config.content_bytes.len() != num_pools || config.num_ahead.len() != num_pools {
+            return Err(Error::internal(format!("{config:?} is for another number of pools than {num_pools}")));
         }
+        // Otherwise contents that were copied ahead would push each other out, and be copied again without end.
+        let of_pool = config.memory / 2 / num_pools as u64;
+        let limits = config.content_bytes.iter().map(|bytes| of_pool / bytes.saturating_add(tier::ENTRY_BYTES));
+        let limits = limits.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let num_ahead = config.num_ahead.iter().zip(limits).map(|(wanted, limit)| limit.min(*wanted)).collect();
         self.offload = Some(Offload {
             memory: Tier::new(config.memory),
-            config,
+            config: OffloadConfig { num_ahead, ..config },
             files: HashSet::new(),
             saving: HashMap::new(),
             moves: Moves::default(),
@@ -189,21 +194,25 @@ impl KvCache {
         moves
     }
 
-    /// Returns up to `most` contents without a copy that are evicted soon, or all cached ones if `all` is true, in the
-    /// order of their eviction. Each must end in `end_save` or `give_up_save`.
-    pub fn saves_ahead(&mut self, most: usize, all: bool) -> Vec<Move> {
+    /// Returns contents without a copy that are evicted soon, or all cached ones if `all` is true, in the order of their
+    /// eviction. There are at most as many of each pool as `most` says. Each must end in `end_save` or `give_up_save`.
+    pub fn saves_ahead(&mut self, most: &[usize], all: bool) -> Vec<Move> {
         let Some(offload) = &mut self.offload else { return Vec::new() };
-        let num_ahead = if all { usize::MAX } else { offload.config.num_ahead };
         let mut saves = Vec::new();
         let pools = self.groups.iter().map(|group| &group.pool).chain(self.states.iter().map(|states| &states.pool));
-        for (index, pool) in pools.enumerate() {
+        for (index, (pool, most)) in pools.zip(most).enumerate() {
+            let num_ahead = if all { usize::MAX } else { offload.config.num_ahead[index] };
             if pool.num_available() - pool.num_cached >= num_ahead {
                 continue;
             }
             // Empty blocks come first in the list.
             let soon = pool.free.iter().take(num_ahead).filter_map(|id| Some((id, pool.blocks[id.index()].hash?)));
-            for (id, hash) in soon {
-                if saves.len() == most {
+            // A rolling snapshot is soon replaced by the next one.
+            let is_rolling = |id: &BlockId| self.states.as_ref().is_some_and(|states| states.rolling.contains(id));
+            let is_replaced = |id: &BlockId| !all && index == self.groups.len() && is_rolling(id);
+            let num_before = saves.len();
+            for (id, hash) in soon.filter(|(id, _)| !is_replaced(id)) {
+                if saves.len() - num_before == *most {
                     break;
                 }
                 let key = ContentKey { pool: index, hash };

@@ -7,7 +7,8 @@ const BYTES: u64 = 90;
 /// Returns a cache whose host memory has room for `contents` blocks.
 fn offloading(groups: &[GroupConfig], contents: u64) -> KvCache {
     let mut kv = cache_of(groups, 4);
-    let config = OffloadConfig { memory: contents * 250, content_bytes: vec![BYTES; groups.len()], num_ahead: 2 };
+    let (content_bytes, num_ahead) = (vec![BYTES; groups.len()], vec![2; groups.len()]);
+    let config = OffloadConfig { memory: contents * 250, content_bytes, num_ahead };
     kv.enable_offload(config).unwrap();
     kv
 }
@@ -47,15 +48,15 @@ fn evicted_blocks_are_saved_and_loaded_again() {
 fn copies_are_made_ahead() {
     let mut kv = offloading(&[full(5)], 10);
     run(&mut kv, 1, 20);
-    let ahead = kv.saves_ahead(9, false);
+    let ahead = kv.saves_ahead(&[9], false);
     assert_eq!(ahead.len(), 2);
-    assert!(kv.saves_ahead(9, false).is_empty(), "both are under way");
+    assert!(kv.saves_ahead(&[9], false).is_empty(), "both are under way");
     let (_, moves) = run(&mut kv, 2, 5);
     assert!(moves.overtakes && moves.saves.is_empty());
     arrive(&mut kv, ahead);
     let (_, moves) = run(&mut kv, 3, 5);
     assert!(!moves.overtakes && moves.saves.len() == 1);
-    assert_eq!(kv.saves_ahead(1, true).len(), 1);
+    assert_eq!(kv.saves_ahead(&[1], true).len(), 1);
 }
 
 /// Host memory keeps what was used last. Its bytes are bounded, and the rest can come from files.
@@ -157,7 +158,22 @@ fn copied_blocks_are_overtaken_without_evictions() {
     // The second one continued from the first block and computed the other one again, so two blocks have its content.
     let same = [0, 1].map(|_| Seq::run(&mut kv, &text(1, 8)));
     same.into_iter().for_each(|seq| seq.end(&mut kv));
-    assert_eq!(kv.saves_ahead(1, false).len(), 1);
+    assert_eq!(kv.saves_ahead(&[1], false).len(), 1);
     let (_, moves) = run(&mut kv, 2, 4);
     assert!(moves.overtakes && moves.saves.is_empty());
+}
+
+/// A running sequence replaces its rolling snapshot soon, so that is copied only once it has ended.
+#[test]
+fn rolling_snapshots_are_not_copied_ahead() {
+    let states = StateConfig { num_slots: 3, slots_per_seq: 1, snapshot_interval: 4 };
+    let mut kv = cache_with(&[full(16)], Some(states), 4);
+    let sizes = OffloadConfig { memory: 1 << 20, content_bytes: vec![BYTES; 2], num_ahead: vec![9; 2] };
+    kv.enable_offload(sizes).unwrap();
+    let mut seq = Seq::run(&mut kv, &text(1, 6));
+    (0..2).for_each(|token| drop(seq.append(&mut kv, token).unwrap()));
+    let of_states = |kv: &mut KvCache| kv.saves_ahead(&[0, 9], false).len();
+    assert_eq!((kv.stats().state_slots_cached, of_states(&mut kv)), (2, 1), "only the prompt's snapshot");
+    seq.end(&mut kv);
+    assert_eq!(of_states(&mut kv), 1);
 }

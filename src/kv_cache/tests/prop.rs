@@ -162,7 +162,7 @@ impl Memory {
 
     /// Begins copies of contents that are evicted soon.
     fn save_ahead(&mut self, kv: &mut KvCache) {
-        let saves = kv.saves_ahead(3, false);
+        let saves = kv.saves_ahead(&[3; 8], false);
         self.begin_copies(kv, saves);
     }
 
@@ -323,8 +323,9 @@ proptest! {
     ) {
         let mut kv = cache_with(&groups, states, block_size);
         if let Some((contents, _)) = offload {
-            let content_bytes = vec![90; groups.len() + usize::from(states.is_some())];
-            kv.enable_offload(OffloadConfig { memory: contents * 250, content_bytes, num_ahead: 4 }).unwrap();
+            let num_pools = groups.len() + usize::from(states.is_some());
+            let (content_bytes, num_ahead) = (vec![90; num_pools], vec![4; num_pools]);
+            kv.enable_offload(OffloadConfig { memory: contents * 250, content_bytes, num_ahead }).unwrap();
         }
         kv.record_events(log_capacity).unwrap();
         let mut router = Router::default();

@@ -12,7 +12,7 @@ fn loads_spare_the_sources_of_copies() {
     let prompt = from("x", 9, 9).prompt;
     {
         let mut kv = h.kv_cache.write();
-        kv.enable_offload(OffloadConfig { memory: 1 << 20, content_bytes: vec![90], num_ahead: 1 }).unwrap();
+        kv.enable_offload(OffloadConfig { memory: 1 << 20, content_bytes: vec![90], num_ahead: vec![1] }).unwrap();
         let mut chain = kv.new_chain(None, Default::default());
         kv.extend_chain(&mut chain, &Tokens::new(prompt));
         for hash in chain.hashes() {
