@@ -14,7 +14,7 @@ use crate::engine::panics::{guarded, panicked};
 use crate::engine::spawn::spawn;
 use crate::kv_cache::ContentKey;
 
-/// The bytes of contents that may wait to be written. More are dropped.
+/// The bytes of contents that may wait to be written; one content always may. More are dropped.
 const QUEUE_BYTES: u64 = 256 << 20;
 
 /// A content that is read from a file; `None` if there is no intact file.
@@ -99,7 +99,8 @@ impl Files {
     /// Has a content written, unless too many are waiting.
     pub(super) fn write(&self, key: ContentKey, content: Content) {
         let bytes = content.len() as u64;
-        if self.counters.queued.load(Ordering::Relaxed) + bytes > QUEUE_BYTES {
+        let queued = self.counters.queued.load(Ordering::Relaxed);
+        if queued > 0 && queued + bytes > QUEUE_BYTES {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }

@@ -159,7 +159,7 @@ impl KvCache {
     /// Keeps evicted contents in host memory from now on.
     ///
     /// # Errors
-    /// `InvalidRequest` if there is no prefix cache. `Internal` if the sizes are not those of the pools.
+    /// `InvalidRequest` if there is no prefix cache, or too little memory for contents. `Internal` if the sizes are not those of the pools.
     pub fn enable_offload(&mut self, config: OffloadConfig) -> Result<()> {
         if !self.config.enable_prefix_caching {
             let expected = "a model and settings with a prefix cache, or no kv_offload_memory and kv_offload_dir";
@@ -168,6 +168,12 @@ impl KvCache {
         let num_pools = self.groups.len() + usize::from(self.states.is_some());
         if config.content_bytes.len() != num_pools || config.num_ahead.len() != num_pools {
             return Err(Error::internal(format!("{config:?} is for another number of pools than {num_pools}")));
+        }
+        let largest = config.content_bytes.iter().max().map_or(0, |bytes| bytes.saturating_add(tier::ENTRY_BYTES));
+        let least = largest.saturating_mul(2 * num_pools as u64);
+        if config.memory < least {
+            let expected = format!("at least {least} bytes, which blocks and snapshots of this model need");
+            return Err(Error::invalid("kv_offload_memory", config.memory, expected));
         }
         // Otherwise contents that were copied ahead would push each other out, and be copied again without end.
         let of_pool = config.memory / 2 / num_pools as u64;

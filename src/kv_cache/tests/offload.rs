@@ -163,6 +163,17 @@ fn copied_blocks_are_overtaken_without_evictions() {
     assert!(moves.overtakes && moves.saves.is_empty());
 }
 
+#[test]
+fn host_memory_has_room_for_contents() {
+    let enable = |memory| {
+        let sizes = OffloadConfig { memory, content_bytes: vec![10, BYTES], num_ahead: vec![1; 2] };
+        cache_of(&[full(8), sliding(4, 8)], 4).enable_offload(sizes)
+    };
+    let refused = enable(4 * 250 - 1).unwrap_err().to_string();
+    assert!(refused.contains("kv_offload_memory") && refused.contains("at least 1000 bytes"), "{refused}");
+    enable(4 * 250).unwrap();
+}
+
 /// A running sequence replaces its rolling snapshot soon, so that is copied only once it has ended.
 #[test]
 fn rolling_snapshots_are_not_copied_ahead() {

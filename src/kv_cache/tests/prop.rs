@@ -325,7 +325,7 @@ proptest! {
         if let Some((contents, _)) = offload {
             let num_pools = groups.len() + usize::from(states.is_some());
             let (content_bytes, num_ahead) = (vec![90; num_pools], vec![4; num_pools]);
-            kv.enable_offload(OffloadConfig { memory: contents * 250, content_bytes, num_ahead }).unwrap();
+            kv.enable_offload(OffloadConfig { memory: (contents + 2 * num_pools as u64) * 250, content_bytes, num_ahead }).unwrap();
         }
         kv.record_events(log_capacity).unwrap();
         let mut router = Router::default();
