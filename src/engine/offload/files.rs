@@ -50,7 +50,6 @@ struct Write {
 
 enum What {
     Content(ContentKey, Content),
-    Used(ContentKey),
     Clear,
 }
 
@@ -106,11 +105,6 @@ impl Files {
         }
         self.counters.queued.fetch_add(bytes, Ordering::Relaxed);
         self.send(What::Content(key, content));
-    }
-
-    /// Notes the use of a content that has a file.
-    pub(super) fn touch(&self, key: ContentKey) {
-        self.send(What::Used(key));
     }
 
     /// Has all files of the namespace removed.
@@ -189,19 +183,14 @@ impl<R: Fn(FileEvent)> Worker<R> {
     }
 
     fn run_write(&mut self, Write { num_clears, what }: Write) {
-        let changed = |present, gone| FileEvent { num_clears, report: FileReport::Changed { present, gone } };
         match what {
             What::Content(key, content) => {
                 let written = write_content(&mut self.store, &self.counters, key, &content);
                 self.counters.queued.fetch_sub(content.len() as u64, Ordering::Relaxed);
-                if let Some(gone) = written {
-                    (self.report)(changed(vec![key], gone));
-                }
-            }
-            What::Used(key) => {
-                if !self.store.touch(key) {
-                    (self.report)(changed(Vec::new(), vec![key]));
-                }
+                // Another server may have removed its file, or filled the disk.
+                let (present, gone) = written.map_or((vec![], vec![key]), |gone| (vec![key], gone));
+                let report = FileReport::Changed { present, gone };
+                (self.report)(FileEvent { num_clears, report });
             }
             What::Clear => self.store.clear(),
         }
@@ -213,7 +202,7 @@ impl<R: Fn(FileEvent)> Worker<R> {
     }
 }
 
-/// Writes a content and counts it. Returns the contents that were removed for it; `None` if it was not written.
+/// Writes a content and counts it. Returns the contents that were removed for it; `None` if it has no file.
 pub(super) fn write_content(
     store: &mut Store,
     counters: &Counters,
@@ -221,7 +210,10 @@ pub(super) fn write_content(
     content: &[u8],
 ) -> Option<Vec<ContentKey>> {
     let written = store.write(key, content);
-    let counter = if written.is_ok() { &counters.written } else { &counters.dropped };
-    counter.fetch_add(1, Ordering::Relaxed);
-    written.ok()
+    match &written {
+        Ok(Some(_)) => counters.written.fetch_add(1, Ordering::Relaxed),
+        Ok(None) => 0,
+        Err(_) => counters.dropped.fetch_add(1, Ordering::Relaxed),
+    };
+    written.ok().map(Option::unwrap_or_default)
 }

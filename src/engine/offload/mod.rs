@@ -249,7 +249,7 @@ impl Offload {
         }
         loop {
             let saves = self.kv_cache.write().saves_ahead(&vec![LAST_COPIES; self.content_bytes.len()], true);
-            if saves.is_empty() || store.is_full() {
+            if saves.is_empty() || store.is_paused() {
                 return Ok(());
             }
             // Copies of contents that were cleared may still arrive, so no number is used twice.
@@ -286,11 +286,9 @@ impl Offload {
         }
         self.memory.insert(key, content);
         for key in gone {
-            let Some(content) = self.memory.remove(&key).filter(|content| !content.is_empty()) else { continue };
-            match &self.files {
-                Some(files) if self.kv_cache.read().is_in_file(&key) => files.touch(key),
-                Some(files) => files.write(key, content),
-                None => {}
+            let content = self.memory.remove(&key).filter(|content| !content.is_empty());
+            if let (Some(files), Some(content)) = (&self.files, content) {
+                files.write(key, content);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! FOLDER/key                                  the key of all block hashes, 32 random bytes
 //! FOLDER/NAMESPACE/1f/POOL-HASH.kv            a content; 1f are the first digits of its hash
-//! FOLDER/NAMESPACE/1f/PID-NUMBER.unfinished   a file that is being written
+//! FOLDER/NAMESPACE/1f/RANDOM.unfinished       a file that is being written
 //! ```
 //!
 //! - The namespace is a hash of all that contents depend on besides the tokens (`namespace`).
@@ -20,7 +20,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::{self, Builder};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::Content;
 use crate::kv_cache::{BlockHash, ContentKey};
@@ -33,6 +33,10 @@ const HEADER_BYTES: usize = MAGIC.len() + HASH_BYTES;
 
 /// An unfinished file that is older belongs to a process that has died.
 const ABANDONED: Duration = Duration::from_secs(600);
+
+/// The time for which nothing is written after an error that lasts, or after so many failures in a row.
+const PAUSE: Duration = Duration::from_secs(60);
+const MANY_FAILURES: u32 = 8;
 
 /// Divisors of the folder's limit. After as many bytes were written, the folder is measured again, since other servers
 /// write there as well. If it has too many, that part is freed in addition.
@@ -54,9 +58,10 @@ pub(in crate::engine) struct Store {
     /// The bytes of all files when they were last measured, and those written since.
     measured: u64,
     written: u64,
-    num_unfinished: u64,
-    /// True once a write has failed. Nothing is written from then on.
-    is_full: bool,
+    /// Writes that have failed one after the other.
+    num_failed: u32,
+    /// The time before which nothing is written, since the disk is full or refuses writes.
+    paused_until: Option<Instant>,
     /// True once a damaged or foreign file was reported.
     has_warned: bool,
     /// Contents whose files are damaged, to be written again.
@@ -96,8 +101,8 @@ impl Store {
             capacity,
             measured: 0,
             written: 0,
-            num_unfinished: 0,
-            is_full: false,
+            num_failed: 0,
+            paused_until: None,
             has_warned: false,
             damaged: HashSet::new(),
         };
@@ -111,8 +116,9 @@ impl Store {
         self.key
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.is_full
+    /// True while nothing is written, after writes have failed.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Returns the bytes of all files, as far as they are known.
@@ -189,17 +195,17 @@ impl Store {
     }
 
     /// Writes a content. Returns the contents whose files were removed to make room. A content that has a file counts
-    /// as used. After a failed write nothing is written any more.
+    /// as used; then it returns `None`. If the disk is full, nothing is written for a while.
     ///
     /// # Errors
     /// The reason why the content has no file.
-    pub(super) fn write(&mut self, key: ContentKey, content: &[u8]) -> io::Result<Vec<ContentKey>> {
-        if self.is_full {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+    pub(super) fn write(&mut self, key: ContentKey, content: &[u8]) -> io::Result<Option<Vec<ContentKey>>> {
         let bytes = (HEADER_BYTES + content.len()) as u64;
-        if !self.damaged.remove(&key) && self.has_size(key, bytes) && self.touch(key) {
-            return Ok(Vec::new());
+        if !self.damaged.remove(&key) && self.touch(key, bytes) {
+            return Ok(None);
+        }
+        if self.is_paused() {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         if bytes > self.capacity {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -212,25 +218,27 @@ impl Store {
         match self.write_file(key, content) {
             Ok(()) => {
                 self.written += bytes;
-                Ok(gone)
+                self.num_failed = 0;
+                Ok(Some(gone))
             }
             Err(error) => {
-                self.is_full = true;
-                tracing::warn!(folder = %self.folder.display(), %error, "KV contents are no longer written to files");
+                self.num_failed += 1;
+                if is_lasting(&error) || self.num_failed >= MANY_FAILURES {
+                    self.paused_until = Some(Instant::now() + PAUSE);
+                    let (folder, seconds) = (self.folder.display(), PAUSE.as_secs());
+                    tracing::warn!(%folder, %error, "no KV contents are written to files for {seconds} s");
+                }
                 Err(error)
             }
         }
     }
 
-    fn has_size(&self, key: ContentKey, bytes: u64) -> bool {
-        fs::symlink_metadata(self.path(key)).is_ok_and(|about| about.is_file() && about.len() == bytes)
-    }
-
-    /// Notes a use of a content; false if it has no file.
-    pub(super) fn touch(&mut self, key: ContentKey) -> bool {
-        let file =
-            OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.path(key));
-        file.and_then(|file| file.set_modified(SystemTime::now())).is_ok()
+    /// Notes a use of a content; false if it has no file of `bytes` bytes.
+    fn touch(&self, key: ContentKey, bytes: u64) -> bool {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let Ok(file) = OpenOptions::new().write(true).custom_flags(flags).open(self.path(key)) else { return false };
+        let is_whole = file.metadata().is_ok_and(|about| about.is_file() && about.len() == bytes);
+        is_whole && file.set_modified(SystemTime::now()).is_ok()
     }
 
     /// Removes all contents of the namespace.
@@ -241,19 +249,18 @@ impl Store {
         (self.measured, self.written) = (self.entries().iter().map(|entry| entry.bytes).sum(), 0);
     }
 
-    fn write_file(&mut self, key: ContentKey, content: &[u8]) -> io::Result<()> {
+    fn write_file(&self, key: ContentKey, content: &[u8]) -> io::Result<()> {
         let path = self.path(key);
         let Some(folder) = path.parent() else { return Err(io::ErrorKind::InvalidFilename.into()) };
         make_folder(folder)?;
-        self.num_unfinished += 1;
-        let unfinished = folder.join(format!("{}-{}.unfinished", std::process::id(), self.num_unfinished));
-        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
-        let written = written.and_then(|mut file| {
+        let (mut file, unfinished) = create_unfinished(folder)?;
+        let mut write = || {
             file.write_all(MAGIC)?;
             file.write_all(self.checksum(key, content).as_bytes())?;
             file.write_all(content)?;
             fs::rename(&unfinished, &path)
-        });
+        };
+        let written = write();
         if written.is_err() {
             remove(&unfinished);
         }
@@ -370,24 +377,37 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Creates a file under a name that no other process uses, even one of another container.
+fn create_unfinished(folder: &Path) -> io::Result<(File, PathBuf)> {
+    loop {
+        let mut name = [0; 8];
+        getrandom::fill(&mut name).map_err(|error| io::Error::other(error.to_string()))?;
+        let path = folder.join(format!("{:016x}.unfinished", u64::from_le_bytes(name)));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            file => return Ok((file?, path)),
+        }
+    }
+}
+
+/// True for errors that the next writes will have as well.
+fn is_lasting(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | PermissionDenied | FileTooLarge)
+}
+
 /// Returns the key of all servers that use the folder. The first of them draws it.
 fn shared_key(folder: &Path) -> io::Result<[u8; HASH_BYTES]> {
     let path = folder.join("key");
     if !path.exists() {
         let mut key = [0; HASH_BYTES];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
-        let unfinished = folder.join(format!("key-{}.unfinished", std::process::id()));
-        remove(&unfinished);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-        file.write_all(&key)?;
-        file.sync_all()?;
+        let (mut file, unfinished) = create_unfinished(folder)?;
+        let written = file.write_all(&key).and_then(|()| file.sync_all());
         // Unlike a rename, this keeps the key of a server that was faster.
-        let linked = fs::hard_link(&unfinished, &path);
+        let linked = written.and_then(|()| fs::hard_link(&unfinished, &path));
         remove(&unfinished);
-        match linked {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        linked.or_else(|error| if path.exists() { Ok(()) } else { Err(error) })?;
     }
     let mut key = Vec::new();
     File::open(&path)?.take(HASH_BYTES as u64 + 1).read_to_end(&mut key)?;

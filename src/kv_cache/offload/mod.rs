@@ -265,11 +265,6 @@ impl KvCache {
         }
     }
 
-    /// True if a file is known to have this content.
-    pub fn is_in_file(&self, key: &ContentKey) -> bool {
-        self.offload.as_ref().is_some_and(|offload| offload.files.contains(key))
-    }
-
     /// Returns the contents of host memory, least recently used first.
     pub fn memory_contents(&self) -> Vec<ContentKey> {
         self.offload.iter().flat_map(|offload| offload.memory.keys().copied()).collect()
