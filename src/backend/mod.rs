@@ -265,11 +265,12 @@ pub trait Backend: Send + Sized + 'static {
     /// Copies `rows` rows of `cols` to the host, after everything queued before has run.
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
 
-    /// Allocates the host memory through which contents of up to `largest` bytes are copied. Called before any copy.
+    /// Allocates the host memory through which contents are copied. `staged` has the bytes of a content of each pool,
+    /// and how many are copied to the host at once. Called before any copy.
     ///
     /// # Errors
     /// `OutOfMemory`.
-    fn prepare_copies(&mut self, largest: u64) -> Result<()>;
+    fn prepare_copies(&mut self, staged: &[(u64, usize)]) -> Result<()>;
 
     /// Begins to copy a content to the host, after the steps that were begun before. Waits for nothing. Returns false,
     /// and does nothing, if as much as possible is being copied already.

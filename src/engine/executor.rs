@@ -46,8 +46,8 @@ pub trait Executor: Send {
     fn content_bytes(&self) -> Vec<u64> {
         Vec::new()
     }
-    /// Prepares copies of contents. Called once, before the first of the methods below.
-    fn prepare_copies(&mut self) -> Result<()> {
+    /// Prepares copies of contents, so many of each pool at once. Called once, before the first of the methods below.
+    fn prepare_copies(&mut self, _staged: &[usize]) -> Result<()> {
         Err(no_copies())
     }
     /// Begins to copy a content to the host. False if as much as possible is being copied already.

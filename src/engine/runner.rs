@@ -60,9 +60,9 @@ where
         self.decoder.content_bytes()
     }
 
-    fn prepare_copies(&mut self) -> Result<()> {
-        let largest = self.decoder.content_bytes().into_iter().max();
-        self.backend.prepare_copies(largest.unwrap_or(0))
+    fn prepare_copies(&mut self, staged: &[usize]) -> Result<()> {
+        let staged: Vec<_> = self.decoder.content_bytes().into_iter().zip(staged.iter().copied()).collect();
+        self.backend.prepare_copies(&staged)
     }
 
     fn save(&mut self, number: u64, pool: usize, index: u32) -> Result<bool> {

@@ -24,6 +24,9 @@ use crate::kv_cache::{KvCache, KvCacheConfig, OffloadConfig};
 use crate::scheduler::{BesideDecodes, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
+/// The part of host memory that copies from a device may have under way besides, as a divisor.
+const STAGED_SHARE: u64 = 4;
+
 /// The part of the slots of states that are copied to host memory before they are evicted, as a divisor.
 const SNAPSHOT_SHARE: usize = 4;
 
@@ -94,8 +97,14 @@ impl Engine {
         });
         let pending = Pending::new(jobs.transpose()?);
         let offload = config.kv_offload.as_ref().map(|offload| {
-            executor.prepare_copies()?;
             let content_bytes = executor.content_bytes();
+            // What the steps of a moment evict: what one computes, and as much that is copied ahead.
+            let of_steps = 2 * config.max_num_batched_tokens.div_ceil(config.block_size);
+            let most_bytes = offload.memory / STAGED_SHARE / content_bytes.len().max(1) as u64;
+            let staged =
+                |bytes: &u64| usize::try_from(most_bytes / bytes.max(&1)).map_or(of_steps, |n| n.min(of_steps));
+            let staged: Vec<usize> = content_bytes.iter().map(|bytes| staged(bytes).max(2)).collect();
+            executor.prepare_copies(&staged)?;
             // What two steps take, or the prompt of a new sequence; of the snapshots a few.
             let num_blocks = 2 * (config.max_num_batched_tokens / config.block_size + config.max_num_seqs);
             let num_blocks = num_blocks.max(config.max_model_len / config.block_size);
@@ -105,7 +114,7 @@ impl Engine {
             let for_files = Arc::clone(&shared);
             // A closed engine needs no reports.
             let report = move |event| drop(for_files.send(Command::Files(event)));
-            Offload::start(offload, store, index, &shared.kv_cache, report)
+            Offload::start(offload, store, index, staged, &shared.kv_cache, report)
         });
         let (for_core, settings) = (Arc::clone(&shared), config.clone());
         let mut core = Core::new(for_core, settings, executor, scheduler, tokenizer.clone(), pending, outbox);

@@ -60,7 +60,7 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
             #[cfg(debug_assertions)]
             core.check_integrity(None)?;
             core.rest();
-            core.save_ahead(true)?;
+            core.save_while(|| commands.is_empty())?;
             let Ok(command) = commands.recv() else { return Ok(()) };
             if handle(core, command, None) == Then::ShutDown {
                 return Ok(());
@@ -84,7 +84,7 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
             running = core.step(running)?;
         }
         core.flush();
-        core.save_ahead(false)?;
+        core.save_ahead()?;
     }
 }
 

@@ -21,14 +21,29 @@ impl Core {
         self.offload.as_mut().map_or(Ok(()), |offload| offload.move_contents(&mut *self.executor))
     }
 
-    /// Copies contents that are evicted soon. An idle engine also waits for the copies that are under way.
+    /// Copies some contents that are evicted soon.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(super) fn save_ahead(&mut self, is_idle: bool) -> Result<()> {
+    pub(super) fn save_ahead(&mut self) -> Result<()> {
+        self.offload.as_mut().map_or(Ok(()), |offload| offload.save_ahead(&mut *self.executor))
+    }
+
+    /// Copies all contents that are evicted soon, while the engine is idle.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn save_while(&mut self, is_idle: impl Fn() -> bool) -> Result<()> {
         let Some(offload) = &mut self.offload else { return Ok(()) };
-        offload.save_ahead(&mut *self.executor)?;
-        if is_idle { offload.end_saves(true, &mut *self.executor) } else { Ok(()) }
+        loop {
+            let saved = offload.stats().index.saved;
+            offload.save_ahead(&mut *self.executor)?;
+            offload.end_saves(true, &mut *self.executor)?;
+            // A host without memory for copies ends it as well.
+            if offload.stats().index.saved == saved || !is_idle() {
+                return Ok(());
+            }
+        }
     }
 
     /// Schedules a request, or has the contents read that it can continue from.

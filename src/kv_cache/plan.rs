@@ -24,7 +24,7 @@ pub struct PrefixHit {
     /// Blocks whose contents come from host memory.
     pub(super) loads: Vec<Load>,
     /// Tokens that could not have been found without host memory.
-    num_below: usize,
+    pub num_below: usize,
     /// The snapshot of the state after them, for a model with recurrent states: its slot, or its hash if it comes from
     /// host memory.
     pub(super) state: Option<std::result::Result<BlockId, BlockHash>>,
@@ -335,9 +335,6 @@ impl KvCache {
     /// Allocates the blocks of a hit that come from host memory. Returns its complete tables.
     fn load_blocks(&mut self, hit: PrefixHit) -> Result<Tables> {
         let mut tables = hit.tables;
-        if let Some(offload) = &mut self.offload {
-            offload.count_hit(hit.num_below);
-        }
         for Load { group, index, hash } in hit.loads {
             let id = self.allocate(group)?;
             tables[group][index] = id;

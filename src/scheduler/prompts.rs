@@ -308,7 +308,7 @@ impl Scheduler {
         let seq = &mut self.sequences[slot];
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
         let (start, held, drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
-        let has_loads = hit.has_loads();
+        let (has_loads, num_below) = (hit.has_loads(), hit.num_below);
         let prompt = Unscheduled { key, slot, start, pending: len - start };
         let num_tokens = if is_computed { 0 } else { self.share(prompt, kv, picks, true) };
         if num_tokens == 0 {
@@ -348,6 +348,9 @@ impl Scheduler {
             kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, start)?;
         }
         let drafted = if self.config.draft_lags { drafted } else { start };
+        if self.sequences[slot].scheduled_at.is_none() {
+            kv.count_memory_hit(num_below);
+        }
         self.start(key, slot, (start, held, drafted), kv);
         self.take(slot, num_tokens, picks, now);
         Ok(Admission::Started)

@@ -72,7 +72,7 @@ impl Backend for CpuBackend {
         ExpertCacheUse::default()
     }
 
-    fn prepare_copies(&mut self, _largest: u64) -> Result<()> {
+    fn prepare_copies(&mut self, _staged: &[(u64, usize)]) -> Result<()> {
         Ok(())
     }
 

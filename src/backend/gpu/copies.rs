@@ -1,7 +1,7 @@
 //! Copies of contents between the pools and the host. They run on a stream of their own, beside the steps, through
 //! page-locked memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::stream::Event;
 use super::{Device, DeviceSlice, HostBuffer, Stream};
@@ -9,7 +9,7 @@ use crate::backend::Copied;
 use crate::backend::contents::{joined, split_off, wrong_size};
 use crate::{Error, Result};
 
-/// The bytes that copies of a direction may have under way, and the fewest and the most contents.
+/// The bytes that copies to the device may have under way, and the fewest and the most contents.
 const STAGING_BYTES: u64 = 32 << 20;
 const MIN_STAGED: u64 = 2;
 const MAX_STAGED: u64 = 64;
@@ -17,7 +17,8 @@ const MAX_STAGED: u64 = 64;
 pub(super) struct Copies {
     /// First, because its drop waits for the copies that use the memory below.
     stream: Stream,
-    idle: Vec<Staging>,
+    /// For copies to the host, by its bytes.
+    idle: BTreeMap<usize, Vec<Staging>>,
     under_way: VecDeque<UnderWay>,
     /// For copies to the device, oldest first.
     back: VecDeque<Staging>,
@@ -49,15 +50,26 @@ impl Staging {
 }
 
 impl Copies {
-    pub(super) fn new(device: &Device, largest: u64) -> Result<Self> {
-        let num_staged = (STAGING_BYTES / largest.max(1)).clamp(MIN_STAGED, MAX_STAGED);
-        let bytes = usize::try_from(largest.max(1)).map_err(|_| Error::internal("contents without bounds"))?;
-        let staging = || (0..num_staged).map(|_| Staging::new(device, bytes));
+    /// `staged`: the bytes of contents, and how many of them may be under way to the host.
+    pub(super) fn new(device: &Device, staged: &[(u64, usize)]) -> Result<Self> {
+        let largest = staged.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0).max(1);
+        let new = |bytes: u64| {
+            let bytes = usize::try_from(bytes).map_err(|_| Error::internal("contents without bounds"))?;
+            Staging::new(device, bytes)
+        };
+        let mut idle = BTreeMap::<_, Vec<Staging>>::new();
+        for &(bytes, number) in staged.iter().filter(|(bytes, _)| *bytes > 0) {
+            for staging in (0..number).map(|_| new(bytes)) {
+                let staging = staging?;
+                idle.entry(staging.memory.as_slice().len()).or_default().push(staging);
+            }
+        }
+        let num_back = (STAGING_BYTES / largest).clamp(MIN_STAGED, MAX_STAGED);
         Ok(Self {
             stream: Stream::new(device)?,
-            idle: staging().collect::<Result<_>>()?,
+            idle,
             under_way: VecDeque::new(),
-            back: staging().collect::<Result<_>>()?,
+            back: (0..num_back).map(|_| new(largest)).collect::<Result<_>>()?,
             computed: Event::new(device)?,
             copied: Event::new(device)?,
             is_behind: false,
@@ -91,7 +103,10 @@ impl Copies {
 
     pub(super) fn copy_out(&mut self, number: u64, parts: &[DeviceSlice<'_>], steps: &Stream) -> Result<bool> {
         self.follow(steps)?;
-        let Some(mut staging) = self.idle.pop() else { return Ok(false) };
+        let bytes: u64 = parts.iter().map(|part| part.bytes()).sum();
+        let bytes = usize::try_from(bytes).map_err(|_| Error::internal("contents without bounds"))?;
+        let idle = self.idle.range_mut(bytes..).next().map(|(_, idle)| idle);
+        let Some(mut staging) = idle.and_then(Vec::pop) else { return Ok(false) };
         let copied = copy_parts_out(&self.stream, &mut staging, parts);
         // If the copy was not queued as a whole, a part of it may still write to the memory.
         let copied = copied.inspect_err(|_| drop(self.stream.synchronize()));
@@ -101,7 +116,7 @@ impl Copies {
                 Ok(true)
             }
             Err(error) => {
-                self.idle.push(staging);
+                self.give_back(staging);
                 Err(error)
             }
         }
@@ -117,8 +132,12 @@ impl Copies {
         }
         let Some(UnderWay { number, bytes, staging }) = self.under_way.pop_front() else { return Ok(None) };
         let content = joined(&[staging.memory.as_slice().get(..bytes).ok_or_else(|| wrong_size(bytes))?]);
-        self.idle.push(staging);
+        self.give_back(staging);
         Ok(Some((number, content)))
+    }
+
+    fn give_back(&mut self, staging: Staging) {
+        self.idle.entry(staging.memory.as_slice().len()).or_default().push(staging);
     }
 
     pub(super) fn copy_in(&mut self, parts: &[DeviceSlice<'_>], content: &[u8], steps: &Stream) -> Result<()> {

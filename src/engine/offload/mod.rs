@@ -34,7 +34,7 @@ pub(super) use store::Store;
 
 use files::{FileReport, Files, write_content};
 
-/// The bytes of each pool that are copied ahead after a step; at least one content is.
+/// The bytes of each pool that a synchronous device copies ahead after a step; at least one content is.
 const AHEAD_BYTES: u64 = 16 << 20;
 
 /// Contents that a closing engine copies from the device at once.
@@ -47,6 +47,8 @@ pub(super) struct Offload {
     kv_cache: Arc<RwLock<KvCache>>,
     /// The bytes of a content of each pool.
     content_bytes: Vec<u64>,
+    /// The contents of each pool that an asynchronous device can copy at once.
+    staged: Vec<usize>,
     memory: HashMap<ContentKey, Content>,
     /// Copies that are under way, by their numbers. Others belong to contents that were cleared.
     saving: HashMap<u64, ContentKey>,
@@ -66,6 +68,7 @@ impl Offload {
         config: &KvOffloadConfig,
         mut store: Option<Store>,
         index: OffloadConfig,
+        staged: Vec<usize>,
         kv_cache: &Arc<RwLock<KvCache>>,
         report: impl Fn(FileEvent) + Send + 'static,
     ) -> Result<Self> {
@@ -78,6 +81,7 @@ impl Offload {
         Ok(Self {
             kv_cache: Arc::clone(kv_cache),
             content_bytes,
+            staged,
             memory: HashMap::new(),
             saving: HashMap::new(),
             num_saves: 0,
@@ -113,8 +117,10 @@ impl Offload {
             content.map(|content| (load, content)).ok_or_else(|| Error::internal("a hit without its content"))
         };
         let loads = loads.into_iter().map(load).collect::<Result<Vec<_>>>()?;
+        // Copies that have ended make room for those that begin.
+        self.end_saves(false, executor)?;
         let is_ordered = overtakes || !saves.is_empty();
-        self.begin_saves(saves, true, executor)?;
+        self.begin_saves(saves, executor)?;
         if is_ordered {
             executor.order_copies()?;
         }
@@ -131,18 +137,38 @@ impl Offload {
     /// Errors of the device.
     pub(super) fn save_ahead(&mut self, executor: &mut dyn Executor) -> Result<()> {
         self.end_saves(false, executor)?;
-        let most = |bytes: &u64| usize::try_from(AHEAD_BYTES / bytes.max(&1)).unwrap_or(usize::MAX).max(1);
-        let most: Vec<usize> = self.content_bytes.iter().map(most).collect();
+        let under_way = self.num_under_way();
+        let most = |(pool, bytes): (usize, &u64)| match executor.is_asynchronous() {
+            // The rest is for what the next step evicts.
+            true => (self.staged[pool] / 2).saturating_sub(under_way[pool]),
+            false => usize::try_from(AHEAD_BYTES / bytes.max(&1)).unwrap_or(usize::MAX).max(1),
+        };
+        let most: Vec<usize> = self.content_bytes.iter().enumerate().map(most).collect();
         let saves = self.kv_cache.write().saves_ahead(&most, false);
-        self.begin_saves(saves, false, executor)?;
+        self.begin_saves(saves, executor)?;
         // Copies of a synchronous device have ended already.
         if executor.is_asynchronous() { Ok(()) } else { self.end_saves(false, executor) }
     }
 
-    /// Begins copies to the host. Those for which there is no room are given up. So contents that `are_evicted` are
-    /// lost.
-    fn begin_saves(&mut self, saves: Vec<Move>, are_evicted: bool, executor: &mut dyn Executor) -> Result<()> {
+    /// Returns the number of contents of each pool that are being copied.
+    fn num_under_way(&self) -> Vec<usize> {
+        let mut numbers = vec![0; self.content_bytes.len()];
+        self.saving.values().for_each(|key| numbers[key.pool] += 1);
+        numbers
+    }
+
+    /// Begins copies to the host. Those for which there is no room are given up: the first ones of each pool, since the
+    /// end of a prefix is evicted before its beginning.
+    fn begin_saves(&mut self, saves: Vec<Move>, executor: &mut dyn Executor) -> Result<()> {
+        let mut num_late = self.num_under_way();
+        saves.iter().for_each(|save| num_late[save.key.pool] += 1);
+        num_late.iter_mut().zip(&self.staged).for_each(|(late, staged)| *late = late.saturating_sub(*staged));
         for Move { key, block } in saves {
+            if executor.is_asynchronous() && self.bytes_of(&key) > 0 && num_late[key.pool] > 0 {
+                num_late[key.pool] -= 1;
+                self.kv_cache.write().give_up_save(&key);
+                continue;
+            }
             let number = self.num_saves;
             self.num_saves += 1;
             if self.bytes_of(&key) == 0 {
@@ -151,7 +177,7 @@ impl Offload {
             } else if executor.save(number, key.pool, block)? {
                 self.saving.insert(number, key);
             } else {
-                self.kv_cache.write().give_up_save(&key, are_evicted);
+                self.kv_cache.write().give_up_save(&key);
             }
         }
         Ok(())
@@ -170,7 +196,7 @@ impl Offload {
                     let gone = self.kv_cache.write().end_save(key);
                     self.hold(key, content.into(), gone);
                 }
-                None => self.kv_cache.write().give_up_save(&key, true),
+                None => self.kv_cache.write().give_up_save(&key),
             }
         }
         Ok(())

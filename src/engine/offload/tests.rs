@@ -250,7 +250,7 @@ fn a_read_from_before_a_clear_brings_nothing_back() {
         let index = OffloadConfig { memory: config.memory, content_bytes: vec![7], num_ahead: vec![1] };
         let (reports, reported) = unbounded();
         let report = move |event| drop(reports.send(event));
-        let mut offload = Offload::start(&config, Some(store), index, &kv, report).unwrap();
+        let mut offload = Offload::start(&config, Some(store), index, vec![2], &kv, report).unwrap();
         let request = RequestId(5);
         let sequence = NewSequence {
             id: seq_id(request, 0),

@@ -87,6 +87,8 @@ pub(super) struct Script {
     pub wrong_drafts: AtomicU64,
     /// True if the executor has slots of states.
     pub has_states: AtomicBool,
+    /// The number of blocks that the engine copies to the host at once.
+    pub staged: AtomicU64,
     /// The most copies to the host that may be under way; 0: no limit.
     pub most_copies: AtomicU64,
     /// True if copies to the host fail because the device is lost.
@@ -444,7 +446,8 @@ impl Executor for Fake {
         self.copies.content_bytes(self.block_size, self.script.has_states.load(Ordering::SeqCst))
     }
 
-    fn prepare_copies(&mut self) -> Result<()> {
+    fn prepare_copies(&mut self, staged: &[usize]) -> Result<()> {
+        self.script.staged.store(staged[0] as u64, Ordering::SeqCst);
         Ok(())
     }
 

@@ -184,16 +184,37 @@ fn rig_with_prompts(config: &EngineConfig) {
     rig.engine.close();
 }
 
+/// A step evicts more blocks than are copied at once. Its copies have ended before those of the next one begin, and an
+/// idle engine copies the rest.
+#[test]
+fn prompts_longer_than_a_step_come_back() {
+    let config = EngineConfig { kv_groups: blocks(16), max_num_batched_tokens: 8, ..config() };
+    let rig = rig(offloading(config, 1 << 20, None), false);
+    assert_eq!(rig.script.staged.load(Ordering::SeqCst), 4);
+    let prompt = |which: u32| (0..57).map(|i| (which * 7 + i * i) % VOCAB as u32).collect::<Vec<_>>();
+    for expected in [0, 56] {
+        for which in 0..4 {
+            let done = rig.run(&prompt(which), greedy(2));
+            assert_eq!(done[&0].tokens, alone(&rig.rule, &prompt(which), &greedy(2), 0, 0));
+            assert_eq!(cached(&done), expected, "{:?}", rig.engine.stats().kv_offload);
+        }
+    }
+    assert_nothing_left(&rig.engine);
+}
+
 /// A device that can hold few copies loses contents rather than wait.
 #[test]
 fn what_cannot_be_copied_in_time_is_lost() {
     let config = EngineConfig { kv_groups: blocks(16), ..config() };
     let rig = rig(offloading(config, 1 << 20, None), false);
     rig.script.most_copies.store(1, Ordering::SeqCst);
-    // Few steps, so that fewer contents are copied ahead than the next prompt evicts.
-    for which in (0..6).chain(0..6) {
-        let done = rig.run(&prompt(which), greedy(1));
-        assert_eq!(done[&0].tokens, alone(&rig.rule, &prompt(which), &greedy(1), 0, 0), "prompt {which}");
+    // All at once, since an idle engine copies everything that is evicted soon.
+    for _ in 0..2 {
+        let clients: Vec<Client> = (0..6).map(|which| rig.submit(&prompt(which), greedy(1))).collect();
+        for (which, client) in (0..).zip(clients) {
+            let tokens = alone(&rig.rule, &prompt(which), &greedy(1), 0, 0);
+            assert_eq!(client.wait()[&0].tokens, tokens, "prompt {which}");
+        }
     }
     assert!(offload_stats(&rig.engine).index.lost > 0);
     assert_nothing_left(&rig.engine);

@@ -128,10 +128,6 @@ impl Offload {
         self.counters.loaded += 1;
     }
 
-    pub(super) fn count_hit(&mut self, num_tokens: usize) {
-        self.counters.memory_hit_tokens += num_tokens as u64;
-    }
-
     fn clear(&mut self) {
         self.memory.clear();
         self.files.clear();
@@ -241,8 +237,9 @@ impl KvCache {
         self.keep_in_memory(key)
     }
 
-    /// Ends a save that is not made. `is_lost`: true if the device no longer has the content.
-    pub fn give_up_save(&mut self, key: &ContentKey, is_lost: bool) {
+    /// Ends a save that is not made. The content counts as lost unless the device still has it.
+    pub fn give_up_save(&mut self, key: &ContentKey) {
+        let is_lost = !self.is_cached(key);
         if let Some(offload) = &mut self.offload {
             offload.saving.remove(key);
             offload.counters.lost += u64::from(is_lost);
@@ -305,6 +302,13 @@ impl KvCache {
             }
             // Half of what is added, and at least one block less.
             most = (near + (far - near) / 2) * self.config.block_size + 1;
+        }
+    }
+
+    /// Counts prompt tokens that were found below the device.
+    pub fn count_memory_hit(&mut self, num_tokens: usize) {
+        if let Some(offload) = &mut self.offload {
+            offload.counters.memory_hit_tokens += num_tokens as u64;
         }
     }
 

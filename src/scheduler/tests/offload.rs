@@ -34,4 +34,5 @@ fn loads_spare_the_sources_of_copies() {
     let step = h.step();
     assert!(shares(&step).contains(&(9, 1)), "{:?}", shares(&step));
     assert_eq!(h.kv_cache.write().take_moves().loads.len(), 2);
+    assert_eq!(h.kv_cache.read().offload_stats().memory_hit_tokens, 8);
 }

@@ -157,8 +157,8 @@ impl Backend for GpuBackend {
         Ok(&self.host)
     }
 
-    fn prepare_copies(&mut self, largest: u64) -> Result<()> {
-        self.copies = Some(Copies::new(&self.device, largest)?);
+    fn prepare_copies(&mut self, staged: &[(u64, usize)]) -> Result<()> {
+        self.copies = Some(Copies::new(&self.device, staged)?);
         Ok(())
     }
 

@@ -99,7 +99,7 @@ fn fill_content(steps: &Stream, copies: &mut Copies, memory: &DeviceBuffer, byte
 fn a_copy_to_the_host_needs_the_wait_for_queued_steps() {
     let Some((device, options)) = devices::open(FAULTY_TARGETS[4]) else { return };
     let (steps, memory) = (Stream::new(&device).unwrap(), DeviceBuffer::new(&device, 64).unwrap());
-    let mut copies = Copies::new(&device, 64).unwrap();
+    let mut copies = Copies::new(&device, &[(64, 4)]).unwrap();
     let copy = |copies: &mut Copies, byte: u8| {
         fill_content(&steps, copies, &memory, byte)?;
         assert!(copies.copy_out(u64::from(byte), &[memory.slice()], &steps)?);
@@ -118,7 +118,7 @@ fn a_copy_to_the_host_needs_the_wait_for_queued_steps() {
 fn a_step_needs_the_wait_for_copies_to_the_device() {
     let Some((device, options)) = devices::open(FAULTY_TARGETS[5]) else { return };
     let (steps, memory) = (Stream::new(&device).unwrap(), DeviceBuffer::new(&device, 64).unwrap());
-    let mut copies = Copies::new(&device, 64).unwrap();
+    let mut copies = Copies::new(&device, &[(64, 4)]).unwrap();
     // More copies than there is page-locked memory for.
     for byte in 0..100 {
         fill_content(&steps, &mut copies, &memory, 0).unwrap();
