@@ -1,6 +1,7 @@
 //! The engine thread's use of the tiers below the device.
 
 use super::core::Core;
+use super::ids::request_of;
 use super::offload::{FileEvent, Offload};
 use super::output::FinishReason;
 use super::stats::OffloadStats;
@@ -56,14 +57,15 @@ impl Core {
         sequence.map_or(Ok(()), |sequence| self.scheduler.add(sequence, now))
     }
 
-    /// Takes a report about files, and schedules the request that waited for it.
+    /// Takes a report about files, and schedules the requests that need not wait any more.
     pub(super) fn take_file_event(&mut self, event: FileEvent) {
         let now = self.now();
-        let read = self.offload.as_mut().and_then(|offload| offload.take_event(event));
-        if let Some((request, sequence)) = read
-            && let Err(error) = self.scheduler.add(sequence, now)
-        {
-            self.end_request(request, FinishReason::Error, Some(error), now);
+        let ready = self.offload.as_mut().map(|offload| offload.take_event(event)).unwrap_or_default();
+        for sequence in ready {
+            let (request, _) = request_of(sequence.id);
+            if let Err(error) = self.scheduler.add(sequence, now) {
+                self.end_request(request, FinishReason::Error, Some(error), now);
+            }
         }
     }
 

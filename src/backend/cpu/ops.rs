@@ -13,8 +13,8 @@ use crate::backend::op_args::check_written;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, Backend, BufferShape, Copied, CopyBlocks, DeltaNet, DeltaNetWeights, Embed,
     ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows,
-    Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops,
-    Part, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution,
+    Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, Part,
+    QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution,
     StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};

@@ -13,7 +13,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -57,6 +57,11 @@ pub(super) struct Offload {
     disk_capacity: u64,
     /// Sequences whose contents are being read, each with the tokens that these contents add to its prefix.
     waiting: HashMap<RequestId, (NewSequence, usize)>,
+    /// Sequences whose contents are read once fewer bytes are being read, in the order of their arrival.
+    queue: VecDeque<NewSequence>,
+    /// The bytes that are being read, and the most for several requests together.
+    bytes_reading: u64,
+    most_reading: u64,
 }
 
 impl Offload {
@@ -88,21 +93,25 @@ impl Offload {
             files: store.map(|store| Files::start(store, report)).transpose()?,
             disk_capacity: config.files.as_ref().map_or(0, |files| files.capacity),
             waiting: HashMap::new(),
+            queue: VecDeque::new(),
+            bytes_reading: 0,
+            most_reading: config.memory / 2,
         })
     }
 
     pub(super) fn num_waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.queue.len()
     }
 
-    /// Returns the requests whose contents are being read.
+    /// Returns the requests whose contents are being read, or will be.
     pub(super) fn waiting(&self) -> impl Iterator<Item = RequestId> {
-        self.waiting.keys().copied()
+        self.waiting.keys().copied().chain(self.queue.iter().map(|sequence| request_of(sequence.id).0))
     }
 
     /// Drops the sequence of a request that has ended.
     pub(super) fn forget(&mut self, request: RequestId) {
         self.waiting.remove(&request);
+        self.queue.retain(|sequence| request_of(sequence.id).0 != request);
     }
 
     /// Moves what the step that was scheduled last is about to overwrite or to read.
@@ -214,14 +223,23 @@ impl Offload {
         if missing.is_empty() {
             return Some(sequence);
         }
+        let contents: Vec<_> = missing.iter().map(|key| (*key, self.bytes_of(key))).collect();
+        let bytes: u64 = contents.iter().map(|(_, bytes)| bytes).sum();
+        // What is read is held besides host memory until the engine takes it.
+        let is_much = self.bytes_reading > 0 && self.bytes_reading + bytes > self.most_reading;
+        if is_much || !self.queue.is_empty() {
+            self.queue.push_back(sequence);
+            return None;
+        }
         let (request, _) = request_of(sequence.id);
-        files.read(request, missing.iter().map(|key| (*key, self.bytes_of(key))).collect());
+        files.read(request, contents);
+        self.bytes_reading += bytes;
         self.waiting.insert(request, (sequence, num_tokens));
         None
     }
 
-    /// Takes a report about files. Returns the request whose contents were read, unless it has ended meanwhile.
-    pub(super) fn take_event(&mut self, event: FileEvent) -> Option<(RequestId, NewSequence)> {
+    /// Takes a report about files. Returns the sequences that need not wait any more.
+    pub(super) fn take_event(&mut self, event: FileEvent) -> Vec<NewSequence> {
         // It does not count if everything was cleared meanwhile.
         let is_current = self.files.as_ref().is_some_and(|files| files.is_current(&event));
         let (request, contents) = match event.report {
@@ -229,10 +247,11 @@ impl Offload {
                 if is_current {
                     self.kv_cache.write().note_files(&present, &gone);
                 }
-                return None;
+                return Vec::new();
             }
             FileReport::Read { request, contents } => (request, contents),
         };
+        self.bytes_reading -= contents.iter().map(|(key, _)| self.bytes_of(key)).sum::<u64>();
         let mut is_whole = is_current;
         for (key, content) in contents.into_iter().filter(|_| is_current) {
             let Some(content) = content else {
@@ -245,11 +264,18 @@ impl Offload {
                 self.hold(key, content, gone);
             }
         }
-        let (sequence, num_tokens) = self.waiting.remove(&request)?;
-        if is_whole {
-            self.kv_cache.write().count_disk_hit(num_tokens);
+        let mut ready = Vec::new();
+        // The request may have ended meanwhile.
+        if let Some((sequence, num_tokens)) = self.waiting.remove(&request) {
+            ready.push(sequence);
+            if is_whole {
+                self.kv_cache.write().count_disk_hit(num_tokens);
+            }
         }
-        Some((request, sequence))
+        for sequence in std::mem::take(&mut self.queue) {
+            ready.extend(self.fetch(sequence));
+        }
+        ready
     }
 
     /// Forgets all contents, after the KV cache did.
@@ -343,7 +369,7 @@ impl Offload {
             let (held, indexed) = (self.memory.len(), index.len());
             return Err(Error::internal(format!("host memory holds {held} contents, {indexed} are in its index")));
         }
-        if is_idle && !self.waiting.is_empty() {
+        if is_idle && self.num_waiting() > 0 {
             return Err(Error::internal("no request is left, but one waits for KV files"));
         }
         Ok(())

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, unbounded};
 use parking_lot::RwLock;
 
 use super::store::Store;
-use super::{Content, Offload};
+use super::{Content, FileEvent, Offload};
 use crate::Error;
 use crate::batch::{GroupKind, SeqExtras};
 use crate::config::{GroupConfig, KvFilesConfig, KvOffloadConfig};
-use crate::engine::ids::{RequestId, seq_id};
+use crate::engine::ids::{RequestId, request_of, seq_id};
 use crate::kv_cache::{BlockHash, ContentKey, KvCache, KvCacheConfig, OffloadConfig, Tokens};
 use crate::scheduler::NewSequence;
 
@@ -225,10 +225,21 @@ fn a_folder_that_others_may_read_is_refused() {
     assert!(matches!(Store::open(&file, [7; 32], CAPACITY), Err(Error::Io { .. })));
 }
 
-/// Contents whose read began before everything was cleared do not come back. Their request goes on without them.
-#[test]
-fn a_read_from_before_a_clear_brings_nothing_back() {
-    for is_cleared in [false, true] {
+/// Tiers with files that have the two full blocks of some prompts.
+struct Tiers {
+    kv: Arc<RwLock<KvCache>>,
+    offload: Offload,
+    reported: Receiver<FileEvent>,
+    _folder: tempfile::TempDir,
+}
+
+fn prompt(number: u32) -> Arc<[u32]> {
+    (0..9).map(|i| number * 100 + i).collect()
+}
+
+impl Tiers {
+    /// `bytes`: the bytes of each content.
+    fn new(prompts: u32, bytes: usize) -> Self {
         let folder = private_folder();
         let mut store = open(folder.path());
         let config = KvCacheConfig {
@@ -239,22 +250,28 @@ fn a_read_from_before_a_clear_brings_nothing_back() {
             hash_key: store.hash_key(),
         };
         let kv = Arc::new(RwLock::new(KvCache::new(config).unwrap()));
-        let prompt: Arc<[u32]> = (0..9).collect();
-        let mut chain = kv.read().new_chain(None, SeqExtras::default());
-        kv.read().extend_chain(&mut chain, &Tokens::new(Arc::clone(&prompt)));
-        for hash in chain.hashes() {
-            store.write(ContentKey { pool: 0, hash: *hash }, b"content").unwrap();
+        for number in 0..prompts {
+            let mut chain = kv.read().new_chain(None, SeqExtras::default());
+            kv.read().extend_chain(&mut chain, &Tokens::new(prompt(number)));
+            for hash in chain.hashes() {
+                store.write(ContentKey { pool: 0, hash: *hash }, &vec![1; bytes]).unwrap();
+            }
         }
         let files = KvFilesConfig { folder: folder.path().to_owned(), capacity: CAPACITY, namespace: [7; 32] };
         let config = KvOffloadConfig { memory: 10_000, files: Some(files) };
-        let index = OffloadConfig { memory: config.memory, content_bytes: vec![7], num_ahead: vec![1] };
+        let content_bytes = vec![bytes as u64];
+        let index = OffloadConfig { memory: config.memory, content_bytes, num_ahead: vec![1] };
         let (reports, reported) = unbounded();
         let report = move |event| drop(reports.send(event));
-        let mut offload = Offload::start(&config, Some(store), index, vec![2], &kv, report).unwrap();
-        let request = RequestId(5);
-        let sequence = NewSequence {
-            id: seq_id(request, 0),
-            prompt,
+        let offload = Offload::start(&config, Some(store), index, vec![2], &kv, report).unwrap();
+        Self { kv, offload, reported, _folder: folder }
+    }
+
+    /// Has the contents read for a request with a prompt; both have this number.
+    fn fetch(&mut self, number: u32) -> Option<NewSequence> {
+        self.offload.fetch(NewSequence {
+            id: seq_id(RequestId(number.into()), 0),
+            prompt: prompt(number),
             max_tokens: 1,
             priority: 0,
             client: None,
@@ -262,19 +279,53 @@ fn a_read_from_before_a_clear_brings_nothing_back() {
             cache_salt: None,
             will_fork: false,
             extras: SeqExtras::default(),
-        };
-        assert!(offload.fetch(sequence).is_none());
-        assert_eq!(offload.waiting().collect::<Vec<_>>(), [request]);
-        let event = reported.recv_timeout(Duration::from_secs(10)).unwrap();
+        })
+    }
+
+    fn event(&self) -> FileEvent {
+        self.reported.recv_timeout(Duration::from_secs(10)).unwrap()
+    }
+
+    /// Takes an event. Returns the requests that need not wait any more.
+    fn take(&mut self, event: FileEvent) -> Vec<RequestId> {
+        self.offload.take_event(event).iter().map(|sequence| request_of(sequence.id).0).collect()
+    }
+}
+
+/// Contents whose read began before everything was cleared do not come back. Their request goes on without them.
+#[test]
+fn a_read_from_before_a_clear_brings_nothing_back() {
+    for is_cleared in [false, true] {
+        let mut tiers = Tiers::new(1, 7);
+        assert!(tiers.fetch(0).is_none());
+        assert_eq!(tiers.offload.waiting().collect::<Vec<_>>(), [RequestId(0)]);
+        let event = tiers.event();
         if is_cleared {
-            assert!(kv.write().reset_prefix_cache());
-            offload.clear();
+            assert!(tiers.kv.write().reset_prefix_cache());
+            tiers.offload.clear();
         }
-        let (ready, sequence) = offload.take_event(event).unwrap();
-        assert_eq!((ready, sequence.id, offload.num_waiting()), (request, seq_id(request, 0), 0));
-        let index = offload.stats().index;
+        assert_eq!((tiers.take(event), tiers.offload.num_waiting()), (vec![RequestId(0)], 0));
+        let index = tiers.offload.stats().index;
         let expected = if is_cleared { (0, 0) } else { (2, 8) };
         assert_eq!((index.memory_contents, index.disk_hit_tokens), expected, "{index:?}");
-        offload.check(true).unwrap();
+        tiers.offload.check(true).unwrap();
     }
+}
+
+/// What is read for all requests takes at most half of host memory. The others wait for their turn, or end before.
+#[test]
+fn reads_are_bounded() {
+    let mut tiers = Tiers::new(4, 2_000);
+    assert!((0..4).all(|number| tiers.fetch(number).is_none()));
+    assert!(tiers.fetch(9).is_some(), "nothing of it is in files");
+    assert_eq!(tiers.offload.num_waiting(), 4);
+    let first = tiers.event();
+    assert!(tiers.reported.recv_timeout(Duration::from_millis(50)).is_err(), "one read is under way");
+    tiers.offload.forget(RequestId(1));
+    assert_eq!(tiers.take(first), [RequestId(0)]);
+    for number in [2, 3] {
+        let event = tiers.event();
+        assert_eq!(tiers.take(event), [RequestId(number)]);
+    }
+    tiers.offload.check(true).unwrap();
 }

@@ -46,7 +46,7 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
     };
     for &layout in layouts {
         let mut model = load_with(&opened, &path, layout, total, dtype, THREADS).unwrap();
-        let MemoryLedger { weights, kv_cache, scratch, other, host_weights } = model.backend.memory();
+        let MemoryLedger { weights, kv_cache, scratch, other, host_weights, kv_offload: _ } = model.backend.memory();
         assert_eq!(weights + kv_cache + scratch + other, device.allocated_bytes(), "{name} {layout:?}");
         assert!(host_weights > 0, "{name} {layout:?}");
         assert!(model.backend.describe().contains("2 threads of the CPU compute the experts among them"));
