@@ -96,7 +96,7 @@ fn salts_share_nothing_below_the_device() {
     };
     assert_eq!(ask("a"), 0);
     run_all(&rig, 8);
-    wait_for_files(&rig.engine, 40);
+    wait_for_files(&rig.engine, 30);
     assert_eq!((ask("b"), ask("a")), (0, 20));
 }
 

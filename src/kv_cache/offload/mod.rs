@@ -155,7 +155,8 @@ impl KvCache {
     /// Keeps evicted contents in host memory from now on.
     ///
     /// # Errors
-    /// `InvalidRequest` if there is no prefix cache, or too little memory for contents. `Internal` if the sizes are not those of the pools.
+    /// `InvalidRequest` if there is no prefix cache, or too little memory for contents. `Internal` if the sizes are not
+    /// those of the pools.
     pub fn enable_offload(&mut self, config: OffloadConfig) -> Result<()> {
         if !self.config.enable_prefix_caching {
             let expected = "a model and settings with a prefix cache, or no kv_offload_memory and kv_offload_dir";
@@ -196,8 +197,9 @@ impl KvCache {
         moves
     }
 
-    /// Returns contents without a copy that are evicted soon, or all cached ones if `all` is true, in the order of their
-    /// eviction. There are at most as many of each pool as `most` says. Each must end in `end_save` or `give_up_save`.
+    /// Returns contents without a copy that are evicted soon, or all cached ones if `all` is true, in the order of
+    /// their eviction. There are at most as many of each pool as `most` says. Each must end in `end_save` or
+    /// `give_up_save`.
     pub fn saves_ahead(&mut self, most: &[usize], all: bool) -> Vec<Move> {
         let Some(offload) = &mut self.offload else { return Vec::new() };
         let mut saves = Vec::new();
