@@ -41,9 +41,9 @@ def test_inspect_shows_the_form_of_calls(model, tmp_path):
 def test_inspect_says_where_a_file_runs(model, tmp_path):
     assert json.loads(run("inspect", model, "--json").stdout)["devices"] == {"cpu": None, "gpu": None}
     assert "can run on\tcpu and gpu\n" in process("inspect", model).stdout
-    other = rewritten(Path(model), tmp_path / "other.gguf", replace={"general.architecture": "mamba"})
+    other = rewritten(Path(model), tmp_path / "other.gguf", replace={"general.architecture": "rwkv6"})
     devices = json.loads(run("inspect", other, "--json").stdout)["devices"]
-    assert "'mamba' is not supported" in devices["cpu"]
+    assert "'rwkv6' is not supported" in devices["cpu"]
     assert devices["gpu"] == devices["cpu"]
     assert "can run on\tno device\n" in process("inspect", other).stdout
 
