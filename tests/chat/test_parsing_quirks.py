@@ -78,6 +78,18 @@ def test_a_quirk_is_read_back(name, count):
         assert (read.content, read.reasoning_content) == (None, fields.get("reasoning_content"))
 
 
+@pytest.mark.parametrize("value", ["if (a[b[0]]>1) run();", "a]]>", "<b>]]>\n</b>", "no end"])
+def test_the_mark_of_a_section_within_it(value):
+    """C22: templates write sections without escapes; one ends where the value ends."""
+    form = find_format(QUIRKS["cdata"], renderer(QUIRKS["cdata"]))
+    output = f'<call name="other"><arg name="text"><![CDATA[{value}]]></arg></call>'
+    for size in (len(output), 1):
+        reader = OutputParser(form, TOOLS)
+        pieces = [output[start : start + size] for start in range(0, len(output), size)]
+        (call,) = gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish()).tool_calls
+        assert json.loads(call.arguments) == {"text": value}
+
+
 UNKNOWN = {
     # A name of a key is in the text that ends its value.
     "keys-as-tags": chat("<calls>" + each("<call {{ f.name }}>" + tags("<{{ k }}>" + TEXT + "</{{ k }}>") + "</call>")),

@@ -13,13 +13,13 @@ from rocmforge.parsing.source import Source, Steps, expect, markers, peek, skip_
 
 _NAME = re.compile(r"[\w.:/-]*")
 _KEY = re.compile(r'[^<>"\r\n]*')
-_CDATA_END = markers("]]>")
+_CDATA_END = "]]>"
 
 
 class ShapedReader(CallReader):
     """Reads the calls of one shape. White space between its marks and words may be there or not."""
 
-    __slots__ = ("_after", "_between", "_close", "_first", "_middle", "_shape", "_value_end")
+    __slots__ = ("_after", "_between", "_cdata_end", "_close", "_first", "_middle", "_shape", "_value_end")
 
     def __init__(self, source: Source, output: Output, tools: Tools, shape: CallShape) -> None:
         super().__init__(source, output, tools)
@@ -34,6 +34,8 @@ class ShapedReader(CallReader):
         self._close = pieces(shape.close)
         ends = dict.fromkeys((shape.value_close.rstrip(), shape.value_close.strip()))
         self._value_end = markers(*ends) if shape.value_close else None
+        # Templates do not escape what a section holds, and code may have its mark: the value's end has to follow.
+        self._cdata_end = markers(*(_CDATA_END + space + end for end in ends for space in ("", "\n")))
 
     def read(self, marker: str, known_only: bool) -> Steps[bool]:
         """Reads what follows the marker."""
@@ -144,6 +146,6 @@ class ShapedReader(CallReader):
             source.rewind()
             return False
         source.release()
-        if (end := (yield from text_until(source, _CDATA_END, value.add))) is not None:
-            source.at += len(end)
+        if (yield from text_until(source, self._cdata_end, value.add)) is not None:
+            source.at += len(_CDATA_END)
         return True
