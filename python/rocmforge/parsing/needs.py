@@ -42,7 +42,7 @@ class TemplateNeeds:
     null_content: bool = False
     """True if calls are written only where the content is `None`, not where it is empty."""
     calls_apart: bool = False
-    """True if calls beside a text are left out, and those in a message of their own are not."""
+    """True if a text and calls in one message are not both written, and are as two messages."""
     writes_calls: bool = True
     """True if the template writes the calls of a message at all."""
     images_in_results: bool = True
@@ -155,7 +155,7 @@ def find_needs(render: Render) -> TemplateNeeds:
     beside = tried(render, [USER, calling(call, content="Answer")], [tool]) or ""
     behind = tried(render, [USER, _ANSWER, calling(call, content=content)], [tool]) or ""
     writes = "value0" in text
-    apart = writes and "value0" not in beside and "value0" in behind
+    apart = writes and not _has_both(beside) and _has_both(behind)
     result = {"role": "tool", "name": "probe", "tool_call_id": ids}
     of_users = _image_text(render, [], {"role": "user"}, [tool])
     # A template that writes nothing for an image is not made for them.
@@ -164,6 +164,11 @@ def find_needs(render: Render) -> TemplateNeeds:
         **turns, ids=kind, single_calls=single, text_arguments=isinstance(arguments, str), null_content=content is None,
         calls_apart=apart, writes_calls=writes, images_in_results=shows,
     )  # fmt: skip
+
+
+def _has_both(text: str) -> bool:
+    """True if the text and the call of a probe are in a rendered conversation."""
+    return "Answer" in text and "value0" in text
 
 
 def _turns(render: Render) -> dict[str, Any]:
@@ -175,9 +180,11 @@ def _turns(render: Render) -> dict[str, Any]:
     if not accepts(USER, _ANSWER, USER):
         return {}
     needs: dict[str, Any] = {}
-    if not accepts(_SYSTEM, USER):
+    # Some templates do not refuse a late system message, but drop it, or drop the first one.
+    late = tried(render, [_SYSTEM, USER, _ANSWER, {**_SYSTEM, "content": "Later"}, USER], []) or ""
+    if "System" not in (tried(render, [_SYSTEM, USER], []) or ""):
         needs["system"] = "none"
-    elif not accepts(USER, _ANSWER, _SYSTEM, USER):
+    elif "System" not in late or "Later" not in late.partition("Answer")[2]:
         needs["system"] = "first"
     needs["question"] = accepts(_SYSTEM, USER) and not accepts(_SYSTEM)
     needs["alternates"] = not accepts(_ANSWER, USER) or not accepts(USER, _ANSWER, _ANSWER, USER)

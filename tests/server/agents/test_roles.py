@@ -1,13 +1,14 @@
 """Conversations of any client are shown whole by templates that refuse, or lose, a part of them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from jinja_environment import renderer
 from parsing_families import JSON_CALL, chat, each
 from parsing_formats import STRING, tool
 from rocmforge.parsing import find_format
-from rocmforge.parsing.needs import find_needs
+from rocmforge.parsing.needs import NO_NEEDS, find_needs
 from rocmforge.server.answers.replies import described
 from rocmforge.server.chat.roles import in_roles, with_tools
 from rocmforge.server.chat.turns import fitted, with_reasoning
@@ -46,6 +47,10 @@ TEMPLATES = {
         each("{% if c.id | length < 9 %}{{ raise_exception('id') }}{% endif %}<tool_call>" + JSON_CALL + "</tool_call>")
     ),
     "calls-apart": chat(HERMES).replace("{% if m.tool_calls %}", "{% if m.tool_calls and not m.content %}"),
+    "text-apart": chat(HERMES).replace("{% if m.content %}", "{% if false %}"),
+    "last-system": "{% set n = namespace(s='') %}{% for m in messages if m.role == 'system' %}{% set n.s = m.content %}"
+    "{% endfor %}{{ n.s }}"
+    + PLAIN.replace("{%- for m in messages %}", "{%- for m in messages if m.role != 'system' %}"),
     "properties": "{% for t in tools or [] %}{% for k in t.function.parameters.properties.items() %}{% endfor %}"
     "{% endfor %}" + PLAIN,
     "tools-nowhere": chat(NAMED).replace("{%- if tools %}", "{%- if false %}"),
@@ -125,6 +130,45 @@ def test_tools_are_shown(name):
         assert '"do_it"' in text
         assert "Question" in text.partition('"do_it"')[2]
         assert ("<|call|>NAME<|args|>" in text) == (name == "tools-nowhere")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_earlier_messages_stay_as_they_were(name):
+    """C6: the messages of a turn begin those of the next one, or the prefix cache would miss."""
+    render = renderer(TEMPLATES[name])
+    needs = find_needs(render)
+    done = {**ANSWER, "content": "Done"}
+    for turns in (
+        [[USER], [SAYING, RESULT], [ANSWER, MORE], [SAYING, RESULT], [done, USER]],
+        [[USER], [ANSWER, CALLING, RESULT], [done, MORE], [ANSWER, CALLING, RESULT], [CALLING, RESULT], [done]],
+    ):
+        whole, before = [], []
+        for turn in turns:
+            whole += turn
+            fitting = in_roles(fitted(whole, needs), needs)
+            assert fitting[: len(before)] == before
+            # What the model wrote stands where it was written.
+            assert not before or fitting[len(before)]["role"] == "assistant"
+            before = fitting
+
+
+def test_parts_without_text_are_no_text():
+    """C6: SDKs send a list with an empty text where there is none."""
+    blank = [{"type": "text", "text": ""}]
+    needs = find_needs(renderer(TEMPLATES["answers-with-text"]))
+    (_, answer, _) = in_roles([USER, {"role": "assistant", "content": blank}, MORE], needs)
+    assert answer["content"].strip() == "" != answer["content"]
+    needs = find_needs(renderer(TEMPLATES["calls-apart"]))
+    assert len(fitted([USER, {**CALLING, "content": blank}, RESULT], needs)) == 3
+
+
+def test_results_of_no_call_have_short_ids_too():
+    """C4: a client may have cut off the call, or answered it twice."""
+    needs = replace(NO_NEEDS, ids="short")
+    made = fitted([USER, CALLING, RESULT, RESULT, {**RESULT, "tool_call_id": "call_of_another_server"}], needs)
+    ids = [message["tool_call_id"] for message in made[2:]]
+    assert ids[0] == made[1]["tool_calls"][0]["id"] == ids[1] != ids[2]
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
 
 
 def test_a_tool_may_lack_properties():

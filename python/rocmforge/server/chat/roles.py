@@ -6,7 +6,7 @@ from typing import Any
 
 from rocmforge.parsing.needs import TemplateNeeds
 from rocmforge.parsing.shapes import CallShape
-from rocmforge.server.chat.turns import TemplateMessage, in_turns, parts_of
+from rocmforge.server.chat.turns import TemplateMessage, in_turns, is_blank, parts_of
 
 
 def in_roles(messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds) -> list[TemplateMessage]:
@@ -71,7 +71,7 @@ def _is_answer(message: Mapping[str, Any]) -> bool:
 
 
 def _is_empty(message: Mapping[str, Any]) -> bool:
-    return _is_answer(message) and not message.get("content")
+    return _is_answer(message) and is_blank(message.get("content"))
 
 
 def _merged_answers(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
@@ -102,6 +102,11 @@ def _alternating(messages: Iterable[TemplateMessage], filler: str) -> Iterator[T
             if role != "user":
                 yield {"role": "user", "content": ""}
                 last = "user"
+        if message.get("tool_calls") and last == "assistant":
+            # The gap is filled before the calls: whether an answer follows their results is known a turn later, and
+            # this part of the prompt must stay as it is.
+            yield {"role": "user", "content": ""}
+            last = "user"
         if role == "user" or _is_answer(message):
             if role == last:
                 yield (

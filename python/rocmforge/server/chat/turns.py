@@ -36,7 +36,7 @@ def in_turns(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
         if made and message["role"] in ("system", "user") and made[-1]["role"] == message["role"]:
             if parts is None:
                 parts = list(parts_of(made[-1]["content"]))
-                made[-1] = {"role": message["role"], "content": parts}
+                made[-1] = {**made[-1], "content": parts}
             parts += parts_of(message["content"])
         else:
             parts = None
@@ -99,6 +99,11 @@ def parts_of(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def is_blank(content: str | list[dict[str, Any]] | None) -> bool:
+    """True if a content has neither text nor images."""
+    return not content or (isinstance(content, list) and all(part.get("text") == "" for part in content))
+
+
 def fitted(
     messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds, shape: CallShape | None = None
 ) -> list[TemplateMessage]:
@@ -121,12 +126,14 @@ def fitted(
         message = dict(given)
         if message["role"] == "tool":
             _name_call(message, waiting)
+            if needs.ids == "short" and message.get("tool_call_id") is not None:
+                message["tool_call_id"] = short_id(message["tool_call_id"])
         elif calls := message.get("tool_calls"):
             waiting, message["tool_calls"] = [], []
-            if needs.calls_apart and message.get("content"):
+            if needs.calls_apart and not is_blank(message.get("content")):
                 made.append({key: value for key, value in message.items() if key != "tool_calls"})
                 message = {"role": "assistant", "content": "", "tool_calls": []}
-            if needs.null_content and not message.get("content"):
+            if needs.null_content and is_blank(message.get("content")):
                 message["content"] = None
             for call in calls:
                 fitting = _fitting_call(call, needs, count)
