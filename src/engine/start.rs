@@ -98,14 +98,14 @@ impl Engine {
         let pending = Pending::new(jobs.transpose()?);
         let offload = config.kv_offload.as_ref().map(|offload| {
             let content_bytes = executor.content_bytes();
-            // What the steps of a moment evict: what one computes, and as much that is copied ahead.
+            // The blocks that a step evicts, and as many that are copied ahead.
             let of_steps = 2 * config.max_num_batched_tokens.div_ceil(config.block_size);
             let most_bytes = offload.memory / STAGED_SHARE / content_bytes.len().max(1) as u64;
             let staged =
                 |bytes: &u64| usize::try_from(most_bytes / bytes.max(&1)).map_or(of_steps, |n| n.min(of_steps));
             let staged: Vec<usize> = content_bytes.iter().map(|bytes| staged(bytes).max(2)).collect();
             executor.prepare_copies(&staged)?;
-            // What two steps take, or the prompt of a new sequence; of the snapshots a few.
+            // The blocks of two steps, or of the prompt of a new sequence, and a few snapshots.
             let num_blocks = 2 * (config.max_num_batched_tokens / config.block_size + config.max_num_seqs);
             let num_blocks = num_blocks.max(config.max_model_len / config.block_size);
             let num_slots = config.states.map(|states| (states.num_slots / SNAPSHOT_SHARE).max(1));

@@ -94,15 +94,15 @@ def test_calls_without_a_shape_have_no_form(name):
 def test_needs_are_found(found):
     """C3, C4, C5: what real templates refuse or leave out."""
     expected = {
-        "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": TemplateNeeds(descriptions=True),
-        "meta-llama-Llama-3.1-8B-Instruct": TemplateNeeds(single_calls=True),
-        "meta-llama-Llama-3.2-3B-Instruct": TemplateNeeds(single_calls=True),
+        "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": TemplateNeeds(descriptions=True, calls_apart=True),
+        "meta-llama-Llama-3.1-8B-Instruct": TemplateNeeds(single_calls=True, calls_apart=True),
+        "meta-llama-Llama-3.2-3B-Instruct": TemplateNeeds(single_calls=True, calls_apart=True),
         "mistralai-Mistral-Nemo-Instruct-2407": TemplateNeeds(
-            ids="short", system="first", alternates=True, texts_only=True
+            ids="short", calls_apart=True, system="first", alternates=True, texts_only=True
         ),
-        "openai-gpt-oss-20b": TemplateNeeds(descriptions=True, single_calls=True, texts_only=True),
+        "openai-gpt-oss-20b": TemplateNeeds(descriptions=True, single_calls=True, system="first", texts_only=True),
         "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": TemplateNeeds(
-            tools="nowhere", text_arguments=True, null_content=True, calls_apart=True, texts_only=True
+            tools="nowhere", text_arguments=True, null_content=True, calls_apart=True, system="first", texts_only=True
         ),
         "Qwen-Qwen3-0.6B": TemplateNeeds(texts_only=True),
         "Qwen-Qwen3.5-4B": TemplateNeeds(system="first", question=True),

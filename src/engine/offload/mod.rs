@@ -225,7 +225,7 @@ impl Offload {
         }
         let contents: Vec<_> = missing.iter().map(|key| (*key, self.bytes_of(key))).collect();
         let bytes: u64 = contents.iter().map(|(_, bytes)| bytes).sum();
-        // What is read is held besides host memory until the engine takes it.
+        // Contents that were read need memory of their own until the engine takes them.
         let is_much = self.bytes_reading > 0 && self.bytes_reading + bytes > self.most_reading;
         if is_much || !self.queue.is_empty() {
             self.queue.push_back(sequence);

@@ -312,7 +312,7 @@ fn a_read_from_before_a_clear_brings_nothing_back() {
     }
 }
 
-/// What is read for all requests takes at most half of host memory. The others wait for their turn, or end before.
+/// Reads of all requests take at most half of host memory. The others wait for their turn, or end before.
 #[test]
 fn reads_are_bounded() {
     let mut tiers = Tiers::new(4, 2_000);

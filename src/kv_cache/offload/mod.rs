@@ -296,7 +296,7 @@ impl KvCache {
             }
             let below: Vec<_> = self.needed_at(chain, far).filter(|key| !self.is_cached(key)).collect();
             let missing: Vec<_> = below.iter().copied().filter(|key| !offload.memory.contains(key)).collect();
-            // What is read must not push out the rest of the prefix.
+            // Contents that are read must not push out the rest of the prefix.
             if offload.bytes_with_entries(&missing) <= room
                 && offload.bytes_with_entries(&below) <= offload.memory.capacity()
             {

@@ -147,7 +147,7 @@ def test_earlier_messages_stay_as_they_were(name):
             whole += turn
             fitting = in_roles(fitted(whole, needs), needs)
             assert fitting[: len(before)] == before
-            # What the model wrote stands where it was written.
+            # The model's own turn stands where it was written.
             assert not before or fitting[len(before)]["role"] == "assistant"
             before = fitting
 
