@@ -24,7 +24,7 @@ use super::ids::{RequestId, request_of};
 use super::stats::OffloadStats;
 use crate::backend::Copied;
 use crate::config::KvOffloadConfig;
-use crate::kv_cache::{ContentKey, KvCache, Move, Moves, OffloadConfig, Tokens};
+use crate::kv_cache::{ContentKey, HashChain, KvCache, Move, Moves, OffloadConfig, Tokens};
 use crate::scheduler::NewSequence;
 use crate::{Error, Result};
 
@@ -58,7 +58,7 @@ pub(super) struct Offload {
     /// Sequences whose contents are being read, each with the tokens that these contents add to its prefix.
     waiting: HashMap<RequestId, (NewSequence, usize)>,
     /// Sequences whose contents are read once fewer bytes are being read, in the order of their arrival.
-    queue: VecDeque<NewSequence>,
+    queue: VecDeque<(NewSequence, HashChain)>,
     /// The bytes that are being read, and the most for several requests together.
     bytes_reading: u64,
     most_reading: u64,
@@ -105,13 +105,13 @@ impl Offload {
 
     /// Returns the requests whose contents are being read, or will be.
     pub(super) fn waiting(&self) -> impl Iterator<Item = RequestId> {
-        self.waiting.keys().copied().chain(self.queue.iter().map(|sequence| request_of(sequence.id).0))
+        self.waiting.keys().copied().chain(self.queue.iter().map(|(sequence, _)| request_of(sequence.id).0))
     }
 
     /// Drops the sequence of a request that has ended.
     pub(super) fn forget(&mut self, request: RequestId) {
         self.waiting.remove(&request);
-        self.queue.retain(|sequence| request_of(sequence.id).0 != request);
+        self.queue.retain(|(sequence, _)| request_of(sequence.id).0 != request);
     }
 
     /// Moves what the step that was scheduled last is about to overwrite or to read.
@@ -214,12 +214,20 @@ impl Offload {
     /// Has the contents read that a sequence can continue from. Returns the sequence if there are none.
     pub(super) fn fetch(&mut self, sequence: NewSequence) -> Option<NewSequence> {
         // A sequence that needs all logits computes everything.
-        let Some(files) = self.files.as_ref().filter(|_| !sequence.all_logits) else { return Some(sequence) };
-        let mut kv = self.kv_cache.write();
+        if self.files.is_none() || sequence.all_logits {
+            return Some(sequence);
+        }
+        let kv = self.kv_cache.read();
         let mut chain = kv.new_chain(sequence.cache_salt.as_deref(), sequence.extras.clone());
         kv.extend_chain(&mut chain, &Tokens::new(Arc::clone(&sequence.prompt)));
-        let (missing, num_tokens) = kv.missing_files(&chain, sequence.prompt.len());
         drop(kv);
+        self.fetch_chain(sequence, chain)
+    }
+
+    /// Does the same for a sequence with its chain.
+    fn fetch_chain(&mut self, sequence: NewSequence, chain: HashChain) -> Option<NewSequence> {
+        let Some(files) = &self.files else { return Some(sequence) };
+        let (missing, num_tokens) = self.kv_cache.write().missing_files(&chain, sequence.prompt.len());
         if missing.is_empty() {
             return Some(sequence);
         }
@@ -228,7 +236,7 @@ impl Offload {
         // Contents that were read need memory of their own until the engine takes them.
         let is_much = self.bytes_reading > 0 && self.bytes_reading + bytes > self.most_reading;
         if is_much || !self.queue.is_empty() {
-            self.queue.push_back(sequence);
+            self.queue.push_back((sequence, chain));
             return None;
         }
         let (request, _) = request_of(sequence.id);
@@ -272,8 +280,8 @@ impl Offload {
                 self.kv_cache.write().count_disk_hit(num_tokens);
             }
         }
-        for sequence in std::mem::take(&mut self.queue) {
-            ready.extend(self.fetch(sequence));
+        for (sequence, chain) in std::mem::take(&mut self.queue) {
+            ready.extend(self.fetch_chain(sequence, chain));
         }
         ready
     }
