@@ -182,11 +182,12 @@ def _turns(render: Render) -> dict[str, Any]:
     needs: dict[str, Any] = {}
     # Some templates do not refuse a late system message, but drop it, or drop the first one.
     late = tried(render, [_SYSTEM, USER, _ANSWER, {**_SYSTEM, "content": "Later"}, USER], []) or ""
-    if "System" not in (tried(render, [_SYSTEM, USER], []) or ""):
+    first = tried(render, [_SYSTEM, USER], [])
+    if "System" not in (first or ""):
         needs["system"] = "none"
     elif "System" not in late or "Later" not in late.partition("Answer")[2]:
         needs["system"] = "first"
-    needs["question"] = accepts(_SYSTEM, USER) and not accepts(_SYSTEM)
+    needs["question"] = first is not None and not accepts(_SYSTEM)
     needs["alternates"] = not accepts(_ANSWER, USER) or not accepts(USER, _ANSWER, _ANSWER, USER)
     fillers = ("", " ", "…")
     needs["filler"] = next((each for each in fillers if accepts(USER, {**_ANSWER, "content": each}, USER)), "")
