@@ -3,7 +3,7 @@
 import lzma
 from pathlib import Path
 
-from rocmforge.parsing import ChatFormat, find_format
+from rocmforge.parsing import ChatFormat, OutputParser, find_format, gather
 from rocmforge.parsing.formats import MISTRAL_THINK
 
 TEMPLATES = Path(__file__).parent / "data" / "templates"
@@ -23,6 +23,13 @@ FORMATS: dict[str, ChatFormat] = {
     "gemma4": find_format(template("google-gemma-4-E2B-it")),
     "harmony": find_format(template("openai-gpt-oss-20b")),
 }
+
+
+def read_in_pieces(form, output, size, tools, prompt="", **options):
+    """The message that a parser gives for an output that comes in pieces of `size` characters."""
+    reader = OutputParser(form, tools, prompt, **options)
+    pieces = [output[start : start + size] for start in range(0, len(output), size)]
+    return gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
 
 
 def tool(name, **properties):

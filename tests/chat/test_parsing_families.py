@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja_environment import renderer
 from parsing_families import FAMILIES, SHAPELESS
-from parsing_formats import FORMATS, STRING, TEMPLATES, template, tool
+from parsing_formats import FORMATS, STRING, TEMPLATES, read_in_pieces, template, tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
-from rocmforge.parsing import OutputParser, UnsupportedCallsError, call_grammar, find_format, gather, parse, parser
+from rocmforge.parsing import OutputParser, UnsupportedCallsError, call_grammar, find_format, parse, parser
 from rocmforge.parsing.grammars import fitting_inputs
 from rocmforge.parsing.inputs import InputGrammar
 from rocmforge.parsing.needs import TemplateNeeds, find_needs
@@ -207,9 +207,7 @@ def test_a_message_with_calls_is_read_back(found, name, data):
     output = output.removesuffix(end)
     cut = data.draw(st.integers(1, 9))
     for size in (len(output), cut):
-        reader = OutputParser(form, TOOLS, prompt)
-        pieces = [output[start : start + size] for start in range(0, len(output), size)]
-        read = gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
+        read = read_in_pieces(form, output, size, TOOLS, prompt)
         assert [(one.name, json.loads(one.arguments)) for one in read.tool_calls] == calls
         assert (read.content or "", read.reasoning_content or "") == (content, reasoning)
         if needs.ids == "named":
@@ -253,9 +251,7 @@ def test_cuts_change_nothing(found, name, data):
     cut = data.draw(st.integers(2, 9))
 
     def read(size):
-        reader = OutputParser(form, TOOLS, new_id=lambda: "id")
-        pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        return gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
+        return read_in_pieces(form, text, size, TOOLS, new_id=lambda: "id")
 
     assert read(1) == read(cut) == read(max(1, len(text)))
 

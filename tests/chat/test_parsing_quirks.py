@@ -5,8 +5,8 @@ import json
 import pytest
 from jinja_environment import renderer
 from parsing_families import JSON_CALL, TEXT, chat, each, tags
-from parsing_formats import STRING, tool
-from rocmforge.parsing import OutputParser, find_format, gather, parse
+from parsing_formats import STRING, read_in_pieces, tool
+from rocmforge.parsing import find_format, parse
 from rocmforge.parsing.needs import find_needs
 from rocmforge.server.chat.turns import fitted
 from test_parsing_families import USER
@@ -71,9 +71,7 @@ def test_a_quirk_is_read_back(name, count):
     fields = {"reasoning_content": "Well.\nSo"} if name == "named-think" else {}
     prompt, output = turn(render, CALLS[:count], **fields)
     for size in (len(output), 1):
-        reader = OutputParser(form, TOOLS, prompt)
-        pieces = [output[start : start + size] for start in range(0, len(output), size)]
-        read = gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
+        read = read_in_pieces(form, output, size, TOOLS, prompt)
         assert [(one.name, json.loads(one.arguments)) for one in read.tool_calls] == CALLS[:count]
         assert (read.content, read.reasoning_content) == (None, fields.get("reasoning_content"))
 
@@ -84,9 +82,7 @@ def test_the_mark_of_a_section_within_it(value):
     form = find_format(QUIRKS["cdata"], renderer(QUIRKS["cdata"]))
     output = f'<call name="other"><arg name="text"><![CDATA[{value}]]></arg></call>'
     for size in (len(output), 1):
-        reader = OutputParser(form, TOOLS)
-        pieces = [output[start : start + size] for start in range(0, len(output), size)]
-        (call,) = gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish()).tool_calls
+        (call,) = read_in_pieces(form, output, size, TOOLS).tool_calls
         assert json.loads(call.arguments) == {"text": value}
 
 
@@ -137,8 +133,6 @@ def test_quotation_marks_within_a_text_of_python():
     form = find_format("<|tool_list_start|>")
     output = f"<|tool_call_start|>[do_it(text='{text}', items=['a'd', 'b']), other(text='{text}')]<|tool_call_end|>"
     for size in (1, 7, len(output)):
-        reader = OutputParser(form, TOOLS)
-        pieces = [output[start : start + size] for start in range(0, len(output), size)]
-        read = gather([event for piece in pieces for event in reader.feed(piece)] + reader.finish())
+        read = read_in_pieces(form, output, size, TOOLS)
         arguments = [json.loads(one.arguments) for one in read.tool_calls]
         assert (arguments, read.content) == ([{"text": text, "items": ["a'd", "b"]}, {"text": text}], None)

@@ -10,8 +10,8 @@ import jinja_environment
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_formats import FORMATS, STRING, template, tool
-from rocmforge.parsing import ChatFormat, OutputParser, find_format, gather
+from parsing_formats import FORMATS, STRING, read_in_pieces, template, tool
+from rocmforge.parsing import ChatFormat, find_format
 from rocmforge.parsing.formats import GEMMA_THINK, MISTRAL_THINK, THINK
 
 SCHEMAS = {
@@ -104,10 +104,7 @@ def test_a_message_with_calls_is_read_back(jinja, name, data):
         # gpt-oss has a name of its own for it.
         message |= {"thinking": reasoning} if "gpt-oss" in name else {"reasoning_content": reasoning}
     prompt, output = written(jinja, name, message)
-    parser = OutputParser(find_format(template(name)), [TOOL], prompt)
-    cut = data.draw(st.integers(1, 9))
-    pieces = [output[start : start + cut] for start in range(0, len(output), cut)]
-    read = gather([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
+    read = read_in_pieces(find_format(template(name)), output, data.draw(st.integers(1, 9)), [TOOL], prompt)
     assert [(one.name, json.loads(one.arguments)) for one in read.tool_calls] == [("do_it", one) for one in arguments]
     assert (read.content or "", read.reasoning_content or "") == (content, reasoning)
 
