@@ -58,6 +58,29 @@ pub struct ExpertGroups {
 }
 
 impl ExpertSpec {
+    /// Returns experts without options, for tests and conformance cases: gated by SiLU, chosen by a softmax whose
+    /// weights are normalized.
+    pub(crate) fn plain(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> Self {
+        Self {
+            num,
+            used,
+            hidden_size,
+            ffn_size,
+            activation: Activation::Silu,
+            gate: true,
+            gating: Gating::Softmax,
+            groups: None,
+            router_bias: false,
+            choice_bias: false,
+            biases: false,
+            normalize: true,
+            scale: 1.0,
+            router_scale: 1.0,
+            output_scales: false,
+            weighs_inputs: false,
+        }
+    }
+
     /// Returns the matrices of an expert.
     pub fn parts(&self) -> &'static [ExpertPart] {
         const PARTS: [ExpertPart; 3] = [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down];

@@ -5,9 +5,9 @@ mod latent;
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
     Activation, AddNorm, AddRows, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns,
-    GateFunction, GateHeads, GateRows, GatedActivation, GatherRows, Gating, KvLayerSpec, Linear, Loader, MixExperts,
-    Norm, NormExperts, NormGatedLinear, NormInPlace, NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout,
-    RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, ScaleRows, Scoring, TableRow, Xielu,
+    GateFunction, GateHeads, GateRows, GatedActivation, GatherRows, KvLayerSpec, Linear, Loader, MixExperts, Norm,
+    NormExperts, NormGatedLinear, NormInPlace, NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout, RopeAndStore,
+    RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, ScaleRows, Scoring, TableRow, Xielu,
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
@@ -52,24 +52,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         &mut loader,
         spec(QkvLayout { num_kv_heads, head_dim: head_dim / 2, value_dim: head_dim / 2, ..LAYOUT }),
     )?;
-    let experts_spec = |used| ExpertSpec {
-        num: 2,
-        used,
-        hidden_size: COLS,
-        ffn_size: 16,
-        activation: Activation::Silu,
-        gate: true,
-        gating: Gating::Softmax,
-        groups: None,
-        router_bias: false,
-        choice_bias: false,
-        biases: false,
-        normalize: true,
-        scale: 1.0,
-        router_scale: 1.0,
-        output_scales: false,
-        weighs_inputs: false,
-    };
+    let experts_spec = |used| ExpertSpec::plain(2, used, COLS, 16);
     let data = bytes_of(&random.values(2 * 16 * COLS));
     let view = |rows, cols| TensorView {
         name: "experts",

@@ -4,7 +4,7 @@
 use super::layers::in_float;
 use super::{MAX_MODEL_LEN, MAX_TOKENS, Model, distance, max_abs, tokens, try_load_with};
 use crate::backend::cpu::CpuLoader;
-use crate::backend::{ExpertSpec, Gating, Loader};
+use crate::backend::{ExpertSpec, Loader};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::gguf::writer::{Tensor, Writer};
@@ -30,23 +30,10 @@ fn in_parts(layer: &LayerSpec, index: usize, hidden_size: usize) -> LayerSpec {
     let size = dense.size / (num + shared);
     assert_eq!(size * (num + shared), dense.size);
     let experts = ExpertSpec {
-        num,
-        used: num,
-        hidden_size,
-        ffn_size: size,
         activation: dense.activation,
-        gate: true,
-        gating: Gating::Softmax,
-        groups: None,
-        router_bias: false,
-        choice_bias: false,
-        biases: false,
-        normalize: true,
         // The router is zero, so all experts have equal weights in the softmax.
         scale: num as f32,
-        router_scale: 1.0,
-        output_scales: false,
-        weighs_inputs: false,
+        ..ExpertSpec::plain(num, num, hidden_size, size)
     };
     let shared = (shared > 0).then_some(DenseSpec { size: shared * size, ..dense });
     LayerSpec { ffn: Ffn::Experts { experts, shared }, ..layer.clone() }

@@ -164,28 +164,9 @@ fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], ch
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Activation;
 
     fn spec(num: usize, used: usize, normalize: bool) -> ExpertSpec {
-        let (hidden_size, ffn_size) = (1, 1);
-        ExpertSpec {
-            num,
-            used,
-            hidden_size,
-            ffn_size,
-            activation: Activation::Silu,
-            gate: true,
-            gating: Gating::Softmax,
-            groups: None,
-            router_bias: false,
-            choice_bias: false,
-            biases: false,
-            normalize,
-            scale: 1.0,
-            router_scale: 1.0,
-            output_scales: false,
-            weighs_inputs: false,
-        }
+        ExpertSpec { normalize, ..ExpertSpec::plain(num, used, 1, 1) }
     }
 
     fn chosen(logits: &[f32], used: usize) -> Vec<usize> {

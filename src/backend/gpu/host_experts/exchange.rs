@@ -168,29 +168,11 @@ mod tests {
     use super::*;
     use crate::backend::cpu::Isa;
     use crate::backend::gpu::driver::fake::Fake;
-    use crate::backend::{Activation, Gating};
 
     /// A call that cannot be right is an error of its step, reported once.
     #[test]
     fn wrong_calls_are_failures_of_their_steps() {
-        let spec = ExpertSpec {
-            num: 2,
-            used: 1,
-            hidden_size: 32,
-            ffn_size: 32,
-            activation: Activation::Silu,
-            gate: true,
-            gating: Gating::Softmax,
-            groups: None,
-            router_bias: false,
-            choice_bias: false,
-            biases: false,
-            normalize: true,
-            scale: 1.0,
-            router_scale: 1.0,
-            output_scales: false,
-            weighs_inputs: false,
-        };
+        let spec = ExpertSpec::plain(2, 1, 32, 32);
         let device = Device::with_driver(Box::new(Fake::new()));
         let cpu = Arc::new(HostCpu::new(1, Isa::detect(), 2).unwrap());
         let exchange = Exchange::new(&device, &cpu, &spec, 4).unwrap();

@@ -109,7 +109,7 @@ pub(super) fn common_format(types: &[KernelType]) -> Option<Format> {
 mod tests {
     use super::*;
     use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
-    use crate::backend::{Activation, ExpertSpec, ExpertTensors, Gating, LinearPart, RopeKind};
+    use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeKind};
     use crate::quant::GgmlType;
     use crate::tensor::TensorView;
 
@@ -128,22 +128,11 @@ mod tests {
             LinearPart { weight: f32s(5, 288), bias: Some(f32s(5, 1)) },
         ];
         let spec = ExpertSpec {
-            num: 5,
-            used: 2,
-            hidden_size: 33,
-            ffn_size: 17,
-            activation: Activation::Silu,
-            gate: true,
-            gating: Gating::Softmax,
-            groups: None,
             router_bias: true,
             choice_bias: true,
             biases: true,
-            normalize: true,
-            scale: 1.0,
-            router_scale: 1.0,
             output_scales: true,
-            weighs_inputs: false,
+            ..ExpertSpec::plain(5, 2, 33, 17)
         };
         let experts = ExpertTensors {
             spec,

@@ -107,9 +107,9 @@ pub(super) fn unpacking_bytes(uploads: &[Upload<'_>]) -> Result<u64> {
 }
 
 impl GpuLoader {
-    /// Lets `num_threads` threads of the CPU compute experts that lie on the host. The device computes them in
-    /// batch-invariant mode, whose results do not depend on the place of weights, if it shares the host's memory, and
-    /// if the user wants a cache of experts.
+    /// Lets `num_threads` threads of the CPU compute experts that lie on the host. The device computes them if it
+    /// shares the host's memory, if the user wants a cache of experts, and in batch-invariant mode. There, results do
+    /// not depend on the place of weights.
     pub fn with_cpu(mut self, num_threads: usize, isa: Isa) -> Self {
         let GpuOptions { batch_invariant, expert_cache, .. } = self.options;
         let has_cache = expert_cache.is_some_and(|bytes| bytes > 0);

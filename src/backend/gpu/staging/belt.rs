@@ -154,8 +154,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a step uses, in any order, each buffer is free, ahead or in use, and a weight that is taken was the
-        /// last one that was copied into its buffer.
+        /// Each buffer is free, ahead or in use, whatever a step uses in any order. A weight that is taken was the last
+        /// one that was copied into its buffer.
         #[test]
         fn buffers_have_one_use(steps in prop::collection::vec(prop::collection::vec((0..5usize, any::<bool>()), 0..12), 1..5),
                                 buffers in 1..4usize) {

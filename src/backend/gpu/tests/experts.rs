@@ -2,32 +2,10 @@
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, bytes_of, fill, matrix, vector, within};
-use crate::backend::{Activation, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, Norm, NormExperts, Upload};
+use crate::backend::{ExpertSpec, ExpertTensors, Fusions, Loader, Norm, NormExperts, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
-
-fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertSpec {
-    let activation = Activation::Silu;
-    ExpertSpec {
-        num,
-        used,
-        hidden_size,
-        ffn_size,
-        activation,
-        gate: true,
-        gating: Gating::Softmax,
-        groups: None,
-        router_bias: false,
-        choice_bias: false,
-        biases: false,
-        normalize: true,
-        scale: 1.0,
-        router_scale: 1.0,
-        output_scales: false,
-        weighs_inputs: false,
-    }
-}
 
 /// Calls `with` with the tensors of such experts, in f32.
 fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T) -> T {
@@ -56,7 +34,7 @@ fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T)
 #[test]
 fn announced_experts_take_no_allocation() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
-    with_tensors(spec(5, 2, 33, 17), |tensors| {
+    with_tensors(ExpertSpec::plain(5, 2, 33, 17), |tensors| {
         let mut loader = devices::loader(&device, 4);
         loader.reserve_weights(&[Upload::Experts(Box::new(*tensors)), Upload::Experts(Box::new(*tensors))], 0).unwrap();
         let before = device.0.allocations();
@@ -70,7 +48,11 @@ fn announced_experts_take_no_allocation() {
 #[test]
 fn more_experts_than_the_kernels_take_are_refused() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
-    for (spec, ok) in [(spec(512, 32, 1, 1), true), (spec(513, 2, 1, 1), false), (spec(64, 33, 1, 1), false)] {
+    for (spec, ok) in [
+        (ExpertSpec::plain(512, 32, 1, 1), true),
+        (ExpertSpec::plain(513, 2, 1, 1), false),
+        (ExpertSpec::plain(64, 33, 1, 1), false),
+    ] {
         let loaded = with_tensors(spec, |tensors| {
             devices::loader(&device, 1).upload_experts(tensors, &mut |_| Ok(())).map(drop)
         });
@@ -87,7 +69,7 @@ fn more_experts_than_the_kernels_take_are_refused() {
 fn steps_keep_to_their_room() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     let run = |of_work: ExpertSpec, rows: usize| -> Result<()> {
-        let spec = spec(4, 2, 8, 8);
+        let spec = ExpertSpec::plain(4, 2, 8, 8);
         let mut loader = devices::loader(&device, 8);
         let experts = with_tensors(spec, |tensors| loader.upload_experts(tensors, &mut |_| Ok(())))?;
         let mut work = loader.alloc_expert_work(&of_work, 3)?;
@@ -102,8 +84,8 @@ fn steps_keep_to_their_room() {
             step.norm_experts(NormExperts { norm, experts, rows, normed, work, residual })
         })
     };
-    run(spec(4, 2, 8, 8), 3).unwrap();
-    run(spec(4, 2, 8, 8), 0).unwrap();
-    assert!(matches!(run(spec(4, 2, 8, 8), 4), Err(Error::Internal { .. })));
-    assert!(matches!(run(spec(4, 3, 8, 8), 3), Err(Error::Internal { .. })));
+    run(ExpertSpec::plain(4, 2, 8, 8), 3).unwrap();
+    run(ExpertSpec::plain(4, 2, 8, 8), 0).unwrap();
+    assert!(matches!(run(ExpertSpec::plain(4, 2, 8, 8), 4), Err(Error::Internal { .. })));
+    assert!(matches!(run(ExpertSpec::plain(4, 3, 8, 8), 3), Err(Error::Internal { .. })));
 }
