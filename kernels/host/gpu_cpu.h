@@ -380,6 +380,10 @@ DEV u64 warp_ballot(bool p, GPU_PLACE) {
   return mask;
 }
 
+#if defined(__F16C__) || defined(__aarch64__)
+DEV float h2f(f16 h) { return (float)__builtin_bit_cast(_Float16, h); }
+DEV f16 f2h(float f) { return __builtin_bit_cast(f16, (_Float16)f); }
+#else                                   // where the compiler would call a function for each
 DEV float h2f(f16 h) {
   const u32 sign = (u32)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
   u32 bits;
@@ -405,6 +409,7 @@ DEV f16 f2h(float f) {                  // to nearest, ties to even
   bits += 0xfff + ((bits >> 13) & 1);
   return (f16)(sign | ((bits - 0x38000000) >> 13));
 }
+#endif
 DEV float fdot2(u32 a, u32 b, float c) {
   return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c));
 }

@@ -120,21 +120,22 @@ fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) ->
     let wave = format!("-DWARP={}", target.wave_size);
     // Only these options for a GPU's compiler have the same meaning here.
     let kept = options.filter(|option| ["-D", "-U", "-I"].iter().any(|prefix| option.starts_with(prefix)));
-    let own = language.into_iter().chain(object).chain(fused_products()).map(str::to_owned).chain([wave]);
+    let own = language.into_iter().chain(object).chain(instructions()).map(str::to_owned).chain([wave]);
     own.chain(kept.map(str::to_owned)).collect()
 }
 
-/// Compiles a fused product and sum to an instruction. Otherwise it is a call of the C library's function, which uses
-/// the same instruction.
+/// Compiles a fused product and sum, and a conversion of halves, to an instruction each. Otherwise each is a call of a
+/// function with the same result.
 #[cfg(target_arch = "x86_64")]
-fn fused_products() -> Option<&'static str> {
-    is_x86_feature_detected!("fma").then_some("-mfma")
+fn instructions() -> Vec<&'static str> {
+    let has = [(is_x86_feature_detected!("fma"), "-mfma"), (is_x86_feature_detected!("f16c"), "-mf16c")];
+    has.into_iter().filter(|(has, _)| *has).map(|(_, option)| option).collect()
 }
 
-/// Other processors always have the instruction.
+/// Other processors always have the instructions.
 #[cfg(not(target_arch = "x86_64"))]
-fn fused_products() -> Option<&'static str> {
-    None
+fn instructions() -> Vec<&'static str> {
+    Vec::new()
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -150,7 +151,8 @@ fn defines() -> String {
 /// definitions, headers or processors.
 pub(crate) fn version() -> (i32, i32) {
     let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let minor = defines().bytes().chain(CPU_HEADER.1.bytes()).fold(0x811c_9dc5, fnv) >> 1;
-    let minor = minor ^ u32::from(fused_products().is_some());
+    let defines = defines();
+    let known = [defines.as_str(), CPU_HEADER.1].into_iter().chain(instructions());
+    let minor = known.flat_map(str::bytes).fold(0x811c_9dc5, fnv) >> 1;
     (9, minor.cast_signed())
 }

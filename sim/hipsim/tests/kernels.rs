@@ -196,11 +196,15 @@ fn the_compiler_speaks_up() {
     assert!(log.contains("absent.h"), "{log}");
     let (mut major, mut minor) = (0, -1);
     assert_eq!(unsafe { hiprtcVersion(&mut major, &mut minor) }, RtcStatus::SUCCESS);
-    // The minor version holds the FNV-1a hash of the CPU's header, and one bit for fused products.
+    // The minor version holds the FNV-1a hash of the CPU's header and of the options for the processor's instructions.
+    let mut hashed = common::source("../../kernels/host/gpu_cpu.h").to_bytes().to_vec();
+    #[cfg(target_arch = "x86_64")]
+    for (has, option) in [(is_x86_feature_detected!("fma"), "-mfma"), (is_x86_feature_detected!("f16c"), "-mf16c")] {
+        hashed.extend(has.then_some(option.as_bytes()).unwrap_or_default());
+    }
     let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let header = common::source("../../kernels/host/gpu_cpu.h");
-    let expected = (header.to_bytes().iter().fold(0x811c_9dc5, hash) >> 1).cast_signed();
-    assert!(major == 9 && minor | 1 == expected | 1, "{major}.{minor}, not {expected}");
+    let expected = (hashed.iter().fold(0x811c_9dc5, hash) >> 1).cast_signed();
+    assert_eq!((major, minor), (9, expected));
 }
 
 #[test]
