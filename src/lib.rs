@@ -10,7 +10,8 @@
 //! Crates below this one, from the bottom up: `core` (values that all exchange), `gguf` (the file, with `tensor` and
 //! `quant`), `tokenizer`, `grammar` (structured output), `sampler`, `kv_cache` and `scheduler` (integers only). Modules
 //! here: `backend` (ops on a device), `pixels` (pictures in prompts), `model` (a list of layers; many architectures),
-//! `engine`, `isolation` (outputs of a child process), `diagnose` (reports for users), `python`.
+//! `engine`, `isolation` (outputs of a child process), `json` (bodies of requests), `diagnose` (reports for users),
+//! `python`.
 //! `tests/structure/test_architecture.py` enforces which modules may import which.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
@@ -21,6 +22,7 @@ pub mod engine;
 #[cfg(test)]
 mod fuzz_tests;
 pub mod isolation;
+pub mod json;
 pub mod model;
 pub mod pixels;
 

@@ -39,6 +39,7 @@ __all__ = [
     "Engine",
     "Image",
     "Inbox",
+    "JsonBody",
     "PoolingParams",
     "RemoteInbox",
     "RemoteOutputs",
@@ -239,6 +240,22 @@ class Engine:
     def waiting(self) -> list[tuple[str, str]]: ...
     def describe(self) -> str: ...
     def close(self) -> None: ...
+
+@final
+class JsonBody:
+    """The bytes of a request's body, until they are read. Other threads run meanwhile, whatever its size."""
+
+    def __new__(cls) -> Self: ...
+    def push(self, piece: bytes) -> None:
+        """Adds bytes at the end."""
+
+    def __len__(self) -> int: ...
+    def read(self, *, max_values: int, max_fields: int, max_containers: int, max_escapes: int) -> Any:
+        """Returns the value of the body, and drops its bytes. Nothing is built before all limits are checked.
+
+        Raises:
+            InvalidRequestError: It is not JSON, or has more than a limit.
+        """
 
 @final
 class CancelScope:

@@ -2,6 +2,7 @@
 //! thin: extract, detach, call, wrap. `python/rocmforge` builds the public interface on top of them.
 
 mod arrays;
+mod body;
 mod cancel;
 mod device_test;
 mod doctor;
@@ -29,6 +30,8 @@ mod update;
 /// `gil_used = false`: every class is frozen, and its shared state is behind locks or channels.
 #[pyo3::pymodule(gil_used = false)]
 mod _rocmforge {
+    #[pymodule_export]
+    use super::body::PyJsonBody;
     #[pymodule_export]
     use super::cancel::PyCancelScope;
     #[pymodule_export]

@@ -24,8 +24,8 @@ from rust_source import (
 CRATES = {manifest.parent.name for manifest in (ROOT / "src").glob("*/Cargo.toml")}
 # Modules of `core` by the names that the crate's root gives them; all may use them.
 SHARED = {"core", "batch", "error", "images", "interrupt", "selection", "sync"}
-# python -> {diagnose, isolation} -> engine -> {model -> {backend, pixels}}, and the crates that each may use. `quant`
-# and `tensor` are modules of `gguf`.
+# python -> {{diagnose, isolation} -> engine -> {model -> {backend, pixels}}, json}, and the crates that each may use.
+# `quant` and `tensor` are modules of `gguf`.
 MAY_IMPORT: dict[str, set[str]] = {
     "pixels": set(),
     "config": set(),
@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["engine"] = {*MAY_IMPORT, *CRATES, "tensor", "quant"}
 MAY_IMPORT["diagnose"] = {*MAY_IMPORT["engine"], "engine"}
 MAY_IMPORT["isolation"] = {"engine"}
+MAY_IMPORT["json"] = set()
 MAY_IMPORT["python"] = {*MAY_IMPORT, *MAY_IMPORT["engine"]}
 
 # The CPU's kernels and thread pool with the memory that they share, the GPU driver, the mapping of a model file, and

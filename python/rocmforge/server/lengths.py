@@ -32,6 +32,23 @@ def check_length(engine: AsyncLLM, param: str, *texts: str) -> None:
             raise _too_long(param, len(text), longest)
 
 
+def check_token_ids(engine: AsyncLLM, param: str, *prompts: Sequence[int]) -> None:
+    """Refuses token ids that cannot fit, since the engine reads every one of them to say so.
+
+    Raises:
+        ApiError: A prompt is too long.
+    """
+    longest = engine.max_model_len
+    for prompt in prompts:
+        if len(prompt) > longest:
+            raise ApiError(
+                400,
+                f"{param} length in tokens: got {len(prompt)}, expected at most {longest} (max_model_len); shorten it",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+
 def check_conversation(engine: AsyncLLM, param: str, messages: Sequence[Mapping[str, Any]]) -> None:
     """Refuses a conversation whose texts cannot fit together.
 

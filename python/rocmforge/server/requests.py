@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 
 from fastapi import Depends, Request
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.arguments import meanings
@@ -204,12 +204,25 @@ def check_limit(param: str, got: int, limit: int, setting: str) -> None:
 # The first element decides that thousands of token ids are not a list of texts; an error for each would take
 # milliseconds.
 _FIRST_ERROR = Field(fail_fast=True)
-Prompts: TypeAlias = (
+# Token ids that are checked at a time, between which other threads get the GIL.
+IDS_AT_ONCE = 1 << 14
+
+
+def _ids_in_pieces(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, list) and len(value) > IDS_AT_ONCE:
+        pieces = (value[at : at + IDS_AT_ONCE] for at in range(0, len(value), IDS_AT_ONCE))
+        if all(set(map(type, piece)) == {int} for piece in pieces):
+            return value
+    return validate(value)
+
+
+Prompts: TypeAlias = Annotated[
     str
     | Annotated[list[str], _FIRST_ERROR]
     | Annotated[list[int], _FIRST_ERROR]
-    | Annotated[list[list[int]], _FIRST_ERROR]
-)
+    | Annotated[list[list[int]], _FIRST_ERROR],
+    WrapValidator(_ids_in_pieces),
+]
 
 
 def prompt_list(param: str, prompts: Prompts, service: Service) -> Sequence[str | list[int]]:

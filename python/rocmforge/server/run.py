@@ -27,6 +27,9 @@ logger = logging.getLogger("rocmforge.server")
 LAST_SECONDS = 1.0
 # Seconds for which a thread may hold the GIL while another waits. Bodies are parsed on threads.
 SWITCH_SECONDS = 0.001
+# A full collection holds the GIL for 100 ms while bodies of thousands of messages are alive, and the frequent ones
+# have left it little to find. So there are a tenth as many as Python has by default.
+GC_THRESHOLDS = (700, 10, 100)
 
 
 class Server(uvicorn.Server):
@@ -158,6 +161,7 @@ def run(app: FastAPI, config: ServerConfig, listening: socket.socket) -> None:
     # The garbage collector need not scan objects that live as long as the server.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     Server(app, config).run([listening])
     if WORK.is_busy or READING.is_busy:
         logger.warning("work of clients that have left is not waited for")

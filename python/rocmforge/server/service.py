@@ -27,7 +27,7 @@ from rocmforge.server.answers.replies import ServedFormat
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine
 from rocmforge.server.images.kept import KeptImages
-from rocmforge.server.lengths import check_length
+from rocmforge.server.lengths import check_length, check_token_ids
 
 if TYPE_CHECKING:
     from rocmforge.server.tracing import Tracer
@@ -123,6 +123,7 @@ class Service:
             ApiError: The engine refuses one, or the server is about to end.
         """
         check_length(self.engine, "prompt", *(prompt for prompt in prompts if isinstance(prompt, str)))
+        check_token_ids(self.engine, "prompt", *(prompt for prompt in prompts if isinstance(prompt, list)))
         generations = Generations([])
         try:
             for index, prompt in enumerate(prompts):
@@ -150,6 +151,7 @@ class Service:
         if self.draining:
             raise self._going_down()
         self._check_deadline(call)
+        check_token_ids(self.engine, param, *prompts)
         if self.config.log_prompts:
             logger.info("%s: prompts %r", call.id, prompts)
         self._idle.clear()

@@ -9,6 +9,7 @@ import pytest
 import typing_extensions
 from anthropic.types import beta
 from anthropic.types.beta import message_count_tokens_params, message_create_params
+from rocmforge._rocmforge import JsonBody
 from rocmforge.server.anthropic import blocks, settings, tools
 from rocmforge.server.anthropic.conversation import MessageParam, TurnConfig, template_messages
 from rocmforge.server.anthropic.diagnostics import Diagnostics
@@ -144,8 +145,10 @@ def test_every_tool_has_an_answer():
 def test_what_is_refused_is_named(name):
     """C19: what would change the answer is an error that names it."""
     body = {"model": "m", "max_tokens": 1, "messages": HELLO, name: {"type": "summarize"}}
+    content = JsonBody()
+    content.push(json.dumps(body).encode())
     with pytest.raises(ApiError, match="this parameter is not supported") as refused:
-        read_body(json.dumps(body).encode(), pydantic.TypeAdapter(MessagesRequest))
+        read_body(content, pydantic.TypeAdapter(MessagesRequest))
     assert refused.value.param == name
 
 

@@ -52,8 +52,8 @@ def bodies(name: str) -> tuple[str, bytes]:
             return "/v1/completions", repeated(b'{"prompt":[', b"1", 16_000_000, b"]}")
         case "1,000,000 token ids":
             return "/v1/completions", repeated(b'{"prompt":[', b"1", 1_000_000, b"]}")
-        case "65,000 biases":
-            pairs = b",".join(b'"%d":1' % index for index in range(65_000))
+        case "16,000 biases":
+            pairs = b",".join(b'"%d":1' % index for index in range(16_000))
             return "/v1/completions", b'{"prompt":"a","max_tokens":1,"logit_bias":{' + pairs + b"}}"
         case "16,000,000 brackets":
             return chat, b"[" * 16_000_000
@@ -74,7 +74,7 @@ BODIES = (
     "100,000 tools",
     "16,000,000 token ids",
     "1,000,000 token ids",
-    "65,000 biases",
+    "16,000 biases",
     "16,000,000 brackets",
     "31 MB of text",
     "2 MB of text",

@@ -17,12 +17,26 @@ SECONDS = float(os.environ.get("ROCMFORGE_TEST_ATTACK_SECONDS", "2"))
 LIVE_SECONDS = 0.6
 GAP_SECONDS = 1.5
 MAX_GROWTH_BYTES = 400 << 20
+# A body of 32 MB takes 134 MB at most, at its peak.
+MAX_PEAK_BYTES = 256 << 20
+# Bodies that are within all bounds until the model is asked, and take the most memory.
+LARGE_BODIES = {
+    "one text": ("/v1/completions", b'{"prompt":"' + b"word " * 6_700_000 + b'"}'),
+    "escapes": ("/v1/completions", b'{"prompt":"' + b"word \\n" * 1_000_000 + "€".encode() * 8_000_000 + b'"}'),
+    "texts": ("/v1/completions", b'{"prompt":[' + b",".join([b'"' + b"a" * 28 + b'"'] * 1_000_000) + b"]}"),
+    "parts": (
+        "/v1/chat/completions",
+        b'{"messages":[{"role":"user","content":['
+        + b",".join([b'{"type":"text","text":"' + b"a" * 450 + b'"}'] * 65_000)
+        + b"]}]}",
+    ),
+}
 # One attack of each kind at every commit; each of the others is like one of these.
 KINDS = (
     "80,000 items",
     "4,000 messages",
     "16,000,000 token ids",
-    "65,000 biases",
+    "16,000 biases",
     "16,000,000 brackets",
     "2 MB of text",
     "half bodies",
@@ -31,8 +45,8 @@ KINDS = (
 )
 
 
-def resident_bytes(pid):
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+def resident_bytes(pid, field="VmRSS"):
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) << 10
 
 
@@ -59,3 +73,17 @@ def test_others_are_served(server, attack):
     wait_until(lambda: resident_bytes(server.process.pid) - before < MAX_GROWTH_BYTES)
     wait_until(lambda: server.stats()["num_running"] + server.stats()["num_waiting"] == 0)
     assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("name", LARGE_BODIES)
+def test_the_peak_of_one_large_body_is_bounded(server, name):
+    """H8: a body of up to 32 MB takes a small multiple of its size while it is read."""
+    path, content = LARGE_BODIES[name]
+    pid = server.process.pid
+    # Sets the peak to what is resident now.
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    before = resident_bytes(pid)
+    answer = server.client.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] in ("prompt", "messages")
+    assert resident_bytes(pid, "VmHWM") - before < MAX_PEAK_BYTES

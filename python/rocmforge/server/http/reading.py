@@ -2,13 +2,11 @@
 
 import asyncio
 import functools
-import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
-import numpy as np
-import pydantic_core
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
@@ -16,17 +14,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from rocmforge.server.errors import ApiError, from_validation
+from rocmforge._rocmforge import JsonBody
+from rocmforge.errors import InvalidRequestError, OutOfMemoryError
+from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine, from_validation
 from rocmforge.server.http.threads import READING
 
 # Bodies of up to this many bytes are parsed on the event loop, in a few milliseconds.
 SMALL = 32 << 10
-# Bytes to count at a time, between which other threads get the GIL.
-PIECE = 256 << 10
-# Most values of each kind in a body, outside strings. Agents send a few thousand of each.
-LIMITS = {"values": (b",", 1 << 20), "fields of objects": (b":", 1 << 17), "objects and lists": (b"{[", 1 << 16)}
-# Most escapes in the strings of a body, since each is parsed by itself.
-MAX_ESCAPES = 1 << 20
+# A client has a few bodies of more bytes at a time.
+LARGE = 1 << 20
+# Most seconds after such a body until the client's next one.
+LONGEST_REST = 0.2
+# Most values of each kind in a body. Agents send a few thousand of each.
+LIMITS = {"max_values": 1 << 20, "max_fields": 1 << 17, "max_containers": 1 << 16, "max_escapes": 1 << 20}
 # Most entries of lists and objects that are processed one by one.
 MAX_ENTRIES = {
     "messages": 4_096,
@@ -35,11 +35,9 @@ MAX_ENTRIES = {
     "documents": 4_096,
     "stop": 1_024,
     "stop_sequences": 1_024,
-    "stop_token_ids": 1 << 16,
-    "logit_bias": 1 << 16,
+    "stop_token_ids": 1 << 14,
+    "logit_bias": 1 << 14,
 }
-_BOM = b"\xef\xbb\xbf"
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
 
 class BodyRoute(APIRoute):
@@ -65,22 +63,81 @@ class _BodyRequest(Request):
     def __init__(self, scope: Scope, receive: Receive, form: TypeAdapter[Any]) -> None:
         super().__init__(scope, receive)
         self._form_of_body = form
+        self._value: Any = None
 
-    async def json(self) -> Any:
-        """Returns the body.
+    async def body(self) -> Any:
+        """Reads the body, and returns whether there is one.
 
         Raises:
             ApiError: It is not JSON, has too many values, or does not fit.
         """
-        content = await self.body()
-        # Only the parsed value is kept, not the bytes.
-        self._body = b""
-        read = functools.partial(read_body, content, self._form_of_body)
-        if len(content) <= SMALL:
-            return read()
-        client = self.state.client
+        content = JsonBody()
         address = self.scope.get("client") or ("",)
-        return await asyncio.get_running_loop().run_in_executor(READING.of(client.salt or address[0]), read)
+        client = self.state.client.salt or address[0]
+        async with AsyncExitStack() as stack:
+            stream = await stack.enter_async_context(aclosing(self.stream()))
+            has_turn = False
+            async for piece in stream:
+                if not has_turn and len(content) + len(piece) > LARGE:
+                    has_turn = True
+                    await stack.enter_async_context(TURNS.turn(client))
+                content.push(piece)
+            size = len(content)
+            read = functools.partial(read_body, content, self._form_of_body)
+            if size > SMALL:
+                self._value = await asyncio.get_running_loop().run_in_executor(READING.of(client), read)
+            elif size:
+                self._value = read()
+        return size > 0
+
+    async def json(self) -> Any:
+        """Returns the body that `body` has read."""
+        return self._value
+
+
+class Turns:
+    """Lets each client hold a number of things at a time; further ones wait.
+
+    After each, its place is empty for as long as it was held, so that one client cannot keep the event loop busy.
+
+    Args:
+        most: The number.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        # How many hold or wait for each.
+        self._clients: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncGenerator[None, None]:
+        """Holds one of them while the block runs."""
+        places, count = self._clients.get(client) or (asyncio.Semaphore(self._most), 0)
+        self._clients[client] = places, count + 1
+        try:
+            await places.acquire()
+        except asyncio.CancelledError:
+            self._leave(client)
+            raise
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            yield
+        finally:
+            loop.call_later(min(loop.time() - begun, LONGEST_REST), self._end, client)
+
+    def _end(self, client: str) -> None:
+        self._clients[client][0].release()
+        self._leave(client)
+
+    def _leave(self, client: str) -> None:
+        places, count = self._clients.pop(client)
+        if count > 1:
+            self._clients[client] = places, count - 1
+
+
+TURNS = Turns(2)
+"""For bodies beyond `LARGE`, which are in memory until they are read. Of one that waits, no more is received."""
 
 
 def check_content_type(headers: Headers) -> None:
@@ -101,22 +158,16 @@ def check_content_type(headers: Headers) -> None:
         )
 
 
-def read_body(content: bytes, form: TypeAdapter[Any]) -> Any:
+def read_body(content: JsonBody, form: TypeAdapter[Any]) -> Any:
     """Returns a body, validated as a type.
 
     Raises:
         ApiError: It is not JSON, has too many values, or does not fit.
     """
-    _check_size(content)
-    content = content.removeprefix(_BOM)
     try:
-        value = pydantic_core.from_json(content)
-    except ValueError as error:
-        try:
-            # Histories of tool calls may contain invalid output of models: unpaired surrogates, and deeper values.
-            value = json.loads(content.decode())
-        except (ValueError, RecursionError):
-            raise ApiError(400, f"body: it is not JSON that can be read: {error}", param="body") from error
+        value = content.read(**LIMITS)
+    except (InvalidRequestError, OutOfMemoryError) as error:
+        raise from_engine(error, RETRY_AFTER) from error
     if isinstance(value, dict):
         _check_entries(value)
     try:
@@ -124,52 +175,6 @@ def read_body(content: bytes, form: TypeAdapter[Any]) -> Any:
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors(include_url=False)]
         raise from_validation(faults, value) from error
-
-
-def _check_size(content: bytes) -> None:
-    """Refuses a body whose values would take too much time or memory to parse.
-
-    Raises:
-        ApiError: It is one.
-    """
-    view = memoryview(content)
-    pieces = [bytes(view[at : at + PIECE]) for at in range(0, len(content), PIECE)]
-    escapes = sum(piece.count(b"\\") for piece in pieces)
-    if escapes > MAX_ESCAPES:
-        raise _too_many("escapes in texts", escapes, MAX_ESCAPES)
-    # This quick count includes marks in strings; few bodies exceed the bound.
-    if all(sum(piece.count(mark) for piece in pieces for mark in marks) <= most for marks, most in _MARKS):
-        return
-    found = _count_outside_texts(pieces)
-    for name, (marks, most) in LIMITS.items():
-        count = int(sum(found[mark] for mark in marks))
-        if count > most:
-            raise _too_many(name, count, most)
-
-
-_MARKS = [([bytes([mark]) for mark in marks], most) for marks, most in LIMITS.values()]
-
-
-def _count_outside_texts(pieces: list[bytes]) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Counts each byte of a JSON text outside its strings."""
-    found = np.zeros(256, np.int64)
-    in_text, escaping = False, False
-    for piece in pieces:
-        letters = np.frombuffer(piece, np.uint8)
-        quotes = letters == _QUOTE
-        backslashes = letters == _BACKSLASH
-        if escaping or backslashes.any():
-            # A quote after an odd number of backslashes is part of its string.
-            index = np.arange(len(letters))
-            other = np.maximum.accumulate(np.where(backslashes, -1, index))
-            run = np.where(other < 0, index + 1 + escaping, index - other)
-            before = np.concatenate(([int(escaping)], run[:-1]))
-            quotes &= before % 2 == 0
-            escaping = bool(run[-1] % 2)
-        inside = (np.cumsum(quotes) + in_text) % 2 == 1
-        found += np.bincount(letters[~inside], minlength=256)
-        in_text = bool(inside[-1])
-    return found
 
 
 def _check_entries(value: dict[str, Any]) -> None:
@@ -185,7 +190,3 @@ def _check_entries(value: dict[str, Any]) -> None:
         # Token ids of one prompt are validated together.
         if name != "input" or isinstance(entries[0], dict):
             raise ApiError(400, f"{name}: got {len(entries)}, expected at most {most}", param=name)
-
-
-def _too_many(what: str, got: int, most: int) -> ApiError:
-    return ApiError(400, f"body: got {got} {what}, expected at most {most}; send less at once", param="body")

@@ -24,11 +24,12 @@ class Threads:
 
     Args:
         count: The number of threads.
+        cores: The number of cores, if it is less. A client uses threads for at most half of them.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, cores: int | None = None) -> None:
         self._count = count
-        self._share = max(1, count // 2)
+        self._share = max(1, min(count, cores or count) // 2)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         # The client whose turn is next comes first.
@@ -134,7 +135,7 @@ class _Share(Executor):
         return self._threads.submit(self._client, lambda: fn(*args, **kwargs))
 
 
-WORK = Threads(max(4, min(16, os.cpu_count() or 1)))
+WORK = Threads(max(4, min(16, os.cpu_count() or 1)), os.cpu_count())
 """For work that releases the GIL: tokenising, compiling grammars, calling the engine."""
 READING = Threads(1)
 """For parsing large bodies, which holds the GIL; the event loop gets it after each body."""
