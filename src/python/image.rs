@@ -12,7 +12,7 @@ use crate::pixels::{DecodeLimits, Picture};
 type Pixels<'py> = (usize, usize, Bound<'py, PyBytes>);
 
 /// A decoded picture of 8-bit RGB pixels. Immutable.
-#[pyclass(frozen, name = "Image", module = "rocmforge._rocmforge")]
+#[pyclass(frozen, weakref, name = "Image", module = "rocmforge._rocmforge")]
 pub(super) struct PyImage(Arc<Picture>);
 
 impl PyImage {

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import io
 import logging
 import os
 import pickle
@@ -14,6 +15,7 @@ from typing import Any
 
 from rocmforge._rocmforge import Engine, uses_gpu
 from rocmforge.errors import InvalidRequestError, RocmForgeError
+from rocmforge.isolation.images import ImageGoneError
 from rocmforge.isolation.job import EXIT_DEAD, Hello, Job
 
 # Threads for calls that wait for the engine, or compute.
@@ -125,10 +127,16 @@ class _Child(logging.Handler):
         with ThreadPoolExecutor(SLOW_CALLS) as pool:
             # An engine that has died is closed; the parent's calls come often enough to see it soon.
             while not engine.is_closed:
-                number, name, arguments = self._connection.recv()
+                message = io.BytesIO(self._connection.recv_bytes())
+                number, name = pickle.load(message)  # noqa: S301 - of our own parent
                 if name == "close":
                     engine.close()
                     return 0
+                try:
+                    arguments = pickle.load(message)  # noqa: S301 - of our own parent
+                except ImageGoneError as error:
+                    self._send("error", number, error)
+                    continue
                 if name in slow:
                     pool.submit(self._answer, number, slow[name], arguments)
                 elif name == "submit" and arguments[-1]:

@@ -13,11 +13,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rocmforge._rocmforge import RemoteOutputs
 from rocmforge.errors import EngineDeadError, RocmForgeError
+from rocmforge.isolation.images import ImageGoneError, SentImages
 from rocmforge.isolation.job import EXIT_DEAD, Job
 
 # The outputs of hundreds of streams in a second. The engine merges outputs that do not fit.
@@ -28,6 +30,16 @@ START = (
     "from rocmforge.isolation.child import main; main(**start)"
 )
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that the child has not answered."""
+
+    future: Future[Any]
+    name: str
+    arguments: tuple[object, ...]
+    """Its arguments, if it names an image that the child may not keep."""
 
 
 class ChildProcess:
@@ -47,7 +59,8 @@ class ChildProcess:
             )
         # Entered again by finalizers, which may run anywhere.
         self._lock = threading.RLock()
-        self._calls: dict[int, Future[Any]] = {}
+        self._calls: dict[int, _Call] = {}
+        self._images = SentImages()
         self._numbers = itertools.count()
         self._end: str | None = None
         self._killed_for: tuple[str, str] | None = None
@@ -87,20 +100,26 @@ class ChildProcess:
             EngineDeadError: The child has died.
             TypeError: An argument cannot be handed to another process.
         """
+        call = _Call(Future(), name, arguments)
+        # It cannot be cancelled: the child answers all the same.
+        call.future.set_running_or_notify_cancel()
+        self._post(call, with_pixels=False)
+        return call.future
+
+    def _post(self, call: "_Call", *, with_pixels: bool) -> None:
         number = next(self._numbers)
         try:
-            message = pickle.dumps((number, name, arguments))
+            arguments, names_image = self._images.pickled(call.arguments, with_pixels=with_pixels)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise TypeError(f"{name}: an argument cannot be handed to the engine's process: {error}") from error
-        future: Future[Any] = Future()
-        # It cannot be cancelled: the child answers all the same.
-        future.set_running_or_notify_cancel()
+            raise TypeError(f"{call.name}: an argument cannot be handed to the engine's process: {error}") from error
+        if not names_image:
+            # They are needed once more only if the child does not keep an image.
+            call.arguments = ()
         with self._lock:
             if self._end is not None:
                 raise EngineDeadError(self._end)
-            self._calls[number] = future
-        self._messages.put(message)
-        return future
+            self._calls[number] = call
+        self._messages.put(pickle.dumps((number, call.name)) + arguments)
 
     def tell(self, name: str, *arguments: object) -> None:
         """Calls a function of the child's whose answer nobody waits for; a child that has died needs no telling."""
@@ -152,8 +171,8 @@ class ChildProcess:
         self._sender.join()
         self._connection.close()
         self._reader.finish()
-        for future in calls.values():
-            future.set_exception(EngineDeadError(self._end))
+        for call in calls.values():
+            call.future.set_exception(EngineDeadError(self._end))
         return reason, what
 
     def _send(self) -> None:
@@ -164,11 +183,16 @@ class ChildProcess:
 
     def _settle(self, kind: str, number: int, value: Any) -> None:
         with self._lock:
-            future = self._calls.pop(number)
+            call = self._calls.pop(number)
         if kind == "result":
-            future.set_result(value)
+            call.future.set_result(value)
+        elif isinstance(value, ImageGoneError):
+            try:
+                self._post(call, with_pixels=True)
+            except EngineDeadError as error:
+                call.future.set_exception(error)
         else:
-            future.set_exception(value)
+            call.future.set_exception(value)
 
     def _forget(self, keys: list[int]) -> None:
         for key in keys:
