@@ -54,6 +54,14 @@ async def test_a_preflight_needs_no_key(asking):
         assert "access-control-allow-origin" not in other.headers
 
 
+async def test_a_bearer_counts_before_the_other_header(asking):
+    """Of two keys, the one in `Authorization` counts, even if it is wrong."""
+    async with asking(api_key=KEYS) as client:
+        for bearer, other, status in (("wrong", "one", 401), ("one", "wrong", 200)):
+            answer = await client.get("/v1/models", headers=key(bearer) | {"x-api-key": other})
+            assert answer.status_code == status
+
+
 async def test_a_record_is_its_key_s_alone(asking):
     """H6: another key, and the operator's, get what they get for a request that never was."""
     async with asking(api_key=KEYS, admin_key=("top",)) as client:

@@ -59,6 +59,20 @@ def test_an_offer_of_http_2_is_no_warning(server):
     assert "WebSocket" not in server.log()
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        LIVE[:-2].replace(b"\r\n", b"\n") + b"Connection: close\n\n",
+        LIVE[:-2] + b"X-Long: one\r\n two\r\nConnection: close\r\n\r\n",
+    ],
+    ids=["bare LF", "folded header"],
+)
+def test_older_forms_of_a_head_are_read(server, head):
+    """RFC 9112 permits a bare LF (2.2), and a folded header as one line (5.2)."""
+    with connect(server, head) as connection:
+        assert received(connection).startswith(b"HTTP/1.1 200 ")
+
+
 def test_drops_of_a_request_do_not_keep_it(server):
     """H7: the time is that of the whole head and of the whole body, not that since the last byte."""
     for begin in (HALF_HEAD, HALF_BODY):

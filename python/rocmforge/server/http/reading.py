@@ -136,7 +136,7 @@ class Turns:
             self._clients[client] = places, count - 1
 
 
-TURNS = Turns(2)
+TURNS = Turns(4)
 """For bodies beyond `LARGE`, which are in memory until they are read. Of one that waits, no more is received."""
 
 
