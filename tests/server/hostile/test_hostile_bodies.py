@@ -272,3 +272,19 @@ async def test_a_client_has_a_few_large_bodies_at_a_time(client, monkeypatch):
     assert [answer.status_code for answer in await asyncio.gather(*asked)] == [400] * 4
     while reading.TURNS._clients:
         await asyncio.sleep(0.01)
+
+
+async def test_a_very_large_body_leaves_time_for_others(client):
+    """H8: beyond `AT_ONCE` bytes, the event loop pauses after each piece."""
+    num_pauses = 40
+
+    async def pieces():
+        yield b'{"prompt":"'
+        for _ in range(reading.AT_ONCE // reading.PIECE + num_pauses):
+            yield b"a" * reading.PIECE
+        yield b'"}'
+
+    started = time.monotonic()
+    answer = await client.post("/v1/completions", content=pieces(), headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert time.monotonic() - started > num_pauses * reading.PAUSE_SECONDS

@@ -23,6 +23,10 @@ from rocmforge.server.http.threads import READING
 SMALL = 32 << 10
 # A client has a few bodies of more bytes at a time.
 LARGE = 1 << 20
+# A body of a few images comes at once. Beyond these bytes, the event loop pauses after each piece.
+AT_ONCE = 8 << 20
+PIECE = 256 << 10
+PAUSE_SECONDS = 0.002
 # Most seconds after such a body until the client's next one.
 LONGEST_REST = 0.2
 # Most values of each kind in a body. Agents send a few thousand of each.
@@ -76,11 +80,15 @@ class _BodyRequest(Request):
         client = self.state.client.salt or address[0]
         async with AsyncExitStack() as stack:
             stream = await stack.enter_async_context(aclosing(self.stream()))
-            has_turn = False
+            has_turn, pause_at = False, AT_ONCE
             async for piece in stream:
-                if not has_turn and len(content) + len(piece) > LARGE:
+                size = len(content) + len(piece)
+                if not has_turn and size > LARGE:
                     has_turn = True
                     await stack.enter_async_context(TURNS.turn(client))
+                if size > pause_at:
+                    pause_at += PIECE
+                    await asyncio.sleep(PAUSE_SECONDS)
                 content.push(piece)
             size = len(content)
             read = functools.partial(read_body, content, self._form_of_body)
