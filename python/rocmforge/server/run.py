@@ -28,8 +28,8 @@ LAST_SECONDS = 1.0
 # Seconds for which a thread may hold the GIL while another waits. Bodies are parsed on threads.
 SWITCH_SECONDS = 0.001
 # A full collection holds the GIL for 100 ms while bodies of thousands of messages are alive, and the frequent ones
-# have left it little to find. So there are a tenth as many as Python has by default.
-GC_THRESHOLDS = (700, 10, 100)
+# have left it little to find. So there are a hundredth as many as Python has by default.
+GC_THRESHOLDS = (700, 10, 1000)
 
 
 class Server(uvicorn.Server):
