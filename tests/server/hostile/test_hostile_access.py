@@ -55,7 +55,7 @@ async def test_a_preflight_needs_no_key(asking):
 
 
 async def test_a_bearer_counts_before_the_other_header(asking):
-    """Of two keys, the one in `Authorization` counts, even if it is wrong."""
+    """The key in `Authorization` counts, even if it is wrong and `x-api-key` has another."""
     async with asking(api_key=KEYS) as client:
         for bearer, other, status in (("wrong", "one", 401), ("one", "wrong", 200)):
             answer = await client.get("/v1/models", headers=key(bearer) | {"x-api-key": other})
