@@ -119,6 +119,47 @@ def test_families_without_calls_in_their_templates():
         assert form.shape.written([("other", {"text": "a"})]) == text
 
 
+PYTHON_VALUES = {
+    r"'a\u00e9b \x41 \U0001F600 \ud83d\ude00 \ud83d C:\users'": "aéb A 😀 😀 \ufffd C:\\users",
+    r'"a\u00e9b \x41 it\'s \/ \q"': "aéb A it's / \\q",
+    "('a', 'b')": ["a", "b"],
+    "[(1, 2), (), ('c',)]": [[1, 2], [], ["c"]],
+    "{'k': (True, None)}": {"k": [True, None]},
+    "-1_000_000": -1000000,
+    "[1_0, 2]": [10, 2],
+}
+
+
+@pytest.mark.parametrize("written", PYTHON_VALUES)
+def test_values_of_python_become_those_of_json(written):
+    """C22: escapes, tuples and digits in groups, which JSON lacks, do not end a call."""
+    form = find_format("<|tool_list_start|>")
+    output = f"<|tool_call_start|>[do_it(text={written}, flag=True)]<|tool_call_end|>"
+    for size in (1, 3, len(output)):
+        read = read_in_pieces(form, output, size, TOOLS)
+        assert [json.loads(one.arguments) for one in read.tool_calls] == [
+            {"text": PYTHON_VALUES[written], "flag": True}
+        ]
+        assert read.content is None
+
+
+PLAIN_LISTS = (
+    'Tools:\n[{"name": "do_it", "description": "d"}, {"name": "other", "description": "d"}]',
+    '```json\n[{"name": "other"}]\n```',
+)
+
+
+@pytest.mark.parametrize("written", PLAIN_LISTS)
+def test_a_list_of_tools_is_no_list_of_calls(written):
+    """C22: where calls have no marker, an object with other keys, or without arguments, is an answer."""
+    source = chat("[" + each(JSON_CALL, ", ") + "]")
+    form = find_format(source, renderer(source))
+    assert form.shape.bare
+    for size in (1, 7, len(written)):
+        read = read_in_pieces(form, written, size, TOOLS)
+        assert (read.content, read.tool_calls) == (written, [])
+
+
 @pytest.mark.parametrize("close", ["</think>", "<think>\n\n</think>\n"])
 def test_space_after_reasoning_that_the_prompt_closes_is_none_of_the_answer(close):
     """C11: a template may close the reasoning and leave the line break to the model."""

@@ -11,8 +11,8 @@ from rocmforge.parsing.schema import Tools
 from rocmforge.parsing.source import Source, Steps, expect, peek, skip_space, word
 
 _ARGUMENTS = ("arguments", "parameters")
-# Without a marker, an object with other keys is not a call.
-_BARE_KEYS = frozenset({"name", "type", *_ARGUMENTS})
+# Without a marker, an object with keys besides these, its name and its arguments is not a call.
+_BARE_KEYS = ("type", "id")
 _NAME = re.compile(r"[\w.:/-]*")
 _ID = re.compile(r"[A-Za-z0-9]*")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
@@ -100,8 +100,10 @@ class CallReader(ABC):
         is_arguments = key in self.argument_keys
         if key is None:
             return False
-        if bare and not self.started and (key not in _BARE_KEYS or (is_arguments and self.name_key not in entries)):
-            return False
+        if bare and not self.started:
+            known = is_arguments or key == self.name_key or key in _BARE_KEYS
+            if not known or (is_arguments and self.name_key not in entries):
+                return False
         # A value that can be neither name nor type ends the attempt at once: a bare object may be an answer.
         if (key == self.name_key or (bare and not is_arguments)) and (yield from peek(self.source)) != '"':
             return False

@@ -7,13 +7,16 @@ but few programs can hold them, and UTF-8 cannot.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf, isfinite
 
 from rocmforge.parsing.source import SPACE, Source, Steps, expect, peek, run_length, skip_space
 
 Write = Callable[[str], None]
 Scalar = Callable[[Source, Write, bool], Steps[bool]]
+Escape = Callable[[Source, Write], Steps[None]]
+
+BRACKETS = {"{": "}", "[": "]"}
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 # The first and the second half of a character beyond U+FFFF.
@@ -49,10 +52,34 @@ def escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def copy_string(source: Source, write: Write) -> Steps[bool]:
-    """Copies a JSON string. Control characters, and backslashes that begin no escape, are escaped.
+def copy_escape(source: Source, write: Write) -> Steps[None]:
+    """Copies an escape that begins with the next character, or escapes this backslash.
 
     Half of a character becomes U+FFFD.
+    """
+    if (escape := _ESCAPE.match(source.text, source.at)) is not None:
+        write(escape.group())
+        source.at = escape.end()
+    elif _ESCAPE_BEGUN.match(source.text, source.at) is not None:
+        if source.ended:
+            source.at = len(source.text)
+        else:
+            yield
+    elif _HALF.match(source.text, source.at) is not None:
+        write("\\ufffd")
+        source.at += len("\\ufffd")
+    else:
+        write("\\\\")
+        source.at += 1
+
+
+def copy_string(source: Source, write: Write, escape: Escape = copy_escape) -> Steps[bool]:
+    """Copies a JSON string. Control characters, and backslashes that begin no escape, are escaped.
+
+    Args:
+        source: Stands in front of the quotation mark.
+        write: Is given the pieces.
+        escape: Copies an escape, or waits for more of it.
 
     Returns:
         True if the string is whole.
@@ -73,22 +100,10 @@ def copy_string(source: Source, write: Write) -> Steps[bool]:
             write('"')
             source.at += 1
             return True
-        if character != "\\":
-            write(escaped(character))
-            source.at += 1
-        elif (escape := _ESCAPE.match(source.text, source.at)) is not None:
-            write(escape.group())
-            source.at = escape.end()
-        elif _ESCAPE_BEGUN.match(source.text, source.at) is not None:
-            if source.ended:
-                source.at = len(source.text)
-            else:
-                yield
-        elif _HALF.match(source.text, source.at) is not None:
-            write("\\ufffd")
-            source.at += len("\\ufffd")
+        if character == "\\":
+            yield from escape(source, write)
         else:
-            write("\\\\")
+            write(escaped(character))
             source.at += 1
 
 
@@ -113,13 +128,16 @@ def json_scalar(source: Source, write: Write, is_key: bool) -> Steps[bool]:
     return value is not None
 
 
-def copy_json(source: Source, write: Write, scalar: Scalar = json_scalar) -> Steps[bool]:
+def copy_json(
+    source: Source, write: Write, scalar: Scalar = json_scalar, brackets: Mapping[str, str] = BRACKETS
+) -> Steps[bool]:
     """Copies one value. A comma that nothing follows is left out.
 
     Args:
         source: Stands in front of the value.
         write: Is given the pieces.
         scalar: Copies keys and values that are neither objects nor arrays.
+        brackets: The signs that begin an object or an array, and those that end it.
 
     Returns:
         True if the value is whole; otherwise the source stands in front of what does not belong to it.
@@ -139,7 +157,7 @@ def copy_json(source: Source, write: Write, scalar: Scalar = json_scalar) -> Ste
             comma = comma and comma + character
         elif state != "value" and closers and character == closers[-1]:
             source.at += 1
-            write(closers.pop())
+            write("}" if closers.pop() == "}" else "]")
             comma, state = "", "after"
         elif state == "after":
             if character != ",":
@@ -149,12 +167,12 @@ def copy_json(source: Source, write: Write, scalar: Scalar = json_scalar) -> Ste
         else:
             write(comma)
             comma = ""
-            if state != "key" and character in "{[":
+            if state != "key" and character in brackets:
                 if len(closers) == MAX_DEPTH:
                     return False
                 source.at += 1
-                write(character)
-                closers.append("}" if character == "{" else "]")
+                write("{" if character == "{" else "[")
+                closers.append(brackets[character])
                 state = "key" if character == "{" else "item"
             elif not (yield from _key_or_scalar(source, write, scalar, state == "key")):
                 return False
@@ -164,13 +182,13 @@ def copy_json(source: Source, write: Write, scalar: Scalar = json_scalar) -> Ste
             return True
 
 
-def whole_json(text: str, scalar: Scalar = json_scalar) -> str | None:
+def whole_json(text: str, scalar: Scalar = json_scalar, brackets: Mapping[str, str] = BRACKETS) -> str | None:
     """The JSON of a text as `copy_json` copies it; `None` for a text that is more or less than one value."""
     source = Source()
     source.feed(text)
     source.ended = True
     parts: list[str] = []
-    steps = copy_json(source, parts.append, scalar)
+    steps = copy_json(source, parts.append, scalar, brackets)
     try:
         next(steps)
     except StopIteration as end:

@@ -2,8 +2,19 @@
 
 import re
 
-from rocmforge.parsing.json_text import Write, copy_json, copy_string, escaped, json_scalar
-from rocmforge.parsing.source import Source, Steps, expect, peek, skip_space, word
+from rocmforge.parsing.json_text import (
+    BRACKETS,
+    Write,
+    copy_escape,
+    copy_json,
+    copy_string,
+    escaped,
+    json_scalar,
+    literal,
+)
+from rocmforge.parsing.source import MAX_WORD, Source, Steps, expect, peek, run_length, skip_space, word
+
+PYTHON_BRACKETS = {**BRACKETS, "(": ")"}
 
 _KEY = re.compile(r"[^\s=(),'\"]*")
 _PLAIN = re.compile(r"[^'\\]*")
@@ -17,6 +28,10 @@ _ARGUMENT_END = (
     re.compile(rf"'{_SPACES}(?:\){_SPACES}{_NAME}{{0,64}}|,{_SPACES}{_NAME}{{0,64}}{_SPACES})?\Z"),
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"': '"', "\\": "\\", "\n": ""}
+_CODE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}))")
+_CODE_BEGUN = re.compile(r"\\(?:x[0-9a-fA-F]?|U[0-9a-fA-F]{0,7})?\Z")
+_WORD = re.compile(r"[-+.\w]*")
+_GROUPED_NUMBER = re.compile(r"-?[0-9]+(?:_[0-9]+)+")
 
 
 def python_scalar(source: Source, write: Write, is_key: bool) -> Steps[bool]:
@@ -24,8 +39,45 @@ def python_scalar(source: Source, write: Write, is_key: bool) -> Steps[bool]:
     if source.text[source.at] == "'":
         return (yield from _single_quoted(source, write, _INNER_END))
     if source.text[source.at] == '"':
-        return (yield from copy_string(source, write))
+        return (yield from copy_string(source, write, _copy_mixed_escape))
+    if not is_key:
+        length = yield from run_length(source, _WORD, MAX_WORD)
+        number = source.text[source.at : source.at + length]
+        # JSON has no digits in groups.
+        value = literal(number.replace("_", "")) if _GROUPED_NUMBER.fullmatch(number) else None
+        if value is not None and source.at + length < len(source.text):
+            write(value)
+            source.at += length
+            return True
     return (yield from json_scalar(source, write, is_key))
+
+
+def _copy_escape(source: Source, write: Write) -> Steps[None]:
+    """Copies an escape of Python's that begins with the next character."""
+    if (code := _CODE.match(source.text, source.at)) is not None:
+        number = int(code.group(1) or code.group(2), 16)
+        write(escaped("\ufffd" if 0xD800 <= number < 0xE000 else chr(number)))
+        source.at = code.end()
+    elif _CODE_BEGUN.match(source.text, source.at) is not None:
+        if source.ended:
+            source.at = len(source.text)
+        else:
+            yield
+    elif source.text[source.at + 1] == "u":
+        yield from copy_escape(source, write)
+    else:
+        character = source.text[source.at + 1]
+        write(escaped(_ESCAPES.get(character, "\\" + character)))
+        source.at += 2
+
+
+def _copy_mixed_escape(source: Source, write: Write) -> Steps[None]:
+    """Copies an escape between double quotation marks, where models also write those of JSON."""
+    if source.text[source.at + 1 : source.at + 2] == "/":
+        write("/")
+        source.at += 2
+    else:
+        yield from _copy_escape(source, write)
 
 
 def _single_quoted(source: Source, write: Write, end: tuple[re.Pattern[str], re.Pattern[str]]) -> Steps[bool]:
@@ -47,12 +99,7 @@ def _single_quoted(source: Source, write: Write, end: tuple[re.Pattern[str], re.
             yield
             continue
         if source.text[source.at] == "\\":
-            behind = source.text[source.at + 1 : source.at + 2]
-            if not behind and not source.ended:
-                yield
-                continue
-            write(escaped(_ESCAPES.get(behind, "\\" + behind)))
-            source.at += 2
+            yield from _copy_escape(source, write)
             continue
         is_begun = begun.match(source.text, source.at) is not None
         if is_begun and not source.ended:
@@ -87,7 +134,10 @@ def copy_arguments(source: Source, write: Write) -> Steps[bool]:
         write(f'{", " if count else ""}"{escaped(key)}": ')
         yield from skip_space(source)
         is_quoted = (yield from peek(source)) == "'"
-        value = _single_quoted(source, write, _ARGUMENT_END) if is_quoted else copy_json(source, write, python_scalar)
-        if not (yield from value):
+        if is_quoted:
+            is_whole = yield from _single_quoted(source, write, _ARGUMENT_END)
+        else:
+            is_whole = yield from copy_json(source, write, python_scalar, PYTHON_BRACKETS)
+        if not is_whole:
             return False
         count += 1

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rocmforge.parsing.json_text import Write, escaped, literal, whole_json
-from rocmforge.parsing.python_text import python_scalar
+from rocmforge.parsing.python_text import PYTHON_BRACKETS, python_scalar
 from rocmforge.parsing.source import SPACE
 
 # References of a schema to its own definitions are followed so far.
@@ -134,7 +134,7 @@ def _json(text: str, types: set[str]) -> str:
         value = json.loads(solid, parse_constant=_refuse)
     except (ValueError, RecursionError):
         # Some templates write lists and objects as Python does.
-        held = whole_json(solid, python_scalar) if types and solid[:1] in ("[", "{") else None
+        held = whole_json(solid, python_scalar, PYTHON_BRACKETS) if types and solid[:1] in ("[", "{") else None
         return f'"{escaped(text)}"' if held is None else held
     # A parameter without a type may be a string with quotation marks of its own.
     held = None if isinstance(value, str) and not types else whole_json(solid)

@@ -76,7 +76,7 @@ class ShapedReader(CallReader):
         """Reads a call; true if there is one."""
         self.started = False
         if self._shape.kind == "json":
-            return (yield from self.read_object(known_only))
+            return (yield from self.read_object(known_only, bare=self._shape.bare))
         source = self.source
         yield from skip_space(source)
         given = name = yield from word(source, _NAME)
