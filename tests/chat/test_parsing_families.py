@@ -106,7 +106,15 @@ def test_needs_are_found(found):
         ),
         "Qwen-Qwen3-0.6B": TemplateNeeds(texts_only=True),
         "Qwen-Qwen3.5-4B": TemplateNeeds(system="first", question=True),
-        "google-gemma-2-2b-it": TemplateNeeds(tools="nowhere", system="none", alternates=True),
+        "google-gemma-2-2b-it": TemplateNeeds(
+            tools="nowhere", writes_calls=False, writes_results=False, system="none", alternates=True
+        ),
+        "google-gemma-3-4b-it": TemplateNeeds(
+            tools="nowhere", writes_calls=False, writes_results=False, system="first", alternates=True
+        ),
+        "microsoft-Phi-3.5-mini-instruct": TemplateNeeds(
+            tools="nowhere", writes_calls=False, writes_results=False, texts_only=True
+        ),
         "zai-org-GLM-4.5": TemplateNeeds(),
         "google-gemma-4-E2B-it": TemplateNeeds(images_in_results=False),
     }

@@ -45,6 +45,8 @@ class TemplateNeeds:
     """True if a text and calls in one message are not both written, and are as two messages."""
     writes_calls: bool = True
     """True if the template writes the calls of a message at all."""
+    writes_results: bool = True
+    """True if the template writes the results of calls."""
     images_in_results: bool = True
     """True if images in the results of tools are written as those of a user."""
     system: Literal["anywhere", "first", "none"] = "anywhere"
@@ -122,7 +124,7 @@ def find_needs(render: Render) -> TemplateNeeds:
     def shown(*arguments: Any, ids: str, content: str | None) -> str | None:
         """The text of a message with calls; `None` where the template refuses it, or the results behind it."""
         calls = [probe_call("probe", each, f"{ids[:-1]}{number}") for number, each in enumerate(arguments)]
-        results = [{"role": "tool", "name": "probe", "tool_call_id": call["id"], "content": "Text"} for call in calls]
+        results = [{"role": "tool", "name": "probe", "tool_call_id": call["id"], "content": "Result"} for call in calls]
         message = calling(*calls, content=content)
         taken = tried(render, [USER, message, *results], [tool]) is not None
         return tried(render, [USER, message], [tool]) if taken else None
@@ -135,7 +137,7 @@ def find_needs(render: Render) -> TemplateNeeds:
     ]
     taken = [(form, text) for form in forms if (text := shown(form[2], ids=form[1], content=form[3])) is not None]
     if not taken:
-        return TemplateNeeds(**turns)
+        return TemplateNeeds(**turns, writes_calls=False, writes_results=False)
     (kind, ids, arguments, content), text = next((each for each in taken if "value0" in each[1]), taken[0])
     if arguments is values and str(values) in text:
         # The template does not refuse an object, but writes it as Python does.
@@ -157,12 +159,13 @@ def find_needs(render: Render) -> TemplateNeeds:
     writes = "value0" in text
     apart = writes and not _has_both(beside) and _has_both(behind)
     result = {"role": "tool", "name": "probe", "tool_call_id": ids}
+    shows_result = "Result" in (tried(render, [*before, {**result, "content": "Result"}], [tool]) or "")
     of_users = _image_text(render, [], {"role": "user"}, [tool])
     # A template that writes nothing for an image is not made for them.
     shows = not of_users or _image_text(render, before, result, [tool]) == of_users
     return TemplateNeeds(
         **turns, ids=kind, single_calls=single, text_arguments=isinstance(arguments, str), null_content=content is None,
-        calls_apart=apart, writes_calls=writes, images_in_results=shows,
+        calls_apart=apart, writes_calls=writes and shows_result, writes_results=shows_result, images_in_results=shows,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Conversations of any client are shown whole by templates that refuse, or lose, a part of them."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,9 @@ TEMPLATES = {
     "tools-in-message": "{{ messages[0].tools }}<|tool|><|/tool|>"
     + chat("").replace("{%- if tools %}", "{% if false %}"),
     "calls-nowhere": "{# <|tool_call|> #}" + chat(""),
+    # Gemma 2 and 3 refuse results of tools, and Phi 3.5 leaves them out.
+    "results-refused": refusing("m.role == 'tool'", ALTERNATING.replace(HERMES, "")),
+    "results-nowhere": chat("").replace("{%- else %}<|{{ m.role }}|>", "{%- elif m.role != 'tool' %}<|{{ m.role }}|>"),
 }
 
 
@@ -70,6 +74,7 @@ ANSWER = {"role": "assistant", "content": "Answer"}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [call("first")]}
 SAYING = {"role": "assistant", "content": "Saying", "tool_calls": [call("first")]}
 RESULT = {"role": "tool", "tool_call_id": "call_0", "name": "do_it", "content": "Result"}
+SECOND = {"role": "tool", "tool_call_id": "call_1", "name": "do_it", "content": "Other result"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "Question"}, {"type": "text", "text": "Another"}]}
 CONVERSATIONS = {
     "system": [SYSTEM, USER, ANSWER, MORE],
@@ -86,6 +91,15 @@ CONVERSATIONS = {
     "parts": [PARTS],
     "no-question": [SYSTEM],
     "result-first": [CALLING, RESULT],
+    "two-calls": [USER, {**SAYING, "tool_calls": [call("first"), call("second", "call_1")]}, RESULT, SECOND, ANSWER],
+    "results-behind-both": [
+        USER,
+        CALLING,
+        {**CALLING, "tool_calls": [call("second", "call_1")]},
+        RESULT,
+        SECOND,
+        ANSWER,
+    ],
 }
 
 
@@ -141,6 +155,7 @@ def test_earlier_messages_stay_as_they_were(name):
     for turns in (
         [[USER], [SAYING, RESULT], [ANSWER, MORE], [SAYING, RESULT], [done, USER]],
         [[USER], [ANSWER, CALLING, RESULT], [done, MORE], [ANSWER, CALLING, RESULT], [CALLING, RESULT], [done]],
+        [[SYSTEM, CALLING, RESULT], [ANSWER, MORE], [done, USER]],
     ):
         whole, before = [], []
         for turn in turns:
@@ -169,6 +184,45 @@ def test_results_of_no_call_have_short_ids_too():
     ids = [message["tool_call_id"] for message in made[2:]]
     assert ids[0] == made[1]["tool_calls"][0]["id"] == ids[1] != ids[2]
     assert all(len(each) == 9 and each.isalnum() for each in ids)
+
+
+@pytest.mark.parametrize("ids", ["any", "short", "named"])
+def test_results_behind_several_messages_name_their_calls(ids):
+    """C4: also where a client counts the calls of each message from 0, or gives no ids."""
+    needs = replace(NO_NEEDS, ids=ids)
+    other = {**CALLING, "tool_calls": [call("second", "call_1")]}
+    made = fitted([USER, CALLING, other, SECOND, RESULT, RESULT, CALLING, RESULT], needs)
+    (first, second, third) = (message["tool_calls"][0]["id"] for message in made if message.get("tool_calls"))
+    assert [each["tool_call_id"] for each in made if each["role"] == "tool"] == [second, first, first, third]
+    nameless = [{"role": "tool", "content": "Result"}, {"role": "tool", "content": "Other"}]
+    two = {**CALLING, "tool_calls": [{**each, "id": None} for each in (call("first"), call("second"))]}
+    made = fitted([USER, CALLING, two, *nameless, *nameless], needs)
+    assert [each.get("tool_call_id") for each in made[3:]] == [each["id"] for each in made[2]["tool_calls"]] + [None] * 2
+
+
+def test_merged_answers_keep_their_reasoning():
+    """C6: an agent's answers in a row, each with its own reasoning."""
+    needs = find_needs(renderer(ALTERNATING))
+    answers = [{**ANSWER, "content": text, "reasoning_content": f"On {text}"} for text in ("a", "b")]
+    (_, merged, _) = in_roles([USER, *answers, MORE], needs)
+    assert [part["text"] for part in merged["content"]] == ["a", "b"]
+    assert merged["reasoning_content"] == "On a\nOn b"
+
+
+@pytest.mark.parametrize("single_calls", [False, True])
+def test_time_grows_with_the_calls_of_a_message(single_calls):
+    """H1: ten times the calls take about ten times as long, and not a hundred times."""
+    needs = replace(NO_NEEDS, single_calls=single_calls)
+
+    def seconds(count):
+        calls = [call("text", f"call_{number}") for number in range(count)]
+        results = [{**RESULT, "tool_call_id": each["id"]} for each in reversed(calls)]
+        started = time.process_time()
+        assert len(fitted([USER, {**CALLING, "tool_calls": calls}, *results], needs)) >= count
+        return time.process_time() - started
+
+    few = min(seconds(2_000) for _ in range(5))
+    assert min(seconds(20_000) for _ in range(2)) < 40 * few
 
 
 def test_a_tool_may_lack_properties():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rocmforge.parsing.needs import TemplateNeeds
@@ -21,9 +22,11 @@ def in_roles(messages: Sequence[Mapping[str, Any]], needs: TemplateNeeds) -> lis
         made = [{**message, "role": "user"} if message["role"] == "system" else message for message in made]
     if needs.system != "anywhere" or needs.alternates:
         made = in_turns(made)
-    if needs.question and not any(message["role"] == "user" for message in made):
+    if needs.question:
+        # Also where a question comes later, as it does a turn later: the beginning of the prompt must stay as it is.
         place = next((n for n, message in enumerate(made) if message["role"] != "system"), len(made))
-        made.insert(place, {"role": "user", "content": ""})
+        if place == len(made) or made[place]["role"] != "user":
+            made.insert(place, {"role": "user", "content": ""})
     if needs.filler:
         made = [{**message, "content": needs.filler} if _is_empty(message) else message for message in made]
     if needs.alternates:
@@ -74,21 +77,19 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
     return _is_answer(message) and is_blank(message.get("content"))
 
 
-def _merged_answers(messages: Iterable[TemplateMessage]) -> list[TemplateMessage]:
-    """Merges answers that follow each other."""
-    made: list[TemplateMessage] = []
-    # The parts of the last message, once it consists of several.
-    parts: list[dict[str, Any]] | None = None
-    for message in messages:
-        if made and _is_answer(message) and _is_answer(made[-1]):
-            if parts is None:
-                parts = list(parts_of(made[-1].get("content") or ""))
-                made[-1] = {**made[-1], "content": parts}
-            parts += parts_of(message.get("content") or "")
-        else:
-            parts = None
-            made.append(message)
-    return made
+def _merged_answers(messages: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:
+    """Yields messages; answers that follow each other are merged."""
+    for is_answer, group in groupby(messages, _is_answer):
+        first, *others = group
+        if not is_answer or not others:
+            yield first
+            yield from others
+            continue
+        answers = [first, *others]
+        merged = {**first, "content": [part for each in answers for part in parts_of(each.get("content") or "")]}
+        if thoughts := [each["reasoning_content"] for each in answers if each.get("reasoning_content")]:
+            merged["reasoning_content"] = "\n".join(thoughts)
+        yield merged
 
 
 def _alternating(messages: Iterable[TemplateMessage], filler: str) -> Iterator[TemplateMessage]:

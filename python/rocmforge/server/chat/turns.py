@@ -4,7 +4,9 @@ import hashlib
 import json
 import string
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite, isnan
 from typing import Annotated, Any
 
@@ -111,7 +113,8 @@ def fitted(
 
     Ids have the template's format, and results name their calls. If the template accepts only one call for each
     message, a message with several calls becomes several messages, each followed by its result. If it leaves out calls
-    beside a text, they get a message of their own. Calls that it never writes become part of the text.
+    beside a text, they get a message of their own. Calls that it never writes become part of the text, and results that
+    it never writes become questions.
 
     Args:
         messages: The conversation.
@@ -119,43 +122,106 @@ def fitted(
         shape: The shape of the model's calls, if it has one.
     """
     made: list[TemplateMessage] = []
-    # Calls without a result so far: the id that the client gave, the name, and the id for the template.
-    waiting: list[tuple[str | None, str, str]] = []
+    given_calls = _GivenCalls()
     count = 0
     for given in messages:
         message = dict(given)
         if message["role"] == "tool":
-            _name_call(message, waiting)
-            if needs.ids == "short" and message.get("tool_call_id") is not None:
+            id_ = given_calls.answered(message.get("tool_call_id"), message.get("name"))
+            if id_ is not None:
+                message["tool_call_id"] = id_
+            elif needs.ids == "short" and message.get("tool_call_id") is not None:
                 message["tool_call_id"] = short_id(message["tool_call_id"])
+            if not needs.writes_results:
+                message = {"role": "user", "content": message["content"]}
         elif calls := message.get("tool_calls"):
-            waiting, message["tool_calls"] = [], []
+            message["tool_calls"] = []
             if needs.calls_apart and not is_blank(message.get("content")):
                 made.append({key: value for key, value in message.items() if key != "tool_calls"})
                 message = {"role": "assistant", "content": "", "tool_calls": []}
             if needs.null_content and is_blank(message.get("content")):
                 message["content"] = None
+            given_calls.begin_message()
             for call in calls:
                 fitting = _fitting_call(call, needs, count)
                 message["tool_calls"].append(fitting)
-                waiting.append((call.get("id"), call["function"]["name"], fitting["id"]))
+                given_calls.add(call.get("id"), call["function"]["name"], fitting["id"])
                 count += 1
-            if shape is not None and not needs.writes_calls:
+            if not needs.writes_calls:
                 _write_calls(message, shape)
         made.append(message)
     return list(_one_call_each(made, needs)) if needs.single_calls else made
 
 
-def _write_calls(message: TemplateMessage, shape: CallShape) -> None:
-    """Appends the calls of a message to its content, as the model writes them."""
-    functions = [call["function"] for call in message["tool_calls"]]
+@dataclass(slots=True)
+class _GivenCall:
+    template_id: str
+    message: int
+    is_answered: bool = False
+
+
+class _GivenCalls:
+    """The calls of a conversation, for the results that follow them."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, deque[_GivenCall]] = {}
+        # The calls of the last message that has any.
+        self._by_name: dict[str, deque[_GivenCall]] = {}
+        self._all: deque[_GivenCall] = deque()
+        self._message = 0
+
+    def begin_message(self) -> None:
+        """Begins a message with calls. Results without an id are those of its calls."""
+        self._message += 1
+        self._by_name, self._all = {}, deque()
+
+    def add(self, given_id: str | None, name: str, template_id: str) -> None:
+        """Adds a call of the message, with the ids that the client and the template have for it."""
+        call = _GivenCall(template_id, self._message)
+        if given_id is not None:
+            calls = self._by_id.setdefault(given_id, deque())
+            if calls and calls[0].message != self._message:
+                # Some clients count the calls of each message from 0.
+                calls.clear()
+            calls.append(call)
+        self._by_name.setdefault(name, deque()).append(call)
+        self._all.append(call)
+
+    def answered(self, given_id: str | None, name: str | None) -> str | None:
+        """Returns the template's id of the call that a result answers; `None` if there is no such call.
+
+        It is the call with the result's id. Without an id, it is the first open one with its function name, else the
+        first open one.
+        """
+        if given_id is not None:
+            calls = self._by_id.get(given_id)
+        else:
+            calls = self._all if name is None else self._by_name.get(name)
+        if not calls:
+            return None
+        while calls[0].is_answered and len(calls) > 1:
+            calls.popleft()
+        if calls[0].is_answered and given_id is None:
+            return None
+        calls[0].is_answered = True
+        return calls[0].template_id
+
+
+def _write_calls(message: TemplateMessage, shape: CallShape | None) -> None:
+    """Makes the calls of a message a part of its content: as the model writes them, or one JSON object a line."""
+    functions = [call["function"] for call in message.pop("tool_calls")]
     given = ((function["name"], function["arguments"]) for function in functions)
-    written = shape.written([(name, call_arguments(each) if isinstance(each, str) else each) for name, each in given])
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        message["content"] = content + written
+    calls = [(name, call_arguments(each) if isinstance(each, str) else each) for name, each in given]
+    if shape is None:
+        texts = [json.dumps({"name": name, "arguments": each}, ensure_ascii=False) for name, each in calls]
+        written = "\n".join(texts)
     else:
+        written = shape.written(calls)
+    content = message.get("content") or ""
+    if isinstance(content, list):
         message["content"] = [*content, {"type": "text", "text": written}]
+    else:
+        message["content"] = f"{content}\n{written}" if content and shape is None else content + written
 
 
 def _fitting_call(call: Mapping[str, Any], needs: TemplateNeeds, number: int) -> dict[str, Any]:
@@ -171,18 +237,6 @@ def _fitting_call(call: Mapping[str, Any], needs: TemplateNeeds, number: int) ->
     return {**call, "id": given, "function": function}
 
 
-def _name_call(result: TemplateMessage, waiting: list[tuple[str | None, str, str]]) -> None:
-    """Sets the call id of a result: the call it names, else the first with its function name, else the first call."""
-    id_, name = result.get("tool_call_id"), result.get("name")
-    places = [
-        *(place for place, call in enumerate(waiting) if id_ is not None and call[0] == id_),
-        *(place for place, call in enumerate(waiting) if id_ is None and call[1] == name),
-        *(place for place in range(len(waiting)) if id_ is None and name is None),
-    ]
-    if places:
-        result["tool_call_id"] = waiting.pop(places[0])[2]
-
-
 def _one_call_each(messages: Sequence[TemplateMessage], needs: TemplateNeeds) -> Iterator[TemplateMessage]:
     """Yields messages with one call each, every message followed by the results of its call."""
     place = 0
@@ -192,16 +246,16 @@ def _one_call_each(messages: Sequence[TemplateMessage], needs: TemplateNeeds) ->
         if len(calls) < 2:
             yield message
             continue
-        results: list[TemplateMessage] = []
+        results: dict[str | None, list[TemplateMessage]] = {}
         while place < len(messages) and messages[place]["role"] == "tool":
-            results.append(messages[place])
+            results.setdefault(messages[place].get("tool_call_id"), []).append(messages[place])
             place += 1
         for number, call in enumerate(calls):
             turn = message if number == 0 else {"role": "assistant", "content": None if needs.null_content else ""}
             yield {**turn, "tool_calls": [call]}
-            yield from (each for each in results if each.get("tool_call_id") == call["id"])
-        ids = {call["id"] for call in calls}
-        yield from (each for each in results if each.get("tool_call_id") not in ids)
+            yield from results.pop(call["id"], ())
+        for others in results.values():
+            yield from others
 
 
 def short_id(given: str) -> str:
