@@ -121,6 +121,14 @@ def test_forced_calls_beside_a_form(client, form):
         assert check(choice) == "answer"
 
 
+def test_stop_strings_do_not_match_in_a_forced_call(client, form):
+    """C8: every call has these characters, and is whole."""
+    asked = {"model": "tiny", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 400, "stop": ["n", "a", "b", "{"]}
+    asked |= {"parallel_tool_calls": False, **thinking(form)}
+    for choice in client.chat.completions.create(**asked, tool_choice="required", seed=1, n=4).choices:
+        assert (check(choice), choice.finish_reason) == ("call", "tool_calls")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_choice_by_name_is_one_call(client, form, stream):
     """C21: with a tool's name there is one call of it and no other, whatever the model would like."""

@@ -197,7 +197,9 @@ def test_results_behind_several_messages_name_their_calls(ids):
     nameless = [{"role": "tool", "content": "Result"}, {"role": "tool", "content": "Other"}]
     two = {**CALLING, "tool_calls": [{**each, "id": None} for each in (call("first"), call("second"))]}
     made = fitted([USER, CALLING, two, *nameless, *nameless], needs)
-    assert [each.get("tool_call_id") for each in made[3:]] == [each["id"] for each in made[2]["tool_calls"]] + [None] * 2
+    assert [each.get("tool_call_id") for each in made[3:]] == [each["id"] for each in made[2]["tool_calls"]] + [
+        None
+    ] * 2
 
 
 def test_merged_answers_keep_their_reasoning():
@@ -211,7 +213,7 @@ def test_merged_answers_keep_their_reasoning():
 
 @pytest.mark.parametrize("single_calls", [False, True])
 def test_time_grows_with_the_calls_of_a_message(single_calls):
-    """H1: ten times the calls take about ten times as long, and not a hundred times."""
+    """H1: 20 times the calls take about 20 times as long, and not 400 times."""
     needs = replace(NO_NEEDS, single_calls=single_calls)
 
     def seconds(count):
@@ -222,7 +224,7 @@ def test_time_grows_with_the_calls_of_a_message(single_calls):
         return time.process_time() - started
 
     few = min(seconds(2_000) for _ in range(5))
-    assert min(seconds(20_000) for _ in range(2)) < 40 * few
+    assert seconds(40_000) < 120 * few
 
 
 def test_a_tool_may_lack_properties():

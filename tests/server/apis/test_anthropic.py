@@ -193,7 +193,7 @@ def test_cached_tokens_are_told(client):
 
 
 def test_history_with_tools_and_reasoning(client, llm):
-    """This model's template knows text alone, so calls and reasoning leave the prompt, and results are turns."""
+    """This model's template knows text alone: calls become text, reasoning leaves the prompt, and results are turns."""
     messages = [
         {"role": "user", "content": "How is the weather in Rome?"},
         {
@@ -214,7 +214,7 @@ def test_history_with_tools_and_reasoning(client, llm):
     ]
     plain = [
         messages[0],
-        {"role": "assistant", "content": "I ask."},
+        {"role": "assistant", "content": 'I ask.\n{"name": "weather", "arguments": {"city": "Rome"}}'},
         {"role": "tool", "content": "Error: No network."},
         {"role": "user", "content": "And now?"},
     ]

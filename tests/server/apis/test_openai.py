@@ -219,7 +219,8 @@ def test_broken_arguments_of_calls_are_taken(server, arguments):
     call = ToolCall(**CALL | {"function": {"name": "weather", "arguments": arguments}})
     assert call.for_template()["function"]["arguments"] == {"invalid_arguments": arguments}
     body = {"messages": [*HELLO, {"role": "assistant", "tool_calls": [call.model_dump()]}, *HELLO], "max_tokens": 1}
-    server.client.post("/v1/chat/completions", json=body).raise_for_status()
+    response = server.client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200 or (len(arguments) > 1000 and "shorten the conversation" in response.text)
 
 
 BAD = [
