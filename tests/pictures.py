@@ -23,6 +23,7 @@ def _template(begin, end, image):
 QWEN = _template("<|im_start|>", "<|im_end|>", "<|vision_start|><|image_pad|><|vision_end|>")
 MISTRAL = _template("[INST]", "[/INST]", "[IMG]")
 INTERNVL = _template("<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>\\n")
+LFM2 = _template("<|im_start|>", "<|im_end|>", "<image>")
 GEMMA4 = _template("<|turn>", "<turn|>", "<|image|>")
 GEMMA = _template("<start_of_turn>", "<end_of_turn>", "<start_of_image>")
 

@@ -58,14 +58,16 @@ pub struct SeqImages {
     pub sight: Sight,
 }
 
-/// Consecutive tokens of a prompt that stand for an image.
+/// Consecutive tokens of a prompt that stand for an image, or for a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageSpan {
     /// The position of the first token.
     pub first: u32,
     pub image: ImageId,
     pub digest: ImageDigest,
-    /// Rows and columns of the image's tokens.
+    /// The image's row that is the input of the first token.
+    pub first_row: u32,
+    /// Rows and columns of the span's tokens.
     pub grid: [u32; 2],
     /// True if one more token ends each row but the last.
     pub has_row_ends: bool,
@@ -77,7 +79,7 @@ impl ImageSpan {
         self.grid[0] * self.grid[1] + row_ends
     }
 
-    /// Returns the positions of the image's tokens.
+    /// Returns the positions of the span's tokens.
     pub fn tokens(&self) -> Range<usize> {
         self.first as usize..(self.first + self.num_tokens()) as usize
     }
@@ -114,7 +116,7 @@ impl SeqImages {
             images.runs.push(ImageRun {
                 first_token: (first_token + first - positions.start) as u32,
                 image: span.image,
-                first_row: (first - tokens.start) as u32,
+                first_row: span.first_row + (first - tokens.start) as u32,
                 len: (end - first) as u32,
             });
         }
@@ -149,6 +151,7 @@ mod tests {
             first,
             image: ImageId(i as u64),
             digest: [i as u8; 32],
+            first_row: 0,
             grid,
             has_row_ends: false,
         };

@@ -75,9 +75,9 @@ impl HashChain {
                 self.scratch.extend_from_slice(&token.to_le_bytes());
             }
             if let Some(images) = &self.extras.images {
-                // The tokens of an image are placeholders for its rows. Its first token may be before the block.
+                // The tokens of an image are placeholders for its rows. The first row may be before the block.
                 for span in images.within(named..named + block_size) {
-                    let first = i64::from(span.first) - named as i64;
+                    let first = i64::from(span.first) - i64::from(span.first_row) - named as i64;
                     self.scratch.extend_from_slice(&span.digest);
                     self.scratch.extend_from_slice(&first.to_le_bytes());
                 }

@@ -1,7 +1,7 @@
 //! Pictures for image encoders: from the bytes of a file to normalised values.
 //!
 //! - `decode` checks and decodes a file.
-//! - `sizing` computes the size that the model expects.
+//! - `sizing` computes the sizes that the model expects, and the tiles of a large picture.
 //! - `resize` resizes like Pillow.
 //!
 //! `Preparation` is the preprocessing of a model.
@@ -15,7 +15,7 @@ mod tests;
 
 pub use decode::DecodeLimits;
 pub use resize::Filter;
-pub use sizing::Sizing;
+pub use sizing::{Parts, Sizing};
 
 use crate::{Error, Result};
 
@@ -38,15 +38,15 @@ struct Pixels {
 }
 
 impl Pixels {
-    /// Returns square parts of this side, row by row.
-    fn tiles(&self, side: usize) -> Vec<Self> {
-        let (of_row, of_tile) = (self.width * CHANNELS, side * CHANNELS);
+    /// Returns tiles of this width and height, row by row.
+    fn tiles(&self, [width, height]: [usize; 2]) -> Vec<Self> {
+        let (of_row, of_tile) = (self.width * CHANNELS, width * CHANNELS);
         let tile = |[top, left]: [usize; 2]| {
-            let rows = (top..top + side).map(|row| &self.rgb[row * of_row + left * CHANNELS..][..of_tile]);
-            Self { width: side, height: side, rgb: rows.collect::<Vec<_>>().concat() }
+            let rows = (top..top + height).map(|row| &self.rgb[row * of_row + left * CHANNELS..][..of_tile]);
+            Self { width, height, rgb: rows.collect::<Vec<_>>().concat() }
         };
-        let of_tops = (0..self.height).step_by(side);
-        of_tops.flat_map(|top| (0..self.width).step_by(side).map(move |left| tile([top, left]))).collect()
+        let of_tops = (0..self.height).step_by(height);
+        of_tops.flat_map(|top| (0..self.width).step_by(width).map(move |left| tile([top, left]))).collect()
     }
 }
 
@@ -94,52 +94,40 @@ pub struct Preparation {
     pub std: [f32; CHANNELS],
 }
 
-/// A preprocessed picture: one part, or several of the same size.
+/// A preprocessed part of a picture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
-    /// The sides of a part.
     pub width: usize,
     pub height: usize,
-    /// `[part][channel][row][column]`.
+    /// `[channel][row][column]`.
     pub values: Vec<f32>,
 }
 
 impl Preparation {
-    /// Resizes and normalises a picture.
+    /// Preprocesses a picture. Returns its parts.
     ///
     /// # Errors
     /// `InvalidRequest` for a shape that the model does not support.
-    pub fn prepare(&self, picture: &Picture) -> Result<Prepared> {
-        let parts = self.resized(picture)?;
-        let Some(&Pixels { width, height, .. }) = parts.first() else {
-            return Err(Error::internal("a picture without parts"));
-        };
+    pub fn prepare(&self, picture: &Picture) -> Result<Vec<Prepared>> {
         let of_byte = |channel: usize, byte: u8| (f32::from(byte) / 255.0 - self.mean[channel]) / self.std[channel];
         let of_bytes: [[f32; 256]; CHANNELS] =
             std::array::from_fn(|channel| std::array::from_fn(|byte| of_byte(channel, byte as u8)));
-        let mut values = Vec::with_capacity(parts.len() * CHANNELS * width * height);
-        for part in &parts {
-            let (pixels, _) = part.rgb.as_chunks::<CHANNELS>();
-            for (channel, of_bytes) in of_bytes.iter().enumerate() {
-                values.extend(pixels.iter().map(|pixel| of_bytes[usize::from(pixel[channel])]));
-            }
-        }
-        Ok(Prepared { width, height, values })
+        let prepared = |Pixels { width, height, rgb }: Pixels| {
+            let (pixels, _) = rgb.as_chunks::<CHANNELS>();
+            let of_channel = |channel: usize| pixels.iter().map(move |pixel| usize::from(pixel[channel]));
+            let planes = of_bytes.iter().enumerate();
+            let values = planes.flat_map(|(channel, of_bytes)| of_channel(channel).map(|byte| of_bytes[byte]));
+            Prepared { width, height, values: values.collect() }
+        };
+        Ok(self.resized(picture)?.into_iter().map(prepared).collect())
     }
 
-    /// Returns the resized picture, or its tiles row by row, with the whole picture as the last one if there are
-    /// several.
+    /// Returns the resized parts of a picture.
     fn resized(&self, picture: &Picture) -> Result<Vec<Pixels>> {
         let resize = |[width, height]: [usize; 2]| resize::resize(&picture.pixels, width, height, self.filter);
-        let sides = [picture.width(), picture.height()];
-        let Sizing::Tiles { side, least, most } = self.sizing else {
-            return Ok(vec![resize(self.sizing.size(sides[0], sides[1])?)]);
-        };
-        let grid = sizing::tiles(sides, side, [least, most]);
-        let mut tiles = resize(grid.map(|count| count * side)).tiles(side);
-        if tiles.len() > 1 {
-            tiles.push(resize([side; 2]));
-        }
-        Ok(tiles)
+        let Parts { tiles, tile, whole } = self.sizing.parts(picture.width(), picture.height())?;
+        let mut parts = resize([tiles[0] * tile[0], tiles[1] * tile[1]]).tiles(tile);
+        parts.extend(whole.map(resize));
+        Ok(parts)
     }
 }

@@ -1,4 +1,4 @@
-//! The size to which a model's preprocessing resizes a picture.
+//! The sizes to which a model's preprocessing resizes a picture, and the tiles that it cuts of it.
 
 use crate::{Error, Result};
 
@@ -19,64 +19,117 @@ pub enum Sizing {
     Largest { of: usize, max_pixels: usize },
     /// Square tiles of this side, from `least` to `most`, and then the whole picture as one more if there are several.
     Tiles { side: usize, least: usize, most: usize },
+    /// `Multiples`, for pictures of at most twice `max_pixels`. Larger ones become tiles, which are as large as a
+    /// square of `max_pixels`. The whole picture is one more, and has the sides of `Multiples`.
+    MultiplesOrTiles { of: usize, min_pixels: usize, max_pixels: usize, least: usize, most: usize },
+}
+
+/// The parts that a picture becomes: tiles, row by row, and then the whole picture if there are several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// The numbers of columns and of rows of tiles.
+    pub tiles: [usize; 2],
+    /// The width and height of a tile.
+    pub tile: [usize; 2],
+    /// The width and height of the whole picture, if it is one more part.
+    pub whole: Option<[usize; 2]>,
+}
+
+impl Parts {
+    fn one(size: [usize; 2]) -> Self {
+        Self { tiles: [1, 1], tile: size, whole: None }
+    }
+
+    fn tiles(tiles: [usize; 2], side: usize, whole: [usize; 2]) -> Self {
+        Self { tiles, tile: [side; 2], whole: (tiles != [1, 1]).then_some(whole) }
+    }
+
+    /// Returns the width and height of each part.
+    pub fn sizes(self) -> impl Iterator<Item = [usize; 2]> {
+        std::iter::repeat_n(self.tile, self.tiles[0] * self.tiles[1]).chain(self.whole)
+    }
 }
 
 impl Sizing {
-    /// Returns the width and height of the resized picture. Tiles lie below each other.
+    /// Returns the parts that a picture of this width and height becomes.
     ///
     /// # Errors
     /// `InvalidRequest` for a picture that is too narrow.
-    pub fn size(self, width: usize, height: usize) -> Result<[usize; 2]> {
-        match self {
-            Self::Square { side } => Ok([side; 2]),
-            Self::Multiples { of, min_pixels, max_pixels } => multiples([width, height], of, [min_pixels, max_pixels]),
-            Self::Within { side, of, max_pixels } => Ok(within([width, height], side, of, max_pixels)),
-            Self::Largest { of, max_pixels } => Ok(largest([width, height], of, max_pixels)),
-            Self::Tiles { side, least, most } => {
-                let [columns, rows] = tiles([width, height], side, [least, most]);
-                Ok([side, side * with_whole(columns * rows)])
+    pub fn parts(self, width: usize, height: usize) -> Result<Parts> {
+        let sides = [width, height];
+        Ok(match self {
+            Self::Square { side } => Parts::one([side; 2]),
+            Self::Multiples { of, min_pixels, max_pixels } => {
+                check_ratio(sides, MAX_RATIO)?;
+                Parts::one(multiples(sides, of, nearest(sides, of, 0), [min_pixels, max_pixels]))
             }
-        }
+            Self::Within { side, of, max_pixels } => Parts::one(within(sides, side, of, max_pixels)),
+            Self::Largest { of, max_pixels } => Parts::one(largest(sides, of, max_pixels)),
+            Self::Tiles { side, least, most } => Parts::tiles(tiles(sides, side, [least, most]), side, [side; 2]),
+            Self::MultiplesOrTiles { of, min_pixels, max_pixels, least, most } => {
+                // The sides of narrower pictures are rounded up to more than `max_pixels`.
+                check_ratio(sides, max_pixels / (of * of))?;
+                let near = nearest(sides, of, of);
+                let whole = multiples(sides, of, near, [min_pixels, max_pixels]);
+                if near[0] * near[1] <= 2 * max_pixels {
+                    return Ok(Parts::one(whole));
+                }
+                let side = max_pixels.isqrt() / of * of;
+                Parts::tiles(tiles(sides, side, [least, most]), side, whole)
+            }
+        })
     }
 
-    /// Returns the most parts of a picture, all of one size.
-    pub fn most_parts(self) -> usize {
+    /// Returns the most tiles beside each other or below each other.
+    pub fn most_tiles_of_side(self) -> usize {
         match self {
-            Self::Tiles { most, .. } => with_whole(most),
+            Self::Tiles { most, .. } | Self::MultiplesOrTiles { most, .. } => most,
             Self::Square { .. } | Self::Multiples { .. } | Self::Within { .. } | Self::Largest { .. } => 1,
         }
     }
 
-    /// Returns the area of the largest resized picture, or of one tile, in pixels.
+    /// Returns the area of the largest part of a picture, in pixels.
     pub fn most_pixels(self) -> usize {
         match self {
             Self::Square { side } | Self::Tiles { side, .. } => side * side,
-            Self::Multiples { max_pixels, .. } | Self::Largest { max_pixels, .. } => max_pixels,
+            Self::Multiples { max_pixels, .. }
+            | Self::Largest { max_pixels, .. }
+            | Self::MultiplesOrTiles { max_pixels, .. } => max_pixels,
             Self::Within { side, max_pixels, .. } => side.saturating_mul(side).min(max_pixels),
         }
     }
 }
 
-fn multiples(sides: [usize; 2], of: usize, [min_pixels, max_pixels]: [usize; 2]) -> Result<[usize; 2]> {
-    let [width, height] = sides;
+/// # Errors
+/// `InvalidRequest` for a picture whose longer side is more than `most` times the shorter one.
+fn check_ratio([width, height]: [usize; 2], most: usize) -> Result<()> {
     let (long, short) = (width.max(height), width.min(height));
-    if short == 0 || long > short.saturating_mul(MAX_RATIO) {
-        let expected = format!("sides of which the longer is at most {MAX_RATIO} times the shorter");
+    if short == 0 || long > short.saturating_mul(most) {
+        let expected = format!("sides of which the longer is at most {most} times the shorter");
         return Err(Error::invalid("image", format!("a picture of {width} x {height} pixels"), expected));
     }
+    Ok(())
+}
+
+/// Returns the multiples of `of` that are nearest to the sides, and at least `least`.
+fn nearest(sides: [usize; 2], of: usize, least: usize) -> [usize; 2] {
+    sides.map(|side| ((side as f64 / of as f64).round_ties_even() as usize * of).max(least))
+}
+
+/// Returns `nearest`, or multiples of `of` in the proportions of `sides` whose area is within the bounds.
+fn multiples(sides: [usize; 2], of: usize, nearest: [usize; 2], [min_pixels, max_pixels]: [usize; 2]) -> [usize; 2] {
     let step = of as f64;
-    let nearest = sides.map(|side| (side as f64 / step).round_ties_even() as usize * of);
     let area = nearest[0] * nearest[1];
-    let exact = width as f64 * height as f64;
+    let exact = sides[0] as f64 * sides[1] as f64;
     if area > max_pixels {
         let factor = (exact / max_pixels as f64).sqrt();
-        return Ok(sides.map(|side| ((side as f64 / factor / step).floor() as usize * of).max(of)));
+        return sides.map(|side| ((side as f64 / factor / step).floor() as usize * of).max(of));
     }
     if area < min_pixels {
         let factor = (min_pixels as f64 / exact).sqrt();
-        return Ok(sides.map(|side| (side as f64 * factor / step).ceil() as usize * of));
+        return sides.map(|side| (side as f64 * factor / step).ceil() as usize * of);
     }
-    Ok(nearest)
+    nearest
 }
 
 fn within(sides: [usize; 2], most: usize, of: usize, max_pixels: usize) -> [usize; 2] {
@@ -102,11 +155,6 @@ fn largest(sides: [usize; 2], of: usize, max_pixels: usize) -> [usize; 2] {
         counts => counts,
     };
     counts.map(|count| count * of)
-}
-
-/// Returns the number of tiles, with the whole picture as one more if there are several.
-fn with_whole(tiles: usize) -> usize {
-    if tiles == 1 { 1 } else { tiles + 1 }
 }
 
 /// Returns the columns and rows of tiles whose proportions are nearest to those of the picture. Of several, it is the

@@ -14,6 +14,8 @@ const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 
 const TILES_OF_16: Sizing = Sizing::Tiles { side: 16, least: 1, most: 4 };
+const MULTIPLES_OR_TILES: Sizing =
+    Sizing::MultiplesOrTiles { of: 8, min_pixels: 2 * 64, max_pixels: 4 * 64, least: 2, most: 4 };
 const LARGEST_12: Sizing = Sizing::Largest { of: 12, max_pixels: 12 * 12 * 12 };
 const WITHIN_96: Sizing = Sizing::Within { side: 96, of: 16, max_pixels: 1 << 20 };
 const WITHIN_48: Sizing = Sizing::Within { side: 48, of: 8, max_pixels: 1 << 20 };
@@ -31,7 +33,7 @@ fn multiples(of: usize) -> Sizing {
 }
 
 /// The models and their preprocessing.
-fn processors() -> [(&'static str, Preparation); 8] {
+fn processors() -> [(&'static str, Preparation); 9] {
     let half = [0.5; 3];
     let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
     [
@@ -39,6 +41,7 @@ fn processors() -> [(&'static str, Preparation); 8] {
         ("gemma4", of(LARGEST_12, Filter::Bicubic, half, half)),
         ("gemma4e", of(LARGEST_12, Filter::Bicubic, half, half)),
         ("internvl", of(TILES_OF_16, Filter::Bicubic, IMAGENET_MEAN, IMAGENET_STD)),
+        ("lfm2vl", of(MULTIPLES_OR_TILES, Filter::Bilinear, half, half)),
         ("mistral3", of(WITHIN_96, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("pixtral", of(WITHIN_48, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen25vl", of(multiples(28), Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
@@ -46,25 +49,40 @@ fn processors() -> [(&'static str, Preparation); 8] {
     ]
 }
 
+/// Returns a picture of the parts below each other, on black.
+fn below_each_other(parts: &[Pixels]) -> Pixels {
+    let width = parts.iter().map(|part| part.width).max().unwrap();
+    let padding = |part: &Pixels| vec![0; (width - part.width) * CHANNELS];
+    let row = |part: &Pixels, row: &[u8]| [row, &padding(part)].concat();
+    let rows =
+        |part: &Pixels| part.rgb.chunks(part.width * CHANNELS).map(|of| row(part, of)).collect::<Vec<_>>().concat();
+    let rgb = parts.iter().map(rows).collect::<Vec<_>>().concat();
+    Pixels { width, height: parts.iter().map(|part| part.height).sum(), rgb }
+}
+
+/// Returns the size of a picture that becomes one part.
+fn size(sizing: Sizing, [width, height]: [usize; 2]) -> Result<[usize; 2]> {
+    let parts = sizing.parts(width, height)?;
+    assert_eq!((parts.tiles, parts.whole), ([1, 1], None));
+    Ok(parts.tile)
+}
+
 #[test]
 fn pictures_are_resized_as_by_the_processors() {
     for (name, preparation) in processors() {
         let picture = golden(&format!("{name}_2"));
         let expected = golden(&format!("{name}_2_resized"));
-        let [width, height] = preparation.sizing.size(picture.width(), picture.height()).unwrap();
-        assert_eq!([width, height], [expected.width(), expected.height()], "{name}");
-        let rgb: Vec<u8> = preparation.resized(&picture).unwrap().into_iter().flat_map(|part| part.rgb).collect();
-        assert_eq!(Pixels { width, height, rgb }, expected.pixels, "{name}");
+        assert_eq!(below_each_other(&preparation.resized(&picture).unwrap()), expected.pixels, "{name}");
     }
 }
 
-/// Returns the values of transformers, `[channel][row][column]`. Qwen stores patches in squares of 2 x 2, and each
+/// Returns the values of transformers, `[part][channel][row][column]`. Qwen stores patches in squares of 2 x 2, and each
 /// picture twice.
 fn pixel_values(name: &str, picture: usize, [width, height]: [usize; 2]) -> Vec<f32> {
     let z = testdata::npz(&format!("vision/{name}"));
     let key = format!("pixel_values_{picture}");
     let (values, shape) = (z.f32(&key), z.shape(&key).to_vec());
-    if shape.len() == 4 {
+    if shape.len() != 2 {
         return values;
     }
     let side = (shape[1] as f64 / 6.0).sqrt() as usize;
@@ -88,9 +106,10 @@ fn numbers_are_those_of_the_processors() {
     for (name, preparation) in processors() {
         for picture in [1, 2] {
             let prepared = preparation.prepare(&golden(&format!("{name}_{picture}"))).unwrap();
-            let expected = pixel_values(name, picture, [prepared.width, prepared.height]);
-            assert_eq!(prepared.values.len(), expected.len());
-            let errors = prepared.values.iter().zip(&expected).map(|(got, expected)| (got - expected).abs());
+            let expected = pixel_values(name, picture, [prepared[0].width, prepared[0].height]);
+            let values = prepared.into_iter().map(|part| part.values).collect::<Vec<_>>().concat();
+            assert_eq!(values.len(), expected.len());
+            let errors = values.iter().zip(&expected).map(|(got, expected)| (got - expected).abs());
             let worst = errors.fold(0.0, f32::max);
             assert!(worst < 1e-5, "{name}_{picture}: {worst:.1e}");
         }
@@ -100,7 +119,7 @@ fn numbers_are_those_of_the_processors() {
 #[test]
 fn sizes_stay_within_their_bounds() {
     let sizing = Sizing::Multiples { of: 28, min_pixels: 3136, max_pixels: 1_003_520 };
-    for (size, expected) in [
+    for (sides, expected) in [
         ([1920, 1080], Ok([1316, 728])),
         ([14, 14], Ok([56, 56])),
         ([56, 42], Ok([56, 56])),
@@ -108,7 +127,7 @@ fn sizes_stay_within_their_bounds() {
         ([200, 1], Ok([812, 28])),
         ([201, 1], Err(())),
     ] {
-        assert_eq!(sizing.size(size[0], size[1]).map_err(|_| ()), expected, "{size:?}");
+        assert_eq!(size(sizing, sides).map_err(|_| ()), expected, "{sides:?}");
     }
 }
 
@@ -116,7 +135,7 @@ fn sizes_stay_within_their_bounds() {
 #[test]
 fn pictures_stay_within_a_square_and_an_area() {
     let sizing = Sizing::Within { side: 1540, of: 28, max_pixels: 2048 * 28 * 28 };
-    for (size, expected) in [
+    for (sides, expected) in [
         ([1920, 1080], [1540, 868]),
         ([1080, 1920], [868, 1540]),
         ([1540, 1000], [1540, 1008]),
@@ -127,7 +146,7 @@ fn pictures_stay_within_a_square_and_an_area() {
         ([1540, 1540], [1260, 1260]),
         ([4000, 3900], [1260, 1232]),
     ] {
-        assert_eq!(sizing.size(size[0], size[1]).unwrap(), expected, "{size:?}");
+        assert_eq!(size(sizing, sides).unwrap(), expected, "{sides:?}");
         assert!(expected[0] * expected[1] <= sizing.most_pixels());
     }
     assert_eq!(WITHIN_96.most_pixels(), 96 * 96);
@@ -152,8 +171,8 @@ const LARGEST_SIZES: [([usize; 2], [usize; 2]); 11] = [
 #[test]
 fn pictures_are_as_large_as_they_may_be() {
     let sizing = Sizing::Largest { of: 48, max_pixels: 280 * 48 * 48 };
-    for (size, expected) in LARGEST_SIZES {
-        assert_eq!(sizing.size(size[0], size[1]).unwrap(), expected, "{size:?}");
+    for (sides, expected) in LARGEST_SIZES {
+        assert_eq!(size(sizing, sides).unwrap(), expected, "{sides:?}");
         assert!(expected[0] * expected[1] <= sizing.most_pixels());
     }
 }
@@ -178,10 +197,9 @@ const TILED_SIZES: [([usize; 2], [usize; 2]); 12] = [
 #[test]
 fn pictures_are_cut_into_tiles_of_their_proportions() {
     let sizing = Sizing::Tiles { side: 448, least: 1, most: 12 };
-    for (size, [columns, rows]) in TILED_SIZES {
-        assert_eq!(sizing::tiles(size, 448, [1, 12]), [columns, rows], "{size:?}");
-        let tiles = if columns * rows == 1 { 1 } else { columns * rows + 1 };
-        assert_eq!(sizing.size(size[0], size[1]).unwrap(), [448, 448 * tiles]);
+    for (sides, tiles) in TILED_SIZES {
+        let whole = (tiles != [1, 1]).then_some([448; 2]);
+        assert_eq!(sizing.parts(sides[0], sides[1]).unwrap(), Parts { tiles, tile: [448; 2], whole }, "{sides:?}");
     }
 }
 

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn rows(count: usize) -> Arc<ImageRows> {
-        Arc::new(ImageRows { grid: [1, count], rows: vec![0.0; count], deepstack: Vec::new() })
+        Arc::new(ImageRows { rows: vec![0.0; count], deepstack: Vec::new() })
     }
 
     #[test]

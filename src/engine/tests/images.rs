@@ -17,8 +17,8 @@ use crate::pixels::{DecodeLimits, Picture, Sizing};
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::testdata;
 
-pub(super) const NAMES: [&str; 8] =
-    ["gemma3", "gemma4", "gemma4e", "internvl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
+pub(super) const NAMES: [&str; 9] =
+    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
 const BLOCK: usize = 16;
 
 /// A golden prompt as a client writes it, with its tokens and its continuation.
@@ -50,17 +50,17 @@ fn prompts(name: &str) -> [Prompt; 2] {
     let ids = |key: String| z.i32(&key).iter().map(|&id| id as u32).collect::<Vec<_>>();
     [1, 2].map(|number| {
         let tokens = ids(format!("p{number}_tokens"));
-        // Gemma has a token before the rows of an image; the others have one token in place of them. Mistral's models
-        // have further tokens at the end of each row.
-        let (of_image, kept) = match name {
-            "gemma3" => (479..480, 0),
-            "gemma4" | "gemma4e" => (279..280, 1),
-            "internvl" => (479..480, 1),
-            "mistral3" | "pixtral" => (477..480, 1),
-            _ => (478..479, 1),
+        // The tokens of an image, and those in place of them. Gemma has one before the rows of an image.
+        let (of_image, placeholder): (_, &[u32]) = match name {
+            "gemma3" => (479..480, &[]),
+            "gemma4" | "gemma4e" => (279..280, &[279]),
+            "internvl" => (479..480, &[479]),
+            "lfm2vl" => (473..480, &[479]),
+            "mistral3" | "pixtral" => (477..480, &[477]),
+            _ => (478..479, &[478]),
         };
         let runs = tokens.chunk_by(|one, next| of_image.contains(one) == of_image.contains(next));
-        let short = runs.flat_map(|run| if of_image.contains(&run[0]) { &run[..kept] } else { run }).copied();
+        let short = runs.flat_map(|run| if of_image.contains(&run[0]) { placeholder } else { run }).copied();
         let short = short.collect();
         let file = |image: &i32| testdata::bytes(&format!("vision/{name}_{image}.png"));
         let picture = |image| Arc::new(Picture::decode(&file(image), DecodeLimits::default()).unwrap());

@@ -9,8 +9,8 @@ use crate::backend::{Backend, Loader};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::images::{ImageId, ImageSpan, SeqImages};
-use crate::model::vision::tests::encode_golden;
-use crate::model::vision::{Family, ImageRows, Images, VisionSpec};
+use crate::model::vision::tests::{encode_golden, picture};
+use crate::model::vision::{Family, Images, VisionSpec};
 use crate::model::{DecoderLimits, ModelSpec, ModelTensors};
 use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::testdata;
@@ -24,25 +24,32 @@ struct Prompt {
     logits: Vec<f32>,
 }
 
-fn prompt(name: &str, number: usize, vision: &VisionSpec, rows: &[ImageRows]) -> Prompt {
+fn prompt(name: &str, number: usize, vision: &VisionSpec) -> Prompt {
     let family = vision.family;
     let z = testdata::npz(&format!("vision/{name}"));
     let tokens: Vec<u32> = z.i32(&format!("p{number}_tokens")).iter().map(|&id| id as u32).collect();
     let placeholder = match family {
         Family::Gemma3 => 479,
         Family::Gemma4 => 279,
-        Family::InternVl => 479,
+        Family::InternVl | Family::Lfm2 => 479,
         Family::Pixtral => 477,
         Family::Qwen25 | Family::Qwen3 => 478,
     };
     let (mut spans, mut at) = (Vec::new(), 0);
     for &image in &z.i32(&format!("p{number}_images")) {
-        let first = at + tokens[at..].iter().position(|&id| id == placeholder).unwrap();
-        let grid = rows[image as usize - 1].grid.map(|side| side as u32);
-        let (first, image, digest) = (first as u32, ImageId(image as u64 - 1), [image as u8; 32]);
-        let span = ImageSpan { first, image, digest, grid, has_row_ends: family.has_row_ends() };
-        at = span.tokens().end;
-        spans.push(span);
+        let picture = picture(&format!("{name}_{image}"));
+        let parts = vision.preparation.sizing.parts(picture.width(), picture.height()).unwrap();
+        let mut first_row = 0;
+        for size in parts.sizes() {
+            let first = (at + tokens[at..].iter().position(|&id| id == placeholder).unwrap()) as u32;
+            let [columns, rows] = size.map(|side| (side / vision.row_side()) as u32);
+            let (image, digest) = (ImageId(image as u64 - 1), [image as u8; 32]);
+            let has_row_ends = family.has_row_ends();
+            let span = ImageSpan { first, image, digest, first_row, grid: [rows, columns], has_row_ends };
+            at = span.tokens().end;
+            first_row += span.num_tokens();
+            spans.push(span);
+        }
     }
     let images = SeqImages { spans, mrope: family.values().has_mrope, sight: vision.sight };
     if images.mrope {
@@ -81,7 +88,7 @@ fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most
     let mut model = load_within(loader, &ModelTensors::collect(&gguf, &spec).unwrap(), dtype, limits).unwrap();
     let images = rows.iter().enumerate().map(|(i, rows)| (ImageId(i as u64), Arc::new(rows.clone()))).collect();
     let check = |number: usize| {
-        let prompt = prompt(name, number, &vision, &rows);
+        let prompt = prompt(name, number, &vision);
         let (mut logits, mut at) = (Vec::new(), 0);
         while at < prompt.tokens.len() {
             let last = prompt.tokens.len();
@@ -102,7 +109,7 @@ fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most
 /// The logits of prompts with one image and with two are those of transformers, and have the same bits in any steps.
 #[test]
 fn logits_of_prompts_with_images_are_those_of_transformers() {
-    for name in ["gemma3", "gemma4", "gemma4e", "internvl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
+    for name in ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"] {
         for isa in Isa::available() {
             let loader = || CpuLoader::new(2, TOKENS).unwrap().with_isa(isa);
             let whole = check(loader(), name, KvCacheDtype::F32, 3e-3, TOKENS);

@@ -30,9 +30,11 @@ const BLOCK: usize = 16;
 
 /// An encoder on any device.
 pub trait ImageEncoder: Send {
+    /// Returns the rows of a picture, given in parts.
+    ///
     /// # Errors
     /// Errors of the device, and `Error::Internal` for a picture that was not prepared as the spec requires.
-    fn encode(&mut self, picture: &Prepared) -> Result<ImageRows>;
+    fn encode(&mut self, picture: &[Prepared]) -> Result<ImageRows>;
 
     fn spec(&self) -> &VisionSpec;
 
@@ -48,7 +50,7 @@ pub struct Encoder<B: Backend> {
     model: Model<B>,
     buffers: Buffers<B>,
     host: HostValues,
-    /// The position embeddings of the last picture, with its grid. Most pictures have the size of the one before.
+    /// The position embeddings of the last part of a picture, with its grid. Most parts have the size of the one before.
     positions: ([usize; 2], Vec<f32>),
 }
 
@@ -174,16 +176,8 @@ fn batch(windows: &[usize]) -> Batch {
 }
 
 impl<B: Backend> ImageEncoder for Encoder<B> {
-    fn encode(&mut self, picture: &Prepared) -> Result<ImageRows> {
-        let sides = [picture.height, picture.width];
-        let layout = Layout::new(&self.model.spec, sides)?;
-        let parts = picture.values.chunks_exact(CHANNELS * sides[0] * sides[1]);
-        let most_parts = self.model.spec.preparation.sizing.most_parts();
-        if !(1..=most_parts).contains(&parts.len()) || !parts.remainder().is_empty() {
-            let [height, width] = sides;
-            return Err(Error::internal(format!("{} values of parts of {width} x {height}", picture.values.len())));
-        }
-        let mut parts = parts.map(|part| self.encode_part(&layout, part));
+    fn encode(&mut self, picture: &[Prepared]) -> Result<ImageRows> {
+        let mut parts = picture.iter().map(|part| self.encode_part(part));
         let first = parts.next().ok_or_else(|| Error::internal("a picture without parts"))??;
         parts.try_fold(first, |mut rows, part| {
             rows.append(part?);
@@ -202,9 +196,13 @@ impl<B: Backend> ImageEncoder for Encoder<B> {
 
 impl<B: Backend> Encoder<B> {
     /// Computes the rows of a part of a picture.
-    fn encode_part(&mut self, layout: &Layout, values: &[f32]) -> Result<ImageRows> {
+    fn encode_part(&mut self, Prepared { width, height, values }: &Prepared) -> Result<ImageRows> {
         let Self { backend, model, buffers, host, positions } = self;
         let spec = &model.spec;
+        if values.len() != CHANNELS * width * height {
+            return Err(Error::internal(format!("{} values of a part of {width} x {height}", values.len())));
+        }
+        let layout = Layout::new(spec, [*height, *width])?;
         let patches = layout.patches();
         if patches > spec.most_patches() {
             return Err(Error::internal(format!("{patches} patches of an encoder for {}", spec.most_patches())));
@@ -245,7 +243,7 @@ impl<B: Backend> Encoder<B> {
             None => rows,
         };
         let deepstack = sets.collect::<Result<_>>()?;
-        Ok(ImageRows { grid: layout.squares_of_sides(spec), rows, deepstack })
+        Ok(ImageRows { rows, deepstack })
     }
 }
 

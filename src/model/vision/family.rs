@@ -6,6 +6,7 @@ pub enum Family {
     Gemma3,
     Gemma4,
     InternVl,
+    Lfm2,
     Pixtral,
     Qwen25,
     Qwen3,
@@ -38,24 +39,49 @@ pub struct TokenTexts {
     pub row_end: Option<&'static str>,
     /// The token after the rows.
     pub end: Option<&'static str>,
+    /// The texts before the parts of an image. `None` if they follow each other.
+    pub parts: Option<PartTexts>,
+}
+
+/// The texts before the parts of an image, whose rows come after them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartTexts {
+    /// The text before an image that is one part.
+    pub only: &'static str,
+    /// The text before a tile. `ROW` and `COLUMN` stand for its place, which begins at 1.
+    pub tile: &'static str,
+    /// The text after each row of tiles.
+    pub row_end: &'static str,
+    /// The text before the whole image, which follows its tiles.
+    pub whole: &'static str,
+}
+
+impl PartTexts {
+    /// Returns the text before the tile in this row and column, which begin at 0.
+    pub fn before_tile(&self, row: usize, column: usize) -> String {
+        let row_end = if row > 0 && column == 0 { self.row_end } else { "" };
+        let of_tile = self.tile.replace("ROW", &(row + 1).to_string());
+        row_end.to_owned() + &of_tile.replace("COLUMN", &(column + 1).to_string())
+    }
 }
 
 impl TokenTexts {
     /// Returns the tokens of an image whose placeholder is repeated for each row.
     const fn repeated(placeholder: &'static str) -> Self {
-        Self { placeholder, start: None, row: None, row_end: None, end: None }
+        Self { placeholder, start: None, row: None, row_end: None, end: None, parts: None }
     }
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Gemma3, Self::Gemma4, Self::InternVl, Self::Pixtral, Self::Qwen25, Self::Qwen3];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Gemma3, Self::Gemma4, Self::InternVl, Self::Lfm2, Self::Pixtral, Self::Qwen25, Self::Qwen3];
 
     pub fn values(self) -> &'static FamilyValues {
         match self {
             Self::Gemma3 => &GEMMA3,
             Self::Gemma4 => &GEMMA4,
             Self::InternVl => &INTERNVL,
+            Self::Lfm2 => &LFM2,
             Self::Pixtral => &PIXTRAL,
             Self::Qwen25 => &QWEN25,
             Self::Qwen3 => &QWEN3,
@@ -78,6 +104,7 @@ const GEMMA3: FamilyValues = FamilyValues {
         row: Some("<image_soft_token>"),
         row_end: None,
         end: Some("<end_of_image>"),
+        parts: None,
     },
     has_audio: false,
 };
@@ -95,6 +122,24 @@ const INTERNVL: FamilyValues = FamilyValues {
     text_architectures: &["qwen2", "qwen3", "qwen3moe"],
     has_mrope: false,
     tokens: TokenTexts { start: Some("<img>"), end: Some("</img>"), ..TokenTexts::repeated("<IMG_CONTEXT>") },
+    has_audio: false,
+};
+
+const LFM2: FamilyValues = FamilyValues {
+    projector_type: "lfm2",
+    text_architectures: &["lfm2"],
+    has_mrope: false,
+    tokens: TokenTexts {
+        start: Some("<|image_start|>"),
+        end: Some("<|image_end|>"),
+        parts: Some(PartTexts {
+            only: "",
+            tile: "<|img_row_ROW_col_COLUMN|>",
+            row_end: "",
+            whole: "<|img_thumbnail|>",
+        }),
+        ..TokenTexts::repeated("<image>")
+    },
     has_audio: false,
 };
 

@@ -57,11 +57,6 @@ impl Layout {
         &self.windows
     }
 
-    /// Returns the numbers of rows and columns of the squares, which become rows for the text model.
-    pub(super) fn squares_of_sides(&self, spec: &VisionSpec) -> [usize; 2] {
-        self.grid.map(|side| side / spec.merge)
-    }
-
     pub(super) fn grid(&self) -> [usize; 2] {
         self.grid
     }
@@ -80,7 +75,7 @@ impl Layout {
 
     /// Returns the rows of squares with a row `end` after each row of the picture but the last.
     pub(super) fn with_row_ends(&self, spec: &VisionSpec, rows: &[f32], end: &[f32]) -> Vec<f32> {
-        let [_, columns] = self.squares_of_sides(spec);
+        let columns = self.grid[1] / spec.merge;
         let lines: Vec<&[f32]> = rows.chunks_exact(columns * end.len()).collect();
         lines.join(end)
     }
@@ -106,6 +101,7 @@ impl Layout {
     pub(super) fn positions(&self, table: &[f32], positions: Positions, cols: usize) -> Vec<f32> {
         match positions {
             Positions::Corners { side } => self.interpolated(table, side, cols),
+            Positions::Antialiased { side } => self.antialiased(table, side, cols),
             Positions::Axes { len } => {
                 let row = |index: usize| &table[index * cols..][..cols];
                 let sum = |&[y, x]: &[usize; 2]| row(x).iter().zip(row(len + y)).map(|(x, y)| x + y);
@@ -130,6 +126,24 @@ impl Layout {
                 corners.map(|(row, column, weight)| (&table[(row * side + column) * cols..][..cols], weight));
             let [(a, wa), (b, wb), (c, wc), (d, wd)] = of_corner;
             let sums = a.iter().zip(b).zip(c.iter().zip(d)).map(|((a, b), (c, d))| a * wa + b * wb + c * wc + d * wd);
+            positions.extend(sums);
+        }
+        positions
+    }
+
+    /// Returns a table of `side` x `side` positions that was resized to the grid as a picture would be, with bilinear
+    /// weights.
+    fn antialiased(&self, table: &[f32], side: usize, cols: usize) -> Vec<f32> {
+        let [rows, columns] = self.grid.map(|count| covered(count, side));
+        let mut positions = Vec::with_capacity(self.places.len() * cols);
+        for &[row, column] in &self.places {
+            let mut sums = vec![0.0; cols];
+            for &(y, of_row) in &rows[row] {
+                for &(x, of_column) in &columns[column] {
+                    let entry = &table[(y * side + x) * cols..][..cols];
+                    sums.iter_mut().zip(entry).for_each(|(sum, value)| *sum += of_row * of_column * value);
+                }
+            }
             positions.extend(sums);
         }
         positions
@@ -177,4 +191,18 @@ fn along(count: usize, side: usize) -> Vec<Between> {
         Between { first, second: (first + 1).min(last), rest: at - first as f32 }
     };
     (0..count).map(point).collect()
+}
+
+/// Returns the entries of a table of `side` entries that each of `count` parts of it is made of, with their weights.
+fn covered(count: usize, side: usize) -> Vec<Vec<(usize, f32)>> {
+    let scale = side as f32 / count as f32;
+    let reach = scale.max(1.0);
+    let part = |index: usize| {
+        let center = (index as f32 + 0.5) * scale - 0.5;
+        let weights = (0..side).map(|at| (at, (1.0 - (at as f32 - center).abs() / reach).max(0.0)));
+        let kept: Vec<(usize, f32)> = weights.filter(|&(_, weight)| weight > 0.0).collect();
+        let total: f32 = kept.iter().map(|(_, weight)| weight).sum();
+        kept.into_iter().map(|(at, weight)| (at, weight / total)).collect()
+    };
+    (0..count).map(part).collect()
 }

@@ -19,7 +19,7 @@ mod tensors;
 pub(super) mod tests;
 
 pub use encoder::{Encoder, ImageEncoder, limits};
-pub use family::{Family, TokenTexts};
+pub use family::{Family, PartTexts, TokenTexts};
 pub use projector::{find_projector, open_projector};
 pub use rows::{ImageRows, Images};
 pub use spec::{MOST_IMAGE_ROWS, VisionSpec, Windows};

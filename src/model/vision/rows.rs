@@ -8,10 +8,8 @@ use crate::images::ImageId;
 /// The rows that stand for a picture in a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageRows {
-    /// The numbers of rows and of columns of the picture's squares, which become rows here.
-    pub grid: [usize; 2],
-    /// `[grid[0] * grid[1]][output_size]`. In families with row ends, there is one more after each row of the grid but
-    /// the last.
+    /// `[squares][output_size]`, part by part. In families with row ends, there is one more after each row of squares
+    /// but the last.
     pub rows: Vec<f32>,
     /// Rows that are added after each of the first layers of the text model (DeepStack), one set per layer.
     pub deepstack: Vec<Vec<f32>>,
@@ -20,7 +18,6 @@ pub struct ImageRows {
 impl ImageRows {
     /// Appends the rows of the next part of the picture.
     pub(super) fn append(&mut self, part: Self) {
-        self.grid[0] += part.grid[0];
         self.rows.extend(part.rows);
         self.deepstack.iter_mut().zip(part.deepstack).for_each(|(rows, part)| rows.extend(part));
     }

@@ -63,6 +63,8 @@ pub struct VisionSpec {
     pub windows: Option<Windows>,
     /// Layers whose outputs become rows for the first layers of the text model (DeepStack).
     pub deepstack: Vec<usize>,
+    /// The size of a row between the two matrices of the projector, if it has two.
+    pub inner_size: usize,
     /// The size of a row for the text model.
     pub output_size: usize,
     pub sight: Sight,
@@ -97,6 +99,8 @@ impl FeedForward {
 pub enum Positions {
     /// `side` x `side` positions. Other grids get bilinear interpolations, aligned at the corners.
     Corners { side: usize },
+    /// `side` x `side` positions. Other grids get bilinear interpolations, in which each position of the table counts.
+    Antialiased { side: usize },
     /// `len` columns, then as many rows. A position is the sum of both.
     Axes { len: usize },
 }
@@ -145,10 +149,7 @@ impl VisionSpec {
 
     /// Returns the size of the larger of the rows within the projector.
     pub fn projector_cols(&self) -> usize {
-        match self.family {
-            Family::InternVl | Family::Pixtral => self.joined_cols().max(self.output_size),
-            Family::Gemma3 | Family::Gemma4 | Family::Qwen25 | Family::Qwen3 => self.joined_cols(),
-        }
+        self.joined_cols().max(self.inner_size)
     }
 
     /// Returns the number of patches that become one row for the text model.

@@ -104,9 +104,10 @@ const PROJECTION: &str = "mm.input_projection";
 const PATCH_MERGER: &str = "mm.patch_merger.weight";
 const PATCH_BIAS: &str = "v.patch_embd.bias";
 const CLASS: &str = "v.class_embd";
-/// The norm of the joined patches in InternVL, whose epsilon differs from that of the layers.
-const JOINED_NORM: (&str, NormSpec) =
-    ("mm.model.mlp.0", NormSpec { kind: NormKind::Layer, eps: 1e-5, weight: true, bias: true });
+/// The norm of the joined patches, whose epsilon differs from that of the layers.
+const JOINED_NORM: NormSpec = NormSpec { kind: NormKind::Layer, eps: 1e-5, weight: true, bias: true };
+/// This norm in LFM2-VL. LFM2.5-VL has none.
+const INPUT_NORM: &str = "mm.input_norm";
 const ROW_END: &str = "v.token_embd.img_break";
 const STANDARD: [&str; 2] = ["v.std_bias", "v.std_scale"];
 /// Prefixes of the tensors of encoders of audio.
@@ -136,7 +137,7 @@ impl<'a> VisionTensors<'a> {
                     ordered.insert(name, [a, b, c, d].concat().into_iter().flat_map(f32::to_le_bytes).collect());
                 }
             }
-            Family::InternVl | Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
+            Family::InternVl | Family::Lfm2 | Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
         }
         // A layer's largest part is a matrix of f32 at most.
         let zeros =
@@ -191,7 +192,9 @@ impl<'a> VisionTensors<'a> {
         let required = |name: &str, shape: &[usize]| values(self.finder.required(name, shape)?.view);
         let mut table = match self.spec.positions {
             None => Vec::new(),
-            Some(Positions::Corners { side }) => required(POSITIONS, &[hidden, self.spec.tokens(side * side)])?,
+            Some(Positions::Corners { side } | Positions::Antialiased { side }) => {
+                required(POSITIONS, &[hidden, self.spec.tokens(side * side)])?
+            }
             Some(Positions::Axes { len }) => required(POSITIONS, &[hidden, len, 2])?,
         };
         let row_end =
@@ -225,7 +228,12 @@ impl<'a> VisionTensors<'a> {
         let projector = self.projector(take)?;
         let deepstack = spec.deepstack.iter().map(|layer| {
             let name = |part: &str| format!("v.deepstack.{layer}.{part}");
-            self.merger([&name("fc1"), &name("fc2")], [joined; 2], Some((&name("norm"), spec.norm)), &mut *take)
+            self.merger(
+                [&name("fc1"), &name("fc2")],
+                [joined, spec.inner_size],
+                Some((&name("norm"), spec.norm)),
+                &mut *take,
+            )
         });
         let deepstack = deepstack.collect::<Result<_>>()?;
         Ok(VisionWeights { patches, first_norm, layers, last_norm, projector, deepstack })
@@ -282,7 +290,7 @@ impl<'a> VisionTensors<'a> {
 
     fn projector<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<Projector<T::Matrix, T::Vector>> {
         let (spec, hidden) = (self.spec, self.spec.hidden_size);
-        let (joined, output) = (spec.joined_cols(), spec.output_size);
+        let (joined, inner, output) = (spec.joined_cols(), spec.inner_size, spec.output_size);
         Ok(match spec.family {
             Family::Gemma3 => {
                 let norm = self.norm("mm.soft_emb_norm", hidden, NormSpec::rms(spec.norm.eps), take)?;
@@ -299,8 +307,12 @@ impl<'a> VisionTensors<'a> {
                 let matrices = ["mm.model.mlp.1", "mm.model.mlp.3"];
                 Projector::Joined {
                     first: None,
-                    merger: self.merger(matrices, [joined, output], Some(JOINED_NORM), take)?,
+                    merger: self.merger(matrices, [joined, inner], Some(("mm.model.mlp.0", JOINED_NORM)), take)?,
                 }
+            }
+            Family::Lfm2 => {
+                let norm = self.finder.gguf.tensor("mm.input_norm.weight").map(|_| (INPUT_NORM, JOINED_NORM));
+                Projector::Joined { first: None, merger: self.merger(["mm.1", "mm.2"], [joined, inner], norm, take)? }
             }
             Family::Pixtral => {
                 let first = || {
@@ -308,10 +320,10 @@ impl<'a> VisionTensors<'a> {
                     take.matrix(vec![LinearPart { weight: self.in_order(PATCH_MERGER, view), bias: None }])
                 };
                 let first = (spec.merge > 1).then(first).transpose()?;
-                Projector::Joined { first, merger: self.merger(["mm.1", "mm.2"], [hidden, output], None, take)? }
+                Projector::Joined { first, merger: self.merger(["mm.1", "mm.2"], [hidden, inner], None, take)? }
             }
             Family::Qwen25 | Family::Qwen3 => {
-                Projector::Joined { first: None, merger: self.merger(["mm.0", "mm.2"], [joined; 2], None, take)? }
+                Projector::Joined { first: None, merger: self.merger(["mm.0", "mm.2"], [joined, inner], None, take)? }
             }
         })
     }

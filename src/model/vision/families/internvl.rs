@@ -14,8 +14,6 @@ use crate::pixels::Sizing;
 const MERGE: usize = 2;
 /// The fewest and the most tiles of a picture, if the file does not state them.
 const TILES: [usize; 2] = [1, 12];
-/// A bound far above any real model.
-const MOST_TILES: usize = 64;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
     let mut spec = read::spec(keys, Family::InternVl, FeedForward::GeluErf)?;
@@ -24,12 +22,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
     spec.has_class = true;
     spec.post_norms = Some(NormSpec { kind: NormKind::Weights, eps: 0.0, weight: true, bias: false });
     spec.positions = Some(Positions::Corners { side: read::image_side(keys, spec.patch_size)? });
-    let least = keys.opt_size("vision.preproc_min_tiles")?.unwrap_or(TILES[0]);
-    let most = keys.opt_size("vision.preproc_max_tiles")?.unwrap_or(TILES[1]);
-    if least > most || most > MOST_TILES {
-        let problem = format!("is {most}, expected {least} (clip.vision.preproc_min_tiles) to {MOST_TILES}");
-        return Err(keys.error("vision.preproc_max_tiles", problem));
-    }
+    let [least, most] = read::tiles(keys, TILES)?;
     spec.preparation.sizing = Sizing::Tiles { side: read::filled_side(keys, &spec)?, least, most };
     Ok(spec)
 }

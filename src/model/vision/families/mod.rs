@@ -3,6 +3,7 @@
 mod gemma3;
 mod gemma4;
 mod internvl;
+mod lfm2;
 mod pixtral;
 mod qwen25;
 mod qwen3;
@@ -37,6 +38,7 @@ impl VisionSpec {
             Family::Gemma3 => gemma3::spec(&keys),
             Family::Gemma4 => gemma4::spec(&keys),
             Family::InternVl => internvl::spec(&keys),
+            Family::Lfm2 => lfm2::spec(&keys),
             Family::Pixtral => pixtral::spec(&keys),
             Family::Qwen25 => qwen25::spec(&keys),
             Family::Qwen3 => qwen3::spec(&keys),

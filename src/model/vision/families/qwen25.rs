@@ -14,6 +14,7 @@ const PIXELS: [usize; 2] = [56 * 56, 3584 * 3584];
 pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
     let mut spec = read::spec(keys, Family::Qwen25, FeedForward::GatedSilu)?;
     spec.merge = read::merge(keys)?;
+    spec.inner_size = spec.joined_cols();
     spec.frames = FRAMES;
     spec.last_norm = Some("v.post_ln");
     spec.rope = Some(RopeAxes::IN_HALVES);

@@ -12,6 +12,7 @@ const PIXELS: [usize; 2] = [256 * 256, 4096 * 4096];
 pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
     let mut spec = read::spec(keys, Family::Qwen3, FeedForward::Gelu)?;
     spec.merge = read::merge(keys)?;
+    spec.inner_size = spec.joined_cols();
     spec.frames = FRAMES;
     spec.patch_bias = true;
     spec.last_norm = Some("v.post_ln");

@@ -14,6 +14,8 @@ const MAX_LAYERS: usize = 512;
 const MAX_HEAD_DIM: usize = 512;
 /// The side, in patches, of the square that becomes one row for the text model, if the file does not state it.
 const MERGE: usize = 2;
+/// A bound far above any real model.
+const MOST_TILES: usize = 64;
 
 pub(super) fn family(keys: &Keys<'_>) -> Result<Family> {
     if keys.opt_bool("has_vision_encoder")? != Some(true) {
@@ -56,6 +58,7 @@ pub(super) fn spec(keys: &Keys<'_>, family: Family, feed_forward: FeedForward) -
     let is_gated = feed_forward.is_gated();
     let kind = if is_gated { NormKind::Rms } else { NormKind::Layer };
     let eps = keys.eps("vision.attention.layer_norm_epsilon")?;
+    let output_size = keys.size("vision.projection_dim")?;
     Ok(VisionSpec {
         family,
         hidden_size,
@@ -80,7 +83,8 @@ pub(super) fn spec(keys: &Keys<'_>, family: Family, feed_forward: FeedForward) -
         rope: None,
         windows: None,
         deepstack: Vec::new(),
-        output_size: keys.size("vision.projection_dim")?,
+        inner_size: output_size,
+        output_size,
         sight: Sight::Causal,
         preparation: preparation(keys)?,
     })
@@ -124,6 +128,19 @@ pub(super) fn filled_side(keys: &Keys<'_>, spec: &VisionSpec) -> Result<usize> {
     }
 }
 
+/// Returns the fewest and the most tiles of a picture: those of the file, or else these.
+pub(super) fn tiles(keys: &Keys<'_>, [least, most]: [usize; 2]) -> Result<[usize; 2]> {
+    let least = keys.opt_size("vision.preproc_min_tiles")?.unwrap_or(least);
+    let most = keys.opt_size("vision.preproc_max_tiles")?.unwrap_or(most);
+    match least <= most && most <= MOST_TILES {
+        true => Ok([least, most]),
+        false => {
+            let problem = format!("is {most}, expected {least} (clip.vision.preproc_min_tiles) to {MOST_TILES}");
+            Err(keys.error("vision.preproc_max_tiles", problem))
+        }
+    }
+}
+
 pub(super) fn merge(keys: &Keys<'_>) -> Result<usize> {
     Ok(keys.opt_size("vision.spatial_merge_size")?.unwrap_or(MERGE))
 }
@@ -157,12 +174,19 @@ fn preparation(keys: &Keys<'_>) -> Result<Preparation> {
 }
 
 /// Returns a sizing to multiples of `of` pixels within the bounds of the file, or else these.
-pub(super) fn multiples(keys: &Keys<'_>, of: usize, [least, most]: [usize; 2]) -> Result<Sizing> {
+pub(super) fn multiples(keys: &Keys<'_>, of: usize, bounds: [usize; 2]) -> Result<Sizing> {
+    let [min_pixels, max_pixels] = pixels(keys, of, bounds)?;
+    Ok(Sizing::Multiples { of, min_pixels, max_pixels })
+}
+
+/// Returns the areas of the smallest and the largest picture: those of the file, or else these. A row is made of `of` x
+/// `of` pixels.
+pub(super) fn pixels(keys: &Keys<'_>, of: usize, [least, most]: [usize; 2]) -> Result<[usize; 2]> {
     let min_pixels = keys.opt_size("vision.image_min_pixels")?.unwrap_or(least);
     let of_file = keys.opt_size("vision.image_max_pixels")?.unwrap_or(most);
     let max_pixels = of_file.min(MOST_IMAGE_ROWS.saturating_mul(of * of));
     match min_pixels <= max_pixels {
-        true => Ok(Sizing::Multiples { of, min_pixels, max_pixels }),
+        true => Ok([min_pixels, max_pixels]),
         false => Err(keys.error("vision.image_min_pixels", format!("is {min_pixels}, more than {max_pixels}"))),
     }
 }

@@ -25,6 +25,8 @@ pub(crate) fn extras(
         image: ImageId(digest.into()),
         // Images of the same content have the same sides.
         digest: std::array::from_fn(|i| if i == 0 { digest } else { grid[i % 2] as u8 }),
+        // The digest says what part of an image it is.
+        first_row: u32::from(digest % 3),
         grid,
         // In M-RoPE, rows have no end.
         has_row_ends: !mrope && digest.is_multiple_of(2),
@@ -79,7 +81,7 @@ impl Request {
     /// Returns the image and the row that are the input at a position.
     pub(crate) fn image_row(&self, position: usize) -> Option<(u64, u64)> {
         let span = self.extras.images.as_ref()?.spans.iter().find(|span| span.tokens().contains(&position))?;
-        Some((u64::from(span.digest[0]), (position - span.first as usize) as u64))
+        Some((u64::from(span.digest[0]), u64::from(span.first_row) + (position - span.first as usize) as u64))
     }
 
     /// Returns the tokens that sequence `index` of the request generates alone.
