@@ -104,7 +104,7 @@ def vision_model(tiny_model, tmp_path_factory):
     from pictures import GEMMA, GEMMA4, INTERNVL, LFM2, MISTRAL, QWEN  # noqa: PLC0415
 
     templates = {"gemma3": GEMMA, "gemma4": GEMMA4, "gemma4e": GEMMA4, "internvl": INTERNVL}
-    templates |= {"lfm2vl": LFM2, "mistral3": MISTRAL, "pixtral": MISTRAL}
+    templates |= {"lfm2vl": LFM2, "mistral3": MISTRAL, "pixtral": MISTRAL, "smolvlm": LFM2}
 
     def path(name):
         folder = tmp_path_factory.getbasetemp() / f"vision-{name}"

@@ -38,15 +38,15 @@ struct Pixels {
 }
 
 impl Pixels {
-    /// Returns tiles of this width and height, row by row.
-    fn tiles(&self, [width, height]: [usize; 2]) -> Vec<Self> {
+    /// Returns tiles of this width and height, row by row, each at the top left of a part that is as large as `pitch`.
+    fn tiles(&self, pitch: [usize; 2], [width, height]: [usize; 2]) -> Vec<Self> {
         let (of_row, of_tile) = (self.width * CHANNELS, width * CHANNELS);
         let tile = |[top, left]: [usize; 2]| {
             let rows = (top..top + height).map(|row| &self.rgb[row * of_row + left * CHANNELS..][..of_tile]);
             Self { width, height, rgb: rows.collect::<Vec<_>>().concat() }
         };
-        let of_tops = (0..self.height).step_by(height);
-        of_tops.flat_map(|top| (0..self.width).step_by(width).map(move |left| tile([top, left]))).collect()
+        let of_tops = (0..self.height).step_by(pitch[1]);
+        of_tops.flat_map(|top| (0..self.width).step_by(pitch[0]).map(move |left| tile([top, left]))).collect()
     }
 }
 
@@ -124,10 +124,16 @@ impl Preparation {
 
     /// Returns the resized parts of a picture.
     fn resized(&self, picture: &Picture) -> Result<Vec<Pixels>> {
-        let resize = |[width, height]: [usize; 2]| resize::resize(&picture.pixels, width, height, self.filter);
-        let Parts { tiles, tile, whole } = self.sizing.parts(picture.width(), picture.height())?;
-        let mut parts = resize([tiles[0] * tile[0], tiles[1] * tile[1]]).tiles(tile);
-        parts.extend(whole.map(resize));
+        let resize = |of: &Pixels, [width, height]: [usize; 2]| resize::resize(of, width, height, self.filter);
+        let Parts { tiles, tile, first, pitch, whole } = self.sizing.parts(picture.width(), picture.height())?;
+        let first = first.map(|size| resize(&picture.pixels, size));
+        let tiled = resize(first.as_ref().unwrap_or(&picture.pixels), [tiles[0] * pitch[0], tiles[1] * pitch[1]]);
+        let mut parts = tiled.tiles(pitch, tile);
+        match (whole, first) {
+            (None, _) => {}
+            (Some(size), None) => parts.push(resize(&picture.pixels, size)),
+            (Some(size), Some(_)) => parts.extend(resize(&tiled, pitch).tiles(pitch, size)),
+        }
         Ok(parts)
     }
 }

@@ -13,6 +13,8 @@ pub enum Filter {
     Bilinear,
     /// Cubic convolution (Keys, 1981) with a = -0.5.
     Bicubic,
+    /// A sine cardinal in a window of its first three lobes (Duchon, 1979).
+    Lanczos,
 }
 
 impl Filter {
@@ -21,6 +23,7 @@ impl Filter {
         match self {
             Self::Bilinear => 1.0,
             Self::Bicubic => 2.0,
+            Self::Lanczos => 3.0,
         }
     }
 
@@ -32,8 +35,15 @@ impl Filter {
             Self::Bicubic if x < 1.0 => ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0,
             Self::Bicubic if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * A,
             Self::Bicubic => 0.0,
+            Self::Lanczos if x < 3.0 => sinc(x) * sinc(x / 3.0),
+            Self::Lanczos => 0.0,
         }
     }
+}
+
+fn sinc(x: f64) -> f64 {
+    let turn = x * std::f64::consts::PI;
+    if turn == 0.0 { 1.0 } else { turn.sin() / turn }
 }
 
 /// The inputs of one output in one direction: the index of the first, and the weights from there on.

@@ -22,6 +22,9 @@ pub enum Sizing {
     /// `Multiples`, for pictures of at most twice `max_pixels`. Larger ones become tiles, which are as large as a
     /// square of `max_pixels`. The whole picture is one more, and has the sides of `Multiples`.
     MultiplesOrTiles { of: usize, min_pixels: usize, max_pixels: usize, least: usize, most: usize },
+    /// Square tiles of `side` pixels, of which the encoder takes `kept`. The picture has a longer side of `longest`
+    /// first, and is resized to whole tiles then. It is resized once more to be the whole one, if there are several.
+    Twice { longest: usize, side: usize, kept: usize },
 }
 
 /// The parts that a picture becomes: tiles, row by row, and then the whole picture if there are several.
@@ -31,17 +34,21 @@ pub struct Parts {
     pub tiles: [usize; 2],
     /// The width and height of a tile.
     pub tile: [usize; 2],
+    /// The sides that the picture is resized to before it is resized to tiles. The whole one is made of the tiles then.
+    pub(super) first: Option<[usize; 2]>,
+    /// The width and height of a tile before what exceeds `tile` at its right and bottom is left out.
+    pub(super) pitch: [usize; 2],
     /// The width and height of the whole picture, if it is one more part.
     pub whole: Option<[usize; 2]>,
 }
 
 impl Parts {
     fn one(size: [usize; 2]) -> Self {
-        Self { tiles: [1, 1], tile: size, whole: None }
+        Self { tiles: [1, 1], tile: size, first: None, pitch: size, whole: None }
     }
 
     fn tiles(tiles: [usize; 2], side: usize, whole: [usize; 2]) -> Self {
-        Self { tiles, tile: [side; 2], whole: (tiles != [1, 1]).then_some(whole) }
+        Self { tiles, tile: [side; 2], first: None, pitch: [side; 2], whole: (tiles != [1, 1]).then_some(whole) }
     }
 
     /// Returns the width and height of each part.
@@ -60,22 +67,32 @@ impl Sizing {
         Ok(match self {
             Self::Square { side } => Parts::one([side; 2]),
             Self::Multiples { of, min_pixels, max_pixels } => {
-                check_ratio(sides, MAX_RATIO)?;
+                let (long, short) = (width.max(height), width.min(height));
+                if long > short.saturating_mul(MAX_RATIO) {
+                    return Err(too_narrow(sides, MAX_RATIO));
+                }
                 Parts::one(multiples(sides, of, nearest(sides, of, 0), [min_pixels, max_pixels]))
             }
             Self::Within { side, of, max_pixels } => Parts::one(within(sides, side, of, max_pixels)),
             Self::Largest { of, max_pixels } => Parts::one(largest(sides, of, max_pixels)),
             Self::Tiles { side, least, most } => Parts::tiles(tiles(sides, side, [least, most]), side, [side; 2]),
             Self::MultiplesOrTiles { of, min_pixels, max_pixels, least, most } => {
-                // The sides of narrower pictures are rounded up to more than `max_pixels`.
-                check_ratio(sides, max_pixels / (of * of))?;
                 let near = nearest(sides, of, of);
                 let whole = multiples(sides, of, near, [min_pixels, max_pixels]);
+                // The shorter side of a narrow picture is rounded up.
+                if whole[0] * whole[1] > max_pixels {
+                    return Err(too_narrow(sides, max_pixels / (of * of)));
+                }
                 if near[0] * near[1] <= 2 * max_pixels {
                     return Ok(Parts::one(whole));
                 }
                 let side = max_pixels.isqrt() / of * of;
                 Parts::tiles(tiles(sides, side, [least, most]), side, whole)
+            }
+            Self::Twice { longest, side, kept } => {
+                let first = with_longest(sides, longest);
+                let parts = Parts::tiles(whole_tiles(first, side), kept, [kept; 2]);
+                Parts { first: Some(first), pitch: [side; 2], ..parts }
             }
         })
     }
@@ -84,6 +101,7 @@ impl Sizing {
     pub fn most_tiles_of_side(self) -> usize {
         match self {
             Self::Tiles { most, .. } | Self::MultiplesOrTiles { most, .. } => most,
+            Self::Twice { longest, side, .. } => longest.div_ceil(side),
             Self::Square { .. } | Self::Multiples { .. } | Self::Within { .. } | Self::Largest { .. } => 1,
         }
     }
@@ -91,7 +109,7 @@ impl Sizing {
     /// Returns the area of the largest part of a picture, in pixels.
     pub fn most_pixels(self) -> usize {
         match self {
-            Self::Square { side } | Self::Tiles { side, .. } => side * side,
+            Self::Square { side } | Self::Tiles { side, .. } | Self::Twice { kept: side, .. } => side * side,
             Self::Multiples { max_pixels, .. }
             | Self::Largest { max_pixels, .. }
             | Self::MultiplesOrTiles { max_pixels, .. } => max_pixels,
@@ -100,15 +118,9 @@ impl Sizing {
     }
 }
 
-/// # Errors
-/// `InvalidRequest` for a picture whose longer side is more than `most` times the shorter one.
-fn check_ratio([width, height]: [usize; 2], most: usize) -> Result<()> {
-    let (long, short) = (width.max(height), width.min(height));
-    if short == 0 || long > short.saturating_mul(most) {
-        let expected = format!("sides of which the longer is at most {most} times the shorter");
-        return Err(Error::invalid("image", format!("a picture of {width} x {height} pixels"), expected));
-    }
-    Ok(())
+fn too_narrow([width, height]: [usize; 2], most: usize) -> Error {
+    let expected = format!("sides of which the longer is at most {most} times the shorter");
+    Error::invalid("image", format!("a picture of {width} x {height} pixels"), expected)
 }
 
 /// Returns the multiples of `of` that are nearest to the sides, and at least `least`.
@@ -172,4 +184,21 @@ pub(super) fn tiles(sides: [usize; 2], side: usize, [least, most]: [usize; 2]) -
         }
     }
     best
+}
+
+/// Returns sides in these proportions of which the longer one is `longest`, and the shorter one is even.
+fn with_longest(sides: [usize; 2], longest: usize) -> [usize; 2] {
+    let [width, height] = sides.map(|side| side as f64);
+    let even = |side: f64| (side as usize).next_multiple_of(2).max(1);
+    let ratio = width / height;
+    if width >= height { [longest, even(longest as f64 / ratio)] } else { [even(longest as f64 * ratio), longest] }
+}
+
+/// Returns the columns and rows of tiles that a picture fills if its longer side is rounded up to whole tiles.
+fn whole_tiles(sides: [usize; 2], side: usize) -> [usize; 2] {
+    let ratio = sides[0] as f64 / sides[1] as f64;
+    let longest = sides[0].max(sides[1]).next_multiple_of(side);
+    let shorter = if ratio >= 1.0 { longest as f64 / ratio } else { longest as f64 * ratio };
+    let counts = [longest / side, (shorter as usize).div_ceil(side).max(1)];
+    if ratio >= 1.0 { counts } else { [counts[1], counts[0]] }
 }

@@ -33,7 +33,7 @@ fn multiples(of: usize) -> Sizing {
 }
 
 /// The models and their preprocessing.
-fn processors() -> [(&'static str, Preparation); 9] {
+fn processors() -> [(&'static str, Preparation); 10] {
     let half = [0.5; 3];
     let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
     [
@@ -46,6 +46,7 @@ fn processors() -> [(&'static str, Preparation); 9] {
         ("pixtral", of(WITHIN_48, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen25vl", of(multiples(28), Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("qwen3vl", of(multiples(16), Filter::Bicubic, half, half)),
+        ("smolvlm", of(Sizing::Twice { longest: 36, side: 18, kept: 16 }, Filter::Lanczos, half, half)),
     ]
 }
 
@@ -199,8 +200,71 @@ fn pictures_are_cut_into_tiles_of_their_proportions() {
     let sizing = Sizing::Tiles { side: 448, least: 1, most: 12 };
     for (sides, tiles) in TILED_SIZES {
         let whole = (tiles != [1, 1]).then_some([448; 2]);
-        assert_eq!(sizing.parts(sides[0], sides[1]).unwrap(), Parts { tiles, tile: [448; 2], whole }, "{sides:?}");
+        let expected = Parts { tiles, tile: [448; 2], first: None, pitch: [448; 2], whole };
+        assert_eq!(sizing.parts(sides[0], sides[1]).unwrap(), expected, "{sides:?}");
     }
+}
+
+/// Sizes of pictures, and the first sides and the tiles of those with a longest side of 2048 and tiles of 512 pixels.
+const TWICE_SIZES: [([usize; 2], [usize; 2], [usize; 2]); 11] = [
+    ([1920, 1080], [2048, 1152], [4, 3]),
+    ([1080, 1920], [1152, 2048], [3, 4]),
+    ([640, 480], [2048, 1536], [4, 3]),
+    ([100, 100], [2048, 2048], [4, 4]),
+    ([2048, 2048], [2048, 2048], [4, 4]),
+    ([3000, 10], [2048, 6], [4, 1]),
+    ([10, 3000], [6, 2048], [1, 4]),
+    ([1, 1], [2048, 2048], [4, 4]),
+    ([800, 401], [2048, 1026], [4, 3]),
+    ([2049, 513], [2048, 512], [4, 1]),
+    ([333, 1000], [682, 2048], [2, 4]),
+];
+
+/// The expected sides and tiles are those of transformers' `SmolVLMImageProcessorPil`.
+#[test]
+fn pictures_have_a_longest_side_before_they_become_tiles() {
+    let sizing = Sizing::Twice { longest: 2048, side: 512, kept: 512 };
+    for (sides, first, tiles) in TWICE_SIZES {
+        let parts = sizing.parts(sides[0], sides[1]).unwrap();
+        assert_eq!((parts.first, parts.tiles, parts.whole), (Some(first), tiles, Some([512; 2])), "{sides:?}");
+    }
+    let one = Sizing::Twice { longest: 384, side: 384, kept: 378 }.parts(640, 480).unwrap();
+    assert_eq!(one, Parts { tiles: [1, 1], tile: [378; 2], first: Some([384, 288]), pitch: [384; 2], whole: None });
+}
+
+/// Sizes of pictures, and the sizes of their parts, with the columns and rows of tiles of 512 x 512 pixels.
+const TILED_IF_LARGE: [([usize; 2], [usize; 2], [usize; 2]); 18] = [
+    ([1920, 1080], [4, 2], [672, 384]),
+    ([1080, 1920], [2, 4], [384, 672]),
+    ([640, 480], [1, 1], [576, 416]),
+    ([512, 512], [1, 1], [512, 512]),
+    ([100, 100], [1, 1], [256, 256]),
+    ([1, 1], [1, 1], [256, 256]),
+    ([724, 724], [2, 2], [512, 512]),
+    ([737, 720], [1, 1], [512, 480]),
+    ([736, 720], [1, 1], [512, 480]),
+    ([900, 600], [3, 2], [608, 416]),
+    ([2000, 2000], [3, 3], [512, 512]),
+    ([4000, 500], [8, 1], [1440, 160]),
+    ([256, 1], [1, 1], [4096, 32]),
+    ([3, 700], [1, 1], [32, 3936]),
+    ([1000, 32], [1, 1], [1440, 64]),
+    ([5000, 10], [1, 1], [4992, 32]),
+    ([3200, 800], [4, 1], [1024, 256]),
+    ([2240, 448], [5, 1], [1120, 224]),
+];
+
+/// The expected sizes are those of transformers' `Lfm2VlImageProcessor`.
+#[test]
+fn large_pictures_become_tiles() {
+    let sizing = Sizing::MultiplesOrTiles { of: 32, min_pixels: 65_536, max_pixels: 262_144, least: 2, most: 10 };
+    for (sides, tiles, last) in TILED_IF_LARGE {
+        let parts = sizing.parts(sides[0], sides[1]).unwrap();
+        assert_eq!((parts.tiles, parts.sizes().last()), (tiles, Some(last)), "{sides:?}");
+        assert!(parts.sizes().all(|[width, height]| width * height <= sizing.most_pixels()), "{sides:?}");
+    }
+    let error = sizing.parts(30_000, 1).unwrap_err().to_string();
+    assert!(error.contains("at most 256 times the shorter"), "{error}");
 }
 
 /// Returns a picture in this format: red on the left half, blue on the right.

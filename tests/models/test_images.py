@@ -172,6 +172,7 @@ def test_the_image_changes_the_answer(llm):
         ("lfm2vl", [479], [479], range(473, 479)),
         ("mistral3", [477], [477, 478], []),
         ("qwen25vl", [478], [478], []),
+        ("smolvlm", [479], [479], [198, *range(470, 479)]),
     ],
 )
 def test_golden_answers(name, placeholder, rows, texts, vision_model, golden_npz, golden_png):
@@ -190,7 +191,8 @@ def test_golden_answers(name, placeholder, rows, texts, vision_model, golden_npz
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"]
+    "name",
+    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"],
 )
 def test_families_see_images(name, vision_model):
     with LLM(vision_model(name), num_threads=1) as llm:

@@ -17,8 +17,8 @@ use crate::pixels::{DecodeLimits, Picture, Sizing};
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::testdata;
 
-pub(super) const NAMES: [&str; 9] =
-    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
+pub(super) const NAMES: [&str; 10] =
+    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"];
 const BLOCK: usize = 16;
 
 /// A golden prompt as a client writes it, with its tokens and its continuation.
@@ -50,17 +50,24 @@ fn prompts(name: &str) -> [Prompt; 2] {
     let ids = |key: String| z.i32(&key).iter().map(|&id| id as u32).collect::<Vec<_>>();
     [1, 2].map(|number| {
         let tokens = ids(format!("p{number}_tokens"));
-        // The tokens of an image, and those in place of them. Gemma has one before the rows of an image.
-        let (of_image, placeholder): (_, &[u32]) = match name {
-            "gemma3" => (479..480, &[]),
-            "gemma4" | "gemma4e" => (279..280, &[279]),
-            "internvl" => (479..480, &[479]),
-            "lfm2vl" => (473..480, &[479]),
-            "mistral3" | "pixtral" => (477..480, &[477]),
-            _ => (478..479, &[478]),
+        let is_of_image = |token: &u32| match (name, *token) {
+            ("gemma3" | "internvl", token) => token == 479,
+            ("gemma4" | "gemma4e", token) => token == 279,
+            ("lfm2vl", token) => token >= 473,
+            ("mistral3" | "pixtral", token) => token >= 477,
+            ("smolvlm", token) => token == 198 || token >= 470,
+            (_, token) => token == 478,
         };
-        let runs = tokens.chunk_by(|one, next| of_image.contains(one) == of_image.contains(next));
-        let short = runs.flat_map(|run| if of_image.contains(&run[0]) { placeholder } else { run }).copied();
+        // Gemma has a token before the rows of an image. The others have one in place of all its tokens.
+        let placeholder: &[u32] = match name {
+            "gemma3" => &[],
+            "gemma4" | "gemma4e" => &[279],
+            "internvl" | "lfm2vl" | "smolvlm" => &[479],
+            "mistral3" | "pixtral" => &[477],
+            _ => &[478],
+        };
+        let runs = tokens.chunk_by(|one, next| is_of_image(one) == is_of_image(next));
+        let short = runs.flat_map(|run| if is_of_image(&run[0]) { placeholder } else { run }).copied();
         let short = short.collect();
         let file = |image: &i32| testdata::bytes(&format!("vision/{name}_{image}.png"));
         let picture = |image| Arc::new(Picture::decode(&file(image), DecodeLimits::default()).unwrap());
@@ -177,6 +184,31 @@ pub(super) fn check_on(device: Option<(Device, GpuOptions)>, in_short_steps: usi
     }
 }
 
+/// Returns the reader of a golden encoder whose spec was changed.
+fn reader(name: &str, change: impl Fn(&mut Sizing)) -> ImageReader {
+    let open = |file: String| testdata::file(&format!("vision/{file}"));
+    let (model, projector) = (open(format!("{name}.gguf")), open(format!("{name}.mmproj.gguf")));
+    let tokenizer = load_tokenizer(GgufFile::open(&model.0).unwrap().metadata()).unwrap().unwrap();
+    let mut spec = VisionSpec::from_gguf(&GgufFile::open(&projector.0).unwrap()).unwrap();
+    change(&mut spec.preparation.sizing);
+    ImageReader::new(projector.0.clone(), spec, &tokenizer).unwrap()
+}
+
+/// The expected tokens are those of `<fake_token_around_image><global-img><image>...<fake_token_around_image>`.
+#[test]
+fn an_image_of_one_part_has_texts_of_its_own() {
+    let reader = reader("smolvlm", |sizing| *sizing = Sizing::Twice { longest: 18, side: 18, kept: 16 });
+    let picture = || Arc::new(Picture::from_rgb(2, 1, vec![0; 6]).unwrap());
+    let (tokens, images, _) = reader.expand(&[3, 479, 479, 4], vec![picture(), picture()]).unwrap();
+    let image = [477, 478, 479, 479, 479, 479, 477];
+    assert_eq!(tokens, [&[3][..], &image, &image, &[4]].concat());
+    assert_eq!(
+        images.spans.iter().map(|span| (span.first, span.grid)).collect::<Vec<_>>(),
+        [(3, [2, 2]), (10, [2, 2])]
+    );
+    assert_eq!(reader.num_tokens(&picture()).unwrap(), 4);
+}
+
 /// Steps beside newcomers and decodes have few prompt tokens, but always room for an image that may not be cut.
 #[test]
 fn an_image_fits_beside_others() {
@@ -186,14 +218,11 @@ fn an_image_fits_beside_others() {
         ..Rig::new().engine.inner.shared.limits.clone()
     };
     let room = |name: &str, pixels: usize| {
-        let open = |file: String| testdata::file(&format!("vision/{file}"));
-        let (model, projector) = (open(format!("{name}.gguf")), open(format!("{name}.mmproj.gguf")));
-        let tokenizer = load_tokenizer(GgufFile::open(&model.0).unwrap().metadata()).unwrap().unwrap();
-        let mut spec = VisionSpec::from_gguf(&GgufFile::open(&projector.0).unwrap()).unwrap();
-        if let Sizing::Square { side } = &mut spec.preparation.sizing {
-            *side = pixels;
-        }
-        let reader = ImageReader::new(projector.0.clone(), spec, &tokenizer).unwrap();
+        let reader = reader(name, |sizing| {
+            if let Sizing::Square { side } = sizing {
+                *side = pixels;
+            }
+        });
         let limits = with_room_for(reader.most_uncut_tokens(), limits.clone());
         (limits.max_prefill_beside_newcomers, limits.beside_decodes.unwrap().min_prefill)
     };

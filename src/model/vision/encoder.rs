@@ -357,9 +357,15 @@ impl<B: Backend> Model<B> {
                 step.norm_rows(NormRows { x, norm: norm.of(), rows: patches, out: &mut *normed })?;
                 x = normed;
             }
-            let Projector::Joined { first, merger } = &self.weights.projector else { return Ok(()) };
+            let rows = patches / self.spec.patches_per_row();
+            let (first, merger) = match &self.weights.projector {
+                Projector::Mean { .. } => return Ok(()),
+                Projector::Matrix(matrix) => {
+                    return step.linear(Linear { x, matrix, rows, out: &mut out[0], add: false });
+                }
+                Projector::Joined { first, merger } => (first, merger),
+            };
             if let Some(matrix) = first {
-                let rows = patches / self.spec.patches_per_row();
                 step.linear(Linear { x, matrix, rows, out: &mut *mixed, add: false })?;
                 x = mixed;
             }

@@ -5,6 +5,7 @@
 pub enum Family {
     Gemma3,
     Gemma4,
+    Idefics3,
     InternVl,
     Lfm2,
     Pixtral,
@@ -73,13 +74,22 @@ impl TokenTexts {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Gemma3, Self::Gemma4, Self::InternVl, Self::Lfm2, Self::Pixtral, Self::Qwen25, Self::Qwen3];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Gemma3,
+        Self::Gemma4,
+        Self::Idefics3,
+        Self::InternVl,
+        Self::Lfm2,
+        Self::Pixtral,
+        Self::Qwen25,
+        Self::Qwen3,
+    ];
 
     pub fn values(self) -> &'static FamilyValues {
         match self {
             Self::Gemma3 => &GEMMA3,
             Self::Gemma4 => &GEMMA4,
+            Self::Idefics3 => &IDEFICS3,
             Self::InternVl => &INTERNVL,
             Self::Lfm2 => &LFM2,
             Self::Pixtral => &PIXTRAL,
@@ -115,6 +125,23 @@ const GEMMA4: FamilyValues = FamilyValues {
     has_mrope: false,
     tokens: TokenTexts { start: Some("<|image>"), end: Some("<image|>"), ..TokenTexts::repeated("<|image|>") },
     has_audio: true,
+};
+
+const IDEFICS3: FamilyValues = FamilyValues {
+    projector_type: "idefics3",
+    text_architectures: &["llama"],
+    has_mrope: false,
+    tokens: TokenTexts {
+        end: Some("<fake_token_around_image>"),
+        parts: Some(PartTexts {
+            only: "<fake_token_around_image><global-img>",
+            tile: "<fake_token_around_image><row_ROW_col_COLUMN>",
+            row_end: "\n",
+            whole: "\n<fake_token_around_image><global-img>",
+        }),
+        ..TokenTexts::repeated("<image>")
+    },
+    has_audio: false,
 };
 
 const INTERNVL: FamilyValues = FamilyValues {

@@ -63,7 +63,7 @@ pub struct VisionSpec {
     pub windows: Option<Windows>,
     /// Layers whose outputs become rows for the first layers of the text model (DeepStack).
     pub deepstack: Vec<usize>,
-    /// The size of a row between the two matrices of the projector, if it has two.
+    /// The size of a row between the two matrices of the projector. If it has one, nothing is as large.
     pub inner_size: usize,
     /// The size of a row for the text model.
     pub output_size: usize,

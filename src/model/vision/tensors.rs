@@ -66,6 +66,8 @@ pub(super) struct LayerWeights<M, V> {
 pub(super) enum Projector<M, V> {
     /// The mean of a square of patches, a norm, and one matrix. Without weights, the host computes the norm.
     Mean { norm: Option<Norm<V>>, matrix: M },
+    /// The concatenated patches of a square, through one matrix.
+    Matrix(M),
     /// The concatenated patches of a square, through two matrices. `first` makes one patch of them before that.
     Joined { first: Option<M>, merger: Merger<M, V> },
 }
@@ -101,6 +103,7 @@ pub struct VisionTensors<'a> {
 
 const FRAME_NAMES: [&str; FRAMES] = ["v.patch_embd.weight", "v.patch_embd.weight.1"];
 const PROJECTION: &str = "mm.input_projection";
+const JOINED_PROJECTION: &str = "mm.model.fc.weight";
 const PATCH_MERGER: &str = "mm.patch_merger.weight";
 const PATCH_BIAS: &str = "v.patch_embd.bias";
 const CLASS: &str = "v.class_embd";
@@ -137,7 +140,7 @@ impl<'a> VisionTensors<'a> {
                     ordered.insert(name, [a, b, c, d].concat().into_iter().flat_map(f32::to_le_bytes).collect());
                 }
             }
-            Family::InternVl | Family::Lfm2 | Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
+            Family::Idefics3 | Family::InternVl | Family::Lfm2 | Family::Pixtral | Family::Qwen25 | Family::Qwen3 => {}
         }
         // A layer's largest part is a matrix of f32 at most.
         let zeros =
@@ -302,6 +305,10 @@ impl<'a> VisionTensors<'a> {
             Family::Gemma4 => {
                 let matrix = take.matrix(vec![self.linear(PROJECTION, output, hidden)?])?;
                 Projector::Mean { norm: None, matrix }
+            }
+            Family::Idefics3 => {
+                let weight = self.finder.required(JOINED_PROJECTION, &[joined, output])?.view;
+                Projector::Matrix(take.matrix(vec![LinearPart { weight, bias: None }])?)
             }
             Family::InternVl => {
                 let matrices = ["mm.model.mlp.1", "mm.model.mlp.3"];

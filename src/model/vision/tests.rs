@@ -12,8 +12,8 @@ use crate::model::ModelSpec;
 use crate::pixels::{DecodeLimits, Picture};
 use crate::testdata::{self, TempFile};
 
-const NAMES: [&str; 9] =
-    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl"];
+const NAMES: [&str; 10] =
+    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"];
 
 fn projector(name: &str) -> TempFile {
     testdata::file(&format!("vision/{name}.mmproj.gguf"))
@@ -129,7 +129,7 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("qwen25vl", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
         ("qwen25vl", "clip.vision.n_wa_pattern", None, "is missing"),
         ("qwen25vl", "clip.vision.window_size", Some(Value::U32(100)), "multiple of 28"),
-        ("gemma3", "clip.projector_type", Some(Value::String("idefics3".into())), "'idefics3' is not supported"),
+        ("gemma3", "clip.projector_type", Some(Value::String("kimivl".into())), "'kimivl' is not supported"),
         ("gemma3", "clip.projector_type", Some(Value::String("pixtral".into())), "use_gelu"),
         ("gemma3", "clip.projector_type", Some(Value::String("qwen3vl_merger".into())), "scale_factor"),
         ("gemma3", "clip.has_vision_encoder", None, "no image encoder"),
@@ -144,8 +144,8 @@ fn files_that_are_computed_otherwise_are_refused() {
         (
             "gemma4",
             "clip.vision.projector_type",
-            Some(Value::String("idefics3".into())),
-            "clip.vision.projector_type: 'idefics3' is not supported",
+            Some(Value::String("kimivl".into())),
+            "clip.vision.projector_type: 'kimivl' is not supported",
         ),
         ("gemma4", "clip.use_silu", Some(Value::Bool(true)), "expected false"),
         ("gemma4", "clip.vision.image_max_pixels", Some(Value::U32(143)), "less than 12 x 12"),
@@ -170,6 +170,11 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("pixtral", "clip.vision.spatial_merge_size", Some(Value::U32(2)), "mm.patch_merger.weight"),
         ("pixtral", "clip.rope.freq_base", Some(Value::F32(0.0)), "expected a number above 0"),
         ("pixtral", "clip.vision.projection_dim", Some(Value::U32(32)), "mm.1.weight"),
+        ("lfm2vl", "clip.vision.image_max_pixels", Some(Value::U32(63)), "is 63, less than 8 x 8"),
+        ("smolvlm", "clip.vision.preproc_image_size", Some(Value::U32(289)), "is 289, expected 1 to 288"),
+        ("smolvlm", "clip.vision.image_size", Some(Value::U32(15)), "is 15, which holds 3 patches"),
+        ("smolvlm", "clip.vision.image_size", Some(Value::U32(24)), "v.position_embd.weight"),
+        ("smolvlm", "clip.vision.projector.scale_factor", Some(Value::U32(4)), "mm.model.fc.weight"),
     ] {
         let error = refused(name, key, value);
         assert!(error.contains(part), "{key}: {error}");
@@ -202,6 +207,8 @@ fn an_encoder_of_another_model_is_refused_with_both_sizes() {
     assert!(error.contains("image rows of 32 columns") && error.contains("whose rows have 64"), "{error}");
     let error = open("arch/mistral.gguf", "pixtral").unwrap_err();
     assert!(error.contains("image rows of 64 columns") && error.contains("llama.embedding_length"), "{error}");
+    let error = open("arch/mistral.gguf", "smolvlm").unwrap_err();
+    assert!(error.contains("image rows of 32 columns") && error.contains("whose rows have 192"), "{error}");
     let error = open("arch/qwen3vlmoe.gguf", "qwen3vl").unwrap_err();
     assert!(error.contains("projection_dim") || error.contains("deepstack"), "{error}");
 }

@@ -2,6 +2,7 @@
 
 mod gemma3;
 mod gemma4;
+mod idefics3;
 mod internvl;
 mod lfm2;
 mod pixtral;
@@ -37,6 +38,7 @@ impl VisionSpec {
         let spec = match family {
             Family::Gemma3 => gemma3::spec(&keys),
             Family::Gemma4 => gemma4::spec(&keys),
+            Family::Idefics3 => idefics3::spec(&keys),
             Family::InternVl => internvl::spec(&keys),
             Family::Lfm2 => lfm2::spec(&keys),
             Family::Pixtral => pixtral::spec(&keys),

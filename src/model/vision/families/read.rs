@@ -185,6 +185,9 @@ pub(super) fn pixels(keys: &Keys<'_>, of: usize, [least, most]: [usize; 2]) -> R
     let min_pixels = keys.opt_size("vision.image_min_pixels")?.unwrap_or(least);
     let of_file = keys.opt_size("vision.image_max_pixels")?.unwrap_or(most);
     let max_pixels = of_file.min(MOST_IMAGE_ROWS.saturating_mul(of * of));
+    if max_pixels < of * of {
+        return Err(keys.error("vision.image_max_pixels", format!("is {max_pixels}, less than {of} x {of}")));
+    }
     match min_pixels <= max_pixels {
         true => Ok([min_pixels, max_pixels]),
         false => Err(keys.error("vision.image_min_pixels", format!("is {min_pixels}, more than {max_pixels}"))),
