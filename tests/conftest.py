@@ -101,9 +101,9 @@ def vision_model(tiny_model, tmp_path_factory):
     """
 
     # Not every environment has Pillow.
-    from pictures import GEMMA, GEMMA4, INTERNVL, LFM2, MISTRAL, QWEN  # noqa: PLC0415
+    from pictures import GEMMA, GEMMA4, GLM, INTERNVL, LFM2, MISTRAL, QWEN  # noqa: PLC0415
 
-    templates = {"gemma3": GEMMA, "gemma4": GEMMA4, "gemma4e": GEMMA4, "internvl": INTERNVL}
+    templates = {"gemma3": GEMMA, "gemma4": GEMMA4, "gemma4e": GEMMA4, "glm4v": GLM, "internvl": INTERNVL}
     templates |= {"lfm2vl": LFM2, "mistral3": MISTRAL, "pixtral": MISTRAL, "smolvlm": LFM2}
 
     def path(name):

@@ -24,6 +24,7 @@ QWEN = _template("<|im_start|>", "<|im_end|>", "<|vision_start|><|image_pad|><|v
 MISTRAL = _template("[INST]", "[/INST]", "[IMG]")
 INTERNVL = _template("<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>\\n")
 LFM2 = _template("<|im_start|>", "<|im_end|>", "<image>")
+GLM = _template("<|im_start|>", "<|im_end|>", "<|begin_of_image|><|image|><|end_of_image|>")
 GEMMA4 = _template("<|turn>", "<turn|>", "<|image|>")
 GEMMA = _template("<start_of_turn>", "<end_of_turn>", "<start_of_image>")
 

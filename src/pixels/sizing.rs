@@ -9,8 +9,9 @@ const MAX_RATIO: usize = 200;
 pub enum Sizing {
     /// A square of this side, whatever the picture's proportions.
     Square { side: usize },
-    /// Sides that are multiples of `of` and near those of the picture, with an area within these bounds.
-    Multiples { of: usize, min_pixels: usize, max_pixels: usize },
+    /// Sides that are multiples of `of` and near those of the picture, with an area within these bounds. If it
+    /// `enlarges`, a picture with a shorter side than `of` has this side first.
+    Multiples { of: usize, min_pixels: usize, max_pixels: usize, enlarges: bool },
     /// Sides that are at most `side`, rounded up to multiples of `of`; smaller ones if the area exceeds `max_pixels`.
     /// `side` is a multiple of `of`, and at most `max_pixels / of`.
     Within { side: usize, of: usize, max_pixels: usize },
@@ -66,8 +67,11 @@ impl Sizing {
         let sides = [width, height];
         Ok(match self {
             Self::Square { side } => Parts::one([side; 2]),
-            Self::Multiples { of, min_pixels, max_pixels } => {
+            Self::Multiples { of, min_pixels, max_pixels, enlarges } => {
                 let (long, short) = (width.max(height), width.min(height));
+                let factor = (of as f64 / width as f64).max(of as f64 / height as f64);
+                let is_enlarged = enlarges && short < of;
+                let sides = if is_enlarged { sides.map(|side| (side as f64 * factor) as usize) } else { sides };
                 if long > short.saturating_mul(MAX_RATIO) {
                     return Err(too_narrow(sides, MAX_RATIO));
                 }

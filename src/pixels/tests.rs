@@ -16,6 +16,7 @@ const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 const TILES_OF_16: Sizing = Sizing::Tiles { side: 16, least: 1, most: 4 };
 const MULTIPLES_OR_TILES: Sizing =
     Sizing::MultiplesOrTiles { of: 8, min_pixels: 2 * 64, max_pixels: 4 * 64, least: 2, most: 4 };
+const ENLARGED_8: Sizing = Sizing::Multiples { of: 8, min_pixels: 2 * 64, max_pixels: 12 * 64, enlarges: true };
 const LARGEST_12: Sizing = Sizing::Largest { of: 12, max_pixels: 12 * 12 * 12 };
 const WITHIN_96: Sizing = Sizing::Within { side: 96, of: 16, max_pixels: 1 << 20 };
 const WITHIN_48: Sizing = Sizing::Within { side: 48, of: 8, max_pixels: 1 << 20 };
@@ -29,17 +30,18 @@ fn golden(name: &str) -> Picture {
 }
 
 fn multiples(of: usize) -> Sizing {
-    Sizing::Multiples { of, min_pixels: 1024, max_pixels: 1 << 20 }
+    Sizing::Multiples { of, min_pixels: 1024, max_pixels: 1 << 20, enlarges: false }
 }
 
 /// The models and their preprocessing.
-fn processors() -> [(&'static str, Preparation); 10] {
+fn processors() -> [(&'static str, Preparation); 11] {
     let half = [0.5; 3];
     let of = |sizing, filter, mean, std| Preparation { sizing, filter, mean, std };
     [
         ("gemma3", of(Sizing::Square { side: 64 }, Filter::Bilinear, half, half)),
         ("gemma4", of(LARGEST_12, Filter::Bicubic, half, half)),
         ("gemma4e", of(LARGEST_12, Filter::Bicubic, half, half)),
+        ("glm4v", of(ENLARGED_8, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
         ("internvl", of(TILES_OF_16, Filter::Bicubic, IMAGENET_MEAN, IMAGENET_STD)),
         ("lfm2vl", of(MULTIPLES_OR_TILES, Filter::Bilinear, half, half)),
         ("mistral3", of(WITHIN_96, Filter::Bicubic, CLIP_MEAN, CLIP_STD)),
@@ -77,8 +79,8 @@ fn pictures_are_resized_as_by_the_processors() {
     }
 }
 
-/// Returns the values of transformers, `[part][channel][row][column]`. Qwen stores patches in squares of 2 x 2, and each
-/// picture twice.
+/// Returns the values of transformers, `[part][channel][row][column]`. Qwen and GLM store patches in squares of 2 x 2,
+/// and each picture twice.
 fn pixel_values(name: &str, picture: usize, [width, height]: [usize; 2]) -> Vec<f32> {
     let z = testdata::npz(&format!("vision/{name}"));
     let key = format!("pixel_values_{picture}");
@@ -119,7 +121,7 @@ fn numbers_are_those_of_the_processors() {
 
 #[test]
 fn sizes_stay_within_their_bounds() {
-    let sizing = Sizing::Multiples { of: 28, min_pixels: 3136, max_pixels: 1_003_520 };
+    let sizing = Sizing::Multiples { of: 28, min_pixels: 3136, max_pixels: 1_003_520, enlarges: false };
     for (sides, expected) in [
         ([1920, 1080], Ok([1316, 728])),
         ([14, 14], Ok([56, 56])),
@@ -130,6 +132,26 @@ fn sizes_stay_within_their_bounds() {
     ] {
         assert_eq!(size(sizing, sides).map_err(|_| ()), expected, "{sides:?}");
     }
+}
+
+/// The expected sizes are those of GLM-4V's `smart_resize`, whose areas are those of two frames.
+#[test]
+fn small_pictures_are_enlarged_first() {
+    let sizing = Sizing::Multiples { of: 28, min_pixels: 6272, max_pixels: 2048 * 784, enlarges: true };
+    for (sides, expected) in [
+        ([1920, 1080], [1680, 924]),
+        ([10, 10], [84, 84]),
+        ([1, 1], [84, 84]),
+        ([27, 300], [28, 308]),
+        ([300, 20], [420, 28]),
+        ([2000, 11], [5096, 28]),
+        ([100, 100], [112, 112]),
+        ([56, 42], [112, 84]),
+        ([3000, 3000], [1260, 1260]),
+    ] {
+        assert_eq!(size(sizing, sides).unwrap(), expected, "{sides:?}");
+    }
+    assert!(size(sizing, [202, 1]).is_err());
 }
 
 /// The longer side is bounded first, and then the area.

@@ -168,6 +168,7 @@ def test_the_image_changes_the_answer(llm):
     [
         ("gemma3", [], [479], []),
         ("gemma4e", [279], [279], []),
+        ("glm4v", [479], [479], []),
         ("internvl", [479], [479], []),
         ("lfm2vl", [479], [479], range(473, 479)),
         ("mistral3", [477], [477, 478], []),
@@ -192,7 +193,19 @@ def test_golden_answers(name, placeholder, rows, texts, vision_model, golden_npz
 
 @pytest.mark.parametrize(
     "name",
-    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"],
+    [
+        "gemma3",
+        "gemma4",
+        "gemma4e",
+        "glm4v",
+        "internvl",
+        "lfm2vl",
+        "mistral3",
+        "pixtral",
+        "qwen25vl",
+        "qwen3vl",
+        "smolvlm",
+    ],
 )
 def test_families_see_images(name, vision_model):
     with LLM(vision_model(name), num_threads=1) as llm:

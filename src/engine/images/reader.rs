@@ -50,7 +50,7 @@ struct ImageTokens {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PartTokens {
     only: Vec<u32>,
-    /// Those before the tile of each row and column.
+    /// The tokens before the tile of each row and column.
     tiles: Vec<Vec<Vec<u32>>>,
     whole: Vec<u32>,
 }

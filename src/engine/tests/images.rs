@@ -17,8 +17,20 @@ use crate::pixels::{DecodeLimits, Picture, Sizing};
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::testdata;
 
-pub(super) const NAMES: [&str; 10] =
-    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"];
+pub(super) const NAMES: [&str; 12] = [
+    "gemma3",
+    "gemma4",
+    "gemma4e",
+    "glm4v",
+    "glm4v_moe",
+    "internvl",
+    "lfm2vl",
+    "mistral3",
+    "pixtral",
+    "qwen25vl",
+    "qwen3vl",
+    "smolvlm",
+];
 const BLOCK: usize = 16;
 
 /// A golden prompt as a client writes it, with its tokens and its continuation.
@@ -51,7 +63,7 @@ fn prompts(name: &str) -> [Prompt; 2] {
     [1, 2].map(|number| {
         let tokens = ids(format!("p{number}_tokens"));
         let is_of_image = |token: &u32| match (name, *token) {
-            ("gemma3" | "internvl", token) => token == 479,
+            ("gemma3" | "glm4v" | "glm4v_moe" | "internvl", token) => token == 479,
             ("gemma4" | "gemma4e", token) => token == 279,
             ("lfm2vl", token) => token >= 473,
             ("mistral3" | "pixtral", token) => token >= 477,
@@ -62,7 +74,7 @@ fn prompts(name: &str) -> [Prompt; 2] {
         let placeholder: &[u32] = match name {
             "gemma3" => &[],
             "gemma4" | "gemma4e" => &[279],
-            "internvl" | "lfm2vl" | "smolvlm" => &[479],
+            "glm4v" | "glm4v_moe" | "internvl" | "lfm2vl" | "smolvlm" => &[479],
             "mistral3" | "pixtral" => &[477],
             _ => &[478],
         };

@@ -10,9 +10,10 @@ use crate::model::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec, Norms, Prese
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    // Files of vision models have q and k in NEOX order. For text, all three RoPE positions are equal.
+    // Files of vision models have q and k in NEOX order, and give each pair one of three RoPE positions.
     let sections = keys.metadata.opt_ints(&keys.full("rope.dimension_sections"))?.unwrap_or_default();
-    let kind = if sections.iter().any(|&pairs| pairs > 0) { RopeKind::Neox } else { RopeKind::Norm };
+    let has_sections = sections.iter().any(|&pairs| pairs > 0);
+    let kind = if has_sections { RopeKind::Neox } else { RopeKind::Norm };
     for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
@@ -24,6 +25,9 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             ffn_norms: Norms::around("ffn_norm", "post_ffw_norm"),
             ..LayerSpec::new(attention, ffn)
         });
+    }
+    if has_sections {
+        model.sections = keys.sections(&model, false)?;
     }
     Ok(model)
 }

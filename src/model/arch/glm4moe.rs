@@ -31,5 +31,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
         model.layers.push(LayerSpec { ffn_norms, ..LayerSpec::new(attention, ffn) });
     }
     model.drafter = model.layers.drain(num_layers..).next();
+    // Files of vision models give each pair one of three RoPE positions.
+    model.sections = keys.sections(&model, false)?;
     Ok(model)
 }

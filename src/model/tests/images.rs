@@ -31,7 +31,7 @@ fn prompt(name: &str, number: usize, vision: &VisionSpec) -> Prompt {
     let placeholder = match family {
         Family::Gemma3 => 479,
         Family::Gemma4 => 279,
-        Family::Idefics3 | Family::InternVl | Family::Lfm2 => 479,
+        Family::Glm4 | Family::Idefics3 | Family::InternVl | Family::Lfm2 => 479,
         Family::Pixtral => 477,
         Family::Qwen25 | Family::Qwen3 => 478,
     };
@@ -109,9 +109,20 @@ fn check<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, most
 /// The logits of prompts with one image and with two are those of transformers, and have the same bits in any steps.
 #[test]
 fn logits_of_prompts_with_images_are_those_of_transformers() {
-    for name in
-        ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"]
-    {
+    for name in [
+        "gemma3",
+        "gemma4",
+        "gemma4e",
+        "glm4v",
+        "glm4v_moe",
+        "internvl",
+        "lfm2vl",
+        "mistral3",
+        "pixtral",
+        "qwen25vl",
+        "qwen3vl",
+        "smolvlm",
+    ] {
         for isa in Isa::available() {
             let loader = || CpuLoader::new(2, TOKENS).unwrap().with_isa(isa);
             let whole = check(loader(), name, KvCacheDtype::F32, 3e-3, TOKENS);

@@ -10,7 +10,7 @@ use super::layout::Layout;
 use super::rows::ImageRows;
 use super::spec::VisionSpec;
 use super::tensors::{
-    HostValues, LayerWeights, Merger, Norm, Product, Projector, Uploads, VisionTensors, VisionWeights,
+    GatedProjector, HostValues, LayerWeights, Merger, Norm, Product, Projector, Uploads, VisionTensors, VisionWeights,
 };
 use crate::backend::{
     self, Activate, Activation, AddNorm, Attention, Backend, Cap, Fusions, GatedActivation, KvLayerSpec, Linear,
@@ -50,7 +50,7 @@ pub struct Encoder<B: Backend> {
     model: Model<B>,
     buffers: Buffers<B>,
     host: HostValues,
-    /// The position embeddings of the last part of a picture, with its grid. Most parts have the size of the one before.
+    /// The position embeddings of the last part of a picture, with its grid. Most parts are as large as the one before.
     positions: ([usize; 2], Vec<f32>),
 }
 
@@ -138,7 +138,7 @@ impl<B: Backend> Buffers<B> {
         let kv =
             loader.alloc_kv_layers(&[kv])?.pop().ok_or_else(|| Error::internal("an encoder without a KV layer"))?;
         let mut buffer = |rows: usize, cols: usize| loader.alloc_buffer(rows, cols);
-        let joined = [(); 3].map(|()| buffer(squares, spec.projector_cols()));
+        let joined = spec.projector_cols().map(|cols| buffer(squares, cols));
         let [norm, products, gated] = joined;
         Ok(Self {
             patches: buffer(tokens, spec.patch_cols())?,
@@ -254,17 +254,21 @@ impl<V> Norm<V> {
 }
 
 impl<B: Backend> Model<B> {
-    /// `residual = norm(positions + patches)`.
+    /// `residual = positions + norm(patches)`.
     fn embed(&self, step: &mut B::Step<'_>, buffers: &mut Buffers<B>, rows: usize) -> Result<()> {
         let Buffers { patches: x, residual, normed, .. } = buffers;
         let norm = self.weights.first_norm.as_ref();
         let out = if norm.is_some() { &mut *normed } else { &mut *residual };
-        let mut add = self.spec.positions.is_some();
+        let has_positions = self.spec.positions.is_some();
+        let mut add = has_positions && norm.is_none();
         for matrix in &self.weights.patches {
             step.linear(Linear { x, matrix, rows, out: &mut *out, add })?;
             add = true;
         }
         match norm {
+            Some(norm) if has_positions => {
+                step.add_norm(AddNorm { x: normed, norm: norm.of(), rows, out: residual, factor: 1.0 })
+            }
             Some(norm) => step.norm_rows(NormRows { x: normed, norm: norm.of(), rows, out: residual }),
             None => Ok(()),
         }
@@ -341,6 +345,28 @@ impl<B: Backend> Model<B> {
         step.linear(Linear { x: gated, matrix: second, rows, out, add: false })
     }
 
+    /// Computes `x = gelu(norm(first · square · x))`, then `out = down · (silu(gate · x) * (up · x))`.
+    fn project_gated(
+        &self,
+        step: &mut B::Step<'_>,
+        x: &B::Buffer,
+        GatedProjector { square, first, norm, gate_up, down }: &GatedProjector<B::Matrix, B::Vector>,
+        rows: usize,
+        [normed, products, gated]: &mut [B::Buffer; 3],
+        out: &mut B::Buffer,
+    ) -> Result<()> {
+        let (output, inner) = (self.spec.output_size, self.spec.inner_size);
+        step.linear(Linear { x, matrix: square, rows, out: &mut *gated, add: false })?;
+        step.linear(Linear { x: gated, matrix: first, rows, out: &mut *products, add: false })?;
+        step.norm_rows(NormRows { x: products, norm: norm.of(), rows, out: &mut *normed })?;
+        let activation = Activation::GeluErf;
+        step.activation(Activate { x: normed, activation, rows, cols: output, out: &mut *gated })?;
+        step.linear(Linear { x: gated, matrix: gate_up, rows, out: &mut *products, add: false })?;
+        let activation = self.spec.feed_forward.activation();
+        step.gated_activation(GatedActivation { gate_up: products, activation, rows, cols: inner, out: &mut *gated })?;
+        step.linear(Linear { x: gated, matrix: down, rows, out, add: false })
+    }
+
     /// Computes the rows for the text model from the output of the last layer.
     fn project(
         &self,
@@ -362,6 +388,9 @@ impl<B: Backend> Model<B> {
                 Projector::Mean { .. } => return Ok(()),
                 Projector::Matrix(matrix) => {
                     return step.linear(Linear { x, matrix, rows, out: &mut out[0], add: false });
+                }
+                Projector::Gated(projector) => {
+                    return self.project_gated(step, x, projector, rows, joined, &mut out[0]);
                 }
                 Projector::Joined { first, merger } => (first, merger),
             };

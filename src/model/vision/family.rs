@@ -5,6 +5,7 @@
 pub enum Family {
     Gemma3,
     Gemma4,
+    Glm4,
     Idefics3,
     InternVl,
     Lfm2,
@@ -74,9 +75,10 @@ impl TokenTexts {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Gemma3,
         Self::Gemma4,
+        Self::Glm4,
         Self::Idefics3,
         Self::InternVl,
         Self::Lfm2,
@@ -89,6 +91,7 @@ impl Family {
         match self {
             Self::Gemma3 => &GEMMA3,
             Self::Gemma4 => &GEMMA4,
+            Self::Glm4 => &GLM4,
             Self::Idefics3 => &IDEFICS3,
             Self::InternVl => &INTERNVL,
             Self::Lfm2 => &LFM2,
@@ -125,6 +128,18 @@ const GEMMA4: FamilyValues = FamilyValues {
     has_mrope: false,
     tokens: TokenTexts { start: Some("<|image>"), end: Some("<image|>"), ..TokenTexts::repeated("<|image|>") },
     has_audio: true,
+};
+
+const GLM4: FamilyValues = FamilyValues {
+    projector_type: "glm4v",
+    text_architectures: &["glm4", "glm4moe"],
+    has_mrope: true,
+    tokens: TokenTexts {
+        start: Some("<|begin_of_image|>"),
+        end: Some("<|end_of_image|>"),
+        ..TokenTexts::repeated("<|image|>")
+    },
+    has_audio: false,
 };
 
 const IDEFICS3: FamilyValues = FamilyValues {

@@ -101,7 +101,8 @@ impl Layout {
     pub(super) fn positions(&self, table: &[f32], positions: Positions, cols: usize) -> Vec<f32> {
         match positions {
             Positions::Corners { side } => self.interpolated(table, side, cols),
-            Positions::Antialiased { side } => self.antialiased(table, side, cols),
+            Positions::Antialiased { side } => self.weighted(table, side, cols, covered),
+            Positions::Bicubic { side } => self.weighted(table, side, cols, nearest),
             Positions::Axes { len } => {
                 let row = |index: usize| &table[index * cols..][..cols];
                 let sum = |&[y, x]: &[usize; 2]| row(x).iter().zip(row(len + y)).map(|(x, y)| x + y);
@@ -131,10 +132,10 @@ impl Layout {
         positions
     }
 
-    /// Returns a table of `side` x `side` positions that was resized to the grid as a picture would be, with bilinear
-    /// weights.
-    fn antialiased(&self, table: &[f32], side: usize, cols: usize) -> Vec<f32> {
-        let [rows, columns] = self.grid.map(|count| covered(count, side));
+    /// Returns sums of the entries of a table of `side` x `side` positions. `along` gives the entries and their weights
+    /// for each row or column of the grid.
+    fn weighted(&self, table: &[f32], side: usize, cols: usize, along: fn(usize, usize) -> Vec<Entries>) -> Vec<f32> {
+        let [rows, columns] = self.grid.map(|count| along(count, side));
         let mut positions = Vec::with_capacity(self.places.len() * cols);
         for &[row, column] in &self.places {
             let mut sums = vec![0.0; cols];
@@ -174,6 +175,9 @@ impl Layout {
     }
 }
 
+/// Entries of a table along one side, with their weights.
+type Entries = Vec<(usize, f32)>;
+
 /// A point between two rows of a table.
 struct Between {
     first: usize,
@@ -194,15 +198,31 @@ fn along(count: usize, side: usize) -> Vec<Between> {
 }
 
 /// Returns the entries of a table of `side` entries that each of `count` parts of it is made of, with their weights.
-fn covered(count: usize, side: usize) -> Vec<Vec<(usize, f32)>> {
+fn covered(count: usize, side: usize) -> Vec<Entries> {
     let scale = side as f32 / count as f32;
     let reach = scale.max(1.0);
     let part = |index: usize| {
         let center = (index as f32 + 0.5) * scale - 0.5;
         let weights = (0..side).map(|at| (at, (1.0 - (at as f32 - center).abs() / reach).max(0.0)));
-        let kept: Vec<(usize, f32)> = weights.filter(|&(_, weight)| weight > 0.0).collect();
+        let kept: Entries = weights.filter(|&(_, weight)| weight > 0.0).collect();
         let total: f32 = kept.iter().map(|(_, weight)| weight).sum();
         kept.into_iter().map(|(at, weight)| (at, weight / total)).collect()
+    };
+    (0..count).map(part).collect()
+}
+
+/// Returns the four entries of a table of `side` entries around each of `count` parts of it, with the weights of cubic
+/// convolution (Keys, 1981) with a = -0.75. Beyond the ends, it is the last entry.
+fn nearest(count: usize, side: usize) -> Vec<Entries> {
+    const A: f32 = -0.75;
+    let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    let far = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    let part = |index: usize| {
+        let center = (index as f32 + 0.5) * (side as f32 / count as f32) - 0.5;
+        let (first, rest) = (center.floor(), center - center.floor());
+        let weights = [far(rest + 1.0), near(rest), near(1.0 - rest), far(2.0 - rest)];
+        let entry = |tap: usize| (first + tap as f32 - 1.0).clamp(0.0, (side - 1) as f32) as usize;
+        weights.into_iter().enumerate().map(|(tap, weight)| (entry(tap), weight)).collect()
     };
     (0..count).map(part).collect()
 }

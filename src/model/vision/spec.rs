@@ -63,7 +63,7 @@ pub struct VisionSpec {
     pub windows: Option<Windows>,
     /// Layers whose outputs become rows for the first layers of the text model (DeepStack).
     pub deepstack: Vec<usize>,
-    /// The size of a row between the two matrices of the projector. If it has one, nothing is as large.
+    /// The size of a row between the first matrix of the projector and its last one.
     pub inner_size: usize,
     /// The size of a row for the text model.
     pub output_size: usize,
@@ -101,6 +101,8 @@ pub enum Positions {
     Corners { side: usize },
     /// `side` x `side` positions. Other grids get bilinear interpolations, in which each position of the table counts.
     Antialiased { side: usize },
+    /// `side` x `side` positions. Other grids get bicubic interpolations of the nearest 4 x 4 positions.
+    Bicubic { side: usize },
     /// `len` columns, then as many rows. A position is the sum of both.
     Axes { len: usize },
 }
@@ -147,9 +149,20 @@ impl VisionSpec {
         self.hidden_size * self.patches_per_row()
     }
 
-    /// Returns the size of the larger of the rows within the projector.
-    pub fn projector_cols(&self) -> usize {
-        self.joined_cols().max(self.inner_size)
+    /// Returns the sizes of the rows within the projector: normed, after a matrix, and after an activation.
+    pub fn projector_cols(&self) -> [usize; 3] {
+        let (joined, inner, output) = (self.joined_cols(), self.inner_size, self.output_size);
+        match self.family {
+            Family::Glm4 => [output, output.max(2 * inner), output.max(inner)],
+            Family::Gemma3
+            | Family::Gemma4
+            | Family::Idefics3
+            | Family::InternVl
+            | Family::Lfm2
+            | Family::Pixtral
+            | Family::Qwen25
+            | Family::Qwen3 => [joined, inner, inner],
+        }
     }
 
     /// Returns the number of patches that become one row for the text model.

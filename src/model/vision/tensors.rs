@@ -65,11 +65,28 @@ pub(super) struct LayerWeights<M, V> {
 
 pub(super) enum Projector<M, V> {
     /// The mean of a square of patches, a norm, and one matrix. Without weights, the host computes the norm.
-    Mean { norm: Option<Norm<V>>, matrix: M },
+    Mean {
+        norm: Option<Norm<V>>,
+        matrix: M,
+    },
     /// The concatenated patches of a square, through one matrix.
     Matrix(M),
+    Gated(GatedProjector<M, V>),
     /// The concatenated patches of a square, through two matrices. `first` makes one patch of them before that.
-    Joined { first: Option<M>, merger: Merger<M, V> },
+    Joined {
+        first: Option<M>,
+        merger: Merger<M, V>,
+    },
+}
+
+/// Matrices for the concatenated patches of a square, and a gated feed-forward.
+pub(super) struct GatedProjector<M, V> {
+    /// Makes one row of the patches.
+    pub(super) square: M,
+    pub(super) first: M,
+    pub(super) norm: Norm<V>,
+    pub(super) gate_up: M,
+    pub(super) down: M,
 }
 
 pub(super) struct Merger<M, V> {
@@ -131,6 +148,11 @@ impl<'a> VisionTensors<'a> {
             }
             Family::Pixtral if spec.merge > 1 => {
                 let view = finder.required(PATCH_MERGER, &[joined, hidden])?.view;
+                ordered.insert(PATCH_MERGER.to_owned(), patch_by_patch(view, spec.patches_per_row())?);
+            }
+            Family::Glm4 => {
+                let view = finder.required(PATCH_MERGER, &[spec.merge, spec.merge, hidden, spec.output_size])?.view;
+                let view = TensorView { rows: spec.output_size, cols: joined, ..view };
                 ordered.insert(PATCH_MERGER.to_owned(), patch_by_patch(view, spec.patches_per_row())?);
             }
             Family::Gemma4 => {
@@ -195,7 +217,7 @@ impl<'a> VisionTensors<'a> {
         let required = |name: &str, shape: &[usize]| values(self.finder.required(name, shape)?.view);
         let mut table = match self.spec.positions {
             None => Vec::new(),
-            Some(Positions::Corners { side } | Positions::Antialiased { side }) => {
+            Some(Positions::Corners { side } | Positions::Antialiased { side } | Positions::Bicubic { side }) => {
                 required(POSITIONS, &[hidden, self.spec.tokens(side * side)])?
             }
             Some(Positions::Axes { len }) => required(POSITIONS, &[hidden, len, 2])?,
@@ -306,6 +328,7 @@ impl<'a> VisionTensors<'a> {
                 let matrix = take.matrix(vec![self.linear(PROJECTION, output, hidden)?])?;
                 Projector::Mean { norm: None, matrix }
             }
+            Family::Glm4 => Projector::Gated(self.gated_projector(take)?),
             Family::Idefics3 => {
                 let weight = self.finder.required(JOINED_PROJECTION, &[joined, output])?.view;
                 Projector::Matrix(take.matrix(vec![LinearPart { weight, bias: None }])?)
@@ -332,6 +355,20 @@ impl<'a> VisionTensors<'a> {
             Family::Qwen25 | Family::Qwen3 => {
                 Projector::Joined { first: None, merger: self.merger(["mm.0", "mm.2"], [joined, inner], None, take)? }
             }
+        })
+    }
+
+    fn gated_projector<'s, T: Take<'s>>(&'s self, take: &mut T) -> Result<GatedProjector<T::Matrix, T::Vector>> {
+        let VisionSpec { merge, hidden_size, inner_size: inner, output_size: output, .. } = *self.spec;
+        let view = self.finder.required(PATCH_MERGER, &[merge, merge, hidden_size, output])?.view;
+        let weight = self.in_order(PATCH_MERGER, TensorView { rows: output, cols: self.spec.joined_cols(), ..view });
+        let bias = Some(self.finder.required("mm.patch_merger.bias", &[output])?.view);
+        Ok(GatedProjector {
+            square: take.matrix(vec![LinearPart { weight, bias }])?,
+            first: take.matrix(vec![self.linear("mm.model.fc", output, output)?])?,
+            norm: self.norm("mm.post_norm", output, JOINED_NORM, take)?,
+            gate_up: take.matrix(vec![self.linear("mm.gate", inner, output)?, self.linear("mm.up", inner, output)?])?,
+            down: take.matrix(vec![self.linear("mm.down", output, inner)?])?,
         })
     }
 

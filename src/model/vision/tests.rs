@@ -12,8 +12,20 @@ use crate::model::ModelSpec;
 use crate::pixels::{DecodeLimits, Picture};
 use crate::testdata::{self, TempFile};
 
-const NAMES: [&str; 10] =
-    ["gemma3", "gemma4", "gemma4e", "internvl", "lfm2vl", "mistral3", "pixtral", "qwen25vl", "qwen3vl", "smolvlm"];
+const NAMES: [&str; 12] = [
+    "gemma3",
+    "gemma4",
+    "gemma4e",
+    "glm4v",
+    "glm4v_moe",
+    "internvl",
+    "lfm2vl",
+    "mistral3",
+    "pixtral",
+    "qwen25vl",
+    "qwen3vl",
+    "smolvlm",
+];
 
 fn projector(name: &str) -> TempFile {
     testdata::file(&format!("vision/{name}.mmproj.gguf"))
@@ -171,6 +183,10 @@ fn files_that_are_computed_otherwise_are_refused() {
         ("pixtral", "clip.rope.freq_base", Some(Value::F32(0.0)), "expected a number above 0"),
         ("pixtral", "clip.vision.projection_dim", Some(Value::U32(32)), "mm.1.weight"),
         ("lfm2vl", "clip.vision.image_max_pixels", Some(Value::U32(63)), "is 63, less than 8 x 8"),
+        ("glm4v", "clip.use_silu", Some(Value::Bool(false)), "expected true"),
+        ("glm4v", "clip.vision.feed_forward_length", Some(Value::U32(32)), "mm.gate.weight"),
+        ("glm4v", "clip.vision.spatial_merge_size", Some(Value::U32(1)), "mm.patch_merger.weight"),
+        ("glm4v", "clip.vision.image_size", Some(Value::U32(16)), "v.position_embd.weight"),
         ("smolvlm", "clip.vision.preproc_image_size", Some(Value::U32(289)), "is 289, expected 1 to 288"),
         ("smolvlm", "clip.vision.image_size", Some(Value::U32(15)), "is 15, which holds 3 patches"),
         ("smolvlm", "clip.vision.image_size", Some(Value::U32(24)), "v.position_embd.weight"),
@@ -207,6 +223,10 @@ fn an_encoder_of_another_model_is_refused_with_both_sizes() {
     assert!(error.contains("image rows of 32 columns") && error.contains("whose rows have 64"), "{error}");
     let error = open("arch/mistral.gguf", "pixtral").unwrap_err();
     assert!(error.contains("image rows of 64 columns") && error.contains("llama.embedding_length"), "{error}");
+    let error = open("arch/glm4v_moe.gguf", "glm4v_moe").unwrap_err();
+    assert!(error.contains("image rows of 32 columns") && error.contains("glm4moe.embedding_length"), "{error}");
+    let error = open("arch/glm4v.gguf", "glm4v").unwrap_err();
+    assert!(error.contains("image rows of 32 columns") && error.contains("whose rows have 64"), "{error}");
     let error = open("arch/mistral.gguf", "smolvlm").unwrap_err();
     assert!(error.contains("image rows of 32 columns") && error.contains("whose rows have 192"), "{error}");
     let error = open("arch/qwen3vlmoe.gguf", "qwen3vl").unwrap_err();

@@ -1,5 +1,5 @@
-//! `idefics3`: SmolVLM. The encoder is SigLIP, whose patches are joined in squares, and one matrix makes rows of them. A
-//! picture becomes tiles and the whole picture.
+//! `idefics3`: SmolVLM. The encoder is SigLIP, whose patches are joined in squares, and one matrix makes rows of them.
+//! A picture becomes tiles and the whole picture.
 
 use super::read;
 use crate::Result;

@@ -8,8 +8,6 @@ use crate::model::vision::family::Family;
 use crate::model::vision::spec::{FeedForward, Positions, VisionSpec};
 use crate::pixels::{Filter, Sizing};
 
-/// The first matrix of the projector, which says how large the rows after it are.
-const FIRST_MATRIX: &str = "mm.1.weight";
 /// Side of a square of patches, if the file does not state it.
 const MERGE: usize = 2;
 /// The fewest and the most rows of a part, and tiles of a picture, if the file does not state them.
@@ -19,8 +17,7 @@ const TILES: [usize; 2] = [2, 10];
 pub(super) fn spec(keys: &Keys<'_>) -> Result<VisionSpec> {
     let mut spec = read::spec(keys, Family::Lfm2, FeedForward::Gelu)?;
     spec.merge = keys.opt_size("vision.projector.scale_factor")?.unwrap_or(MERGE);
-    spec.inner_size =
-        keys.gguf.tensor(FIRST_MATRIX).and_then(|matrix| matrix.shape.get(1).copied()).unwrap_or(0) as usize;
+    spec.inner_size = read::rows_of(keys, "mm.1.weight")?;
     spec.patch_bias = true;
     spec.positions = Some(Positions::Antialiased { side: read::image_side(keys, spec.patch_size)? });
     spec.last_norm = Some("v.post_ln");

@@ -2,6 +2,7 @@
 
 mod gemma3;
 mod gemma4;
+mod glm4v;
 mod idefics3;
 mod internvl;
 mod lfm2;
@@ -38,6 +39,7 @@ impl VisionSpec {
         let spec = match family {
             Family::Gemma3 => gemma3::spec(&keys),
             Family::Gemma4 => gemma4::spec(&keys),
+            Family::Glm4 => glm4v::spec(&keys),
             Family::Idefics3 => idefics3::spec(&keys),
             Family::InternVl => internvl::spec(&keys),
             Family::Lfm2 => lfm2::spec(&keys),

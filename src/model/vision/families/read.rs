@@ -141,6 +141,12 @@ pub(super) fn tiles(keys: &Keys<'_>, [least, most]: [usize; 2]) -> Result<[usize
     }
 }
 
+/// Returns the number of rows of a matrix.
+pub(super) fn rows_of(keys: &Keys<'_>, name: &str) -> Result<usize> {
+    let matrix = keys.gguf.tensor(name).and_then(|matrix| matrix.shape.get(1).copied());
+    Ok(matrix.ok_or_else(|| keys.metadata.error(name, "is missing, expected a matrix"))? as usize)
+}
+
 pub(super) fn merge(keys: &Keys<'_>) -> Result<usize> {
     Ok(keys.opt_size("vision.spatial_merge_size")?.unwrap_or(MERGE))
 }
@@ -176,7 +182,7 @@ fn preparation(keys: &Keys<'_>) -> Result<Preparation> {
 /// Returns a sizing to multiples of `of` pixels within the bounds of the file, or else these.
 pub(super) fn multiples(keys: &Keys<'_>, of: usize, bounds: [usize; 2]) -> Result<Sizing> {
     let [min_pixels, max_pixels] = pixels(keys, of, bounds)?;
-    Ok(Sizing::Multiples { of, min_pixels, max_pixels })
+    Ok(Sizing::Multiples { of, min_pixels, max_pixels, enlarges: false })
 }
 
 /// Returns the areas of the smallest and the largest picture: those of the file, or else these. A row is made of `of` x
