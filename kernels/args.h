@@ -31,6 +31,7 @@ enum Activation : u32 {
   ACTIVATION_GELU_ERF = 4,        // error function
   ACTIVATION_XIELU = 5,           // only in `activation`, which has no gate
   ACTIVATION_CLAMPED_SILU = 6,    // min(silu(gate), l) * clamp(up, -l, l); l: the f32 in the bits above ACTIVATION_KIND
+  ACTIVATION_RELU = 7,            // max(x, 0), only in `activation`
   ACTIVATION_KIND = 0xFF,
 };
 

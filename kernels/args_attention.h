@@ -85,6 +85,8 @@ struct AttentionArgs {
   const u32* block_start;
   const u32* block_tables;
   const float* sinks;     // [num_heads] or null: an additional score of each head in the softmax, without a value
+  const float* biases;    // [num_heads][2 * bias_reach + 1] or null: added to scores, by key - position; keys beyond
+                          // the reach take the outermost value
   u32 num_heads, num_kv_heads, row_cols, head_dim;
   u32 value_dim;          // elements of V: head_dim or fewer
   u32 block_size;
@@ -97,8 +99,9 @@ struct AttentionArgs {
   u32 format_out;
   float scale;
   float softcap;          // 0: none; else cap * tanh(score / cap)
-  float alibi;            // 0: none; else head h adds slope * (key - position) to a score, with
-  u32 alibi_heads;        // slope = 2^-(alibi * (h + 1)) below alibi_heads, else 2^-(alibi * (h - alibi_heads + 1/2))
+  u32 bias_reach;         // see `biases`
+  float alibi;            // 0: no biases; not 0, with `biases`: those; else head h adds slope * (key - position) to a
+  u32 alibi_heads;        // score: 2^-(alibi * (h + 1)) below alibi_heads, else 2^-(alibi * (h - alibi_heads + 1/2))
 };
 
 // Multiplies each head by its own matrix: out[r][h] = weights[h] * x[r][h], on the matrix units, x rounded to f16.

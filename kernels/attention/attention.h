@@ -166,14 +166,31 @@ DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
   for (u32 c = cols + (u32)tid_x(); c < padded; c += threads) store_activation(a.out, a.format_out, n, c, cols, 0.f);
 }
 
-// ------------------------------------------------------------------------------------------------ ALiBi
-// Returns the factor on the distances of a head's keys, in units of log2. Only with ALiBi.
-DEV float slope_of(const AttentionArgs& a, u32 head) {
+// ------------------------------------------------------------------------------------------------ biases of distances
+// What the distances of keys add to the scores of a head: a slope times the distance (ALiBi), or values of a table.
+struct DistanceBias {
+  const float* table;      // null, or the value of distance 0
+  i32 reach;
+  float factor;            // of distances or values
+
+  // Adds the bias of a key to a score. The distance is negative for keys before the position.
+  MEMBER float add(float score, u32 key, u32 position) const {
+    const i32 distance = (i32)(key - position);
+    if (!table) return fma_(factor, (float)distance, score);
+    return fma_(factor, table[distance < -reach ? -reach : distance > reach ? reach : distance], score);
+  }
+};
+// Returns the biases of a head, for scores that `to_log2` turns into units of log2. Only if the scores have biases. A
+// head past the last one, whose scores nobody uses, takes the last one's.
+DEV DistanceBias distance_bias(const AttentionArgs& a, u32 head, float to_log2) {
+  const float unit = LOG2E / to_log2;
+  if (a.biases) {
+    const u32 row = min_(head, a.num_heads - 1) * (2 * a.bias_reach + 1);
+    return {a.biases + (row + a.bias_reach), (i32)a.bias_reach, unit};
+  }
   const float place = head < a.alibi_heads ? (float)(head + 1) : (float)(head - a.alibi_heads) + 0.5f;
-  return LOG2E * fast_exp2(-a.alibi * place);
+  return {nullptr, 0, unit * fast_exp2(-a.alibi * place)};
 }
-// Returns the distance of a key: it is negative for keys before the position.
-DEV float distance(u32 key, u32 position) { return (float)(i32)(key - position); }
 
 // ------------------------------------------------------------------------------------------------ a few queries in f32
 // A group of 32 lanes attends with QUERIES queries at once. A lane has eight elements of a key; for heads above 256
@@ -187,8 +204,8 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
 
   float q[QUERIES][PARTS][8], values[QUERIES][VALUE_PARTS][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
-  // For ALiBi: the head of query 0, the step to that of the next query, and the position minus `end`.
-  u32 head, head_step, to_position;
+  // For biases of distances: the head and the position of query 0, and the steps to those of the next query.
+  u32 head, head_step, position, position_step;
 
   // Returns the first of this lane's eight columns of a part.
   MEMBER static u32 column(u32 part = 0) { return 256 * part + ((u32)tid_x() % LANES) * 8; }
@@ -317,9 +334,9 @@ template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
       if (args.alibi != 0.f)
         #pragma unroll
         for (u32 i = 0; i < QUERIES; i++) {
-          const float slope = slope_of(args, head + i * head_step), nearest = distance(key, end[i] + to_position);
+          const DistanceBias bias = distance_bias(args, head + i * head_step, 1.f);
           #pragma unroll
-          for (u32 u = 0; u < KEYS; u++) score[i][u] = fma_(slope, nearest + (float)u, score[i][u]);
+          for (u32 u = 0; u < KEYS; u++) score[i][u] = bias.add(score[i][u], key + u, position + i * position_step);
         }
     }
     #pragma unroll

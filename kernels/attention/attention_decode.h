@@ -169,7 +169,8 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   Queries queries;
   queries.head = w.first_head + first + group % w.side_by_side * S::QUERIES;
   queries.head_step = 1;
-  queries.to_position = a.alibi != 0.f ? ld_step(a.context_lens + w.sequence) - 1 - keys.end : 0;
+  queries.position = a.alibi != 0.f ? ld_step(a.context_lens + w.sequence) - 1 : 0;
+  queries.position_step = 0;
   #pragma unroll
   for (u32 i = 0; i < S::QUERIES; i++) {
     // Places after the last head compute it again; nobody reads them.

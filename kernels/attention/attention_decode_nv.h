@@ -394,11 +394,11 @@ template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const
       }
     if (a.alibi != 0.f) {
       const u32 head = w.first_head + first + lane % 4 * 2, position = ld_step(a.context_lens + w.sequence) - 1;
-      const float slopes[2] = {slope_of(a, head) / to_log2, slope_of(a, head + 1) / to_log2};
+      const DistanceBias biases[2] = {distance_bias(a, head, to_log2), distance_bias(a, head + 1, to_log2)};
       #pragma unroll
       for (u32 i = 0; i < 4 * S::RUNS; i++) {
         float& x = score[i / 4][i % 4];
-        x = fma_(slopes[i % 2], distance(key + i / 2 * 8 + lane / 4, position), x);
+        x = biases[i % 2].add(x, key + i / 2 * 8 + lane / 4, position);
       }
     }
     if (key < keys.first || key + S::KEYS > end)

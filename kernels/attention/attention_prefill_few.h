@@ -19,7 +19,8 @@ DEV void attention_prefill_few(const AttentionArgs& a) {
     Queries queries;
     queries.head = tile.head;
     queries.head_step = 0;
-    queries.to_position = 0u - 1;                        // no later token is seen, or as many for all
+    queries.position = tile.position + row;
+    queries.position_step = 1;
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       const u32 r = min_(row + i, last);

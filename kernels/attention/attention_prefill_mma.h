@@ -149,13 +149,13 @@ template <u32 D> struct Rows {
 
     const int lane = (int)recomputed(lane_id());
     if (a.alibi != 0.f) {
-      const float slope = slope_of(a, tile.head);
+      const DistanceBias bias = distance_bias(a, tile.head, 1.f);
       #pragma unroll
       for (u32 i = 0; i < MMA_ACC; i++) {
         const u32 position = tile.position + first_row + (u32)mma_row(lane, (int)i);
         #pragma unroll
         for (u32 n = 0; n < KEY_TILES; n++)
-          score[n][i] = fma_(slope, distance(key + 16 * n + (u32)mma_col(lane, (int)i), position), score[n][i]);
+          score[n][i] = bias.add(score[n][i], key + 16 * n + (u32)mma_col(lane, (int)i), position);
       }
     }
     #pragma unroll

@@ -10,8 +10,8 @@ template <u32 TILES, u32 EIGHTS> using RowsOfLane = float[TILES][EIGHTS][4];
 // A capped score is already scaled.
 DEV float score_to_log2(const AttentionArgs& a) { return a.softcap != 0.f ? LOG2E : a.scale * LOG2E; }
 
-// Applies the soft cap and ALiBi to scores, and masks keys that a row does not see. The keys of the tile begin with
-// `key`, and the warp's rows with `position`; no row sees `end` or later keys.
+// Applies the soft cap and the biases of distances to scores, and masks keys that a row does not see. The keys of the
+// tile begin with `key`, and the warp's rows with `position`; no row sees `end` or later keys.
 template <u32 TILES, u32 EIGHTS>
 DEV void finish_scores(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a, const RowTile& tile, u32 key,
                        u32 position, u32 end) {
@@ -23,13 +23,13 @@ DEV void finish_scores(RowsOfLane<TILES, EIGHTS>& score, const AttentionArgs& a,
       x = soft_cap(x * a.scale, a.softcap);
     }
   if (a.alibi != 0.f) {
-    const float slope = slope_of(a, tile.head) / score_to_log2(a);
+    const DistanceBias bias = distance_bias(a, tile.head, score_to_log2(a));
     #pragma unroll
     for (u32 i = 0; i < TILES * EIGHTS * 4; i++) {
       const u32 row = position + i / (EIGHTS * 4) * 16 + i % 4 / 2 * 8 + (u32)lane_id() / 4;
       const u32 k = key + i / 4 % EIGHTS * 8 + (u32)lane_id() % 4 * 2 + i % 2;
       float& x = score[i / (EIGHTS * 4)][i / 4 % EIGHTS][i % 4];
-      x = fma_(slope, distance(k, row), x);
+      x = bias.add(x, k, row);
     }
   }
   if (key + 8 * EIGHTS > min_(position + 1 + a.ahead, end) || key < first_key(position + 16 * TILES - 1, window))

@@ -62,6 +62,7 @@ DEV float activated(const ActivationArgs& a, float x) {
     return fma_(a.negative, exp_accurate(x < a.eps ? x : a.eps) - 1.f - x, a.slope * x);
   }
   if (a.activation == ACTIVATION_GELU_ERF) return gelu_erf(x);
+  if (a.activation == ACTIVATION_RELU) return x < 0.f ? 0.f : x;    // a NaN stays NaN
   return a.activation == ACTIVATION_SILU ? silu(x) : a.activation == ACTIVATION_GELU ? gelu(x) : squared_relu(x);
 }
 

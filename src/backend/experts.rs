@@ -107,7 +107,7 @@ impl ExpertSpec {
             !is_whole || of_group < 2 || used * of_group < self.used || self.gating != Gating::Sigmoid
         });
         let weighs_sums = self.weighs_inputs && self.used != 1;
-        let is_gate = self.gate && matches!(self.activation, Activation::Xielu(_));
+        let is_gate = self.gate && matches!(self.activation, Activation::Relu | Activation::Xielu(_));
         match is_gate || is_empty || self.used > self.num || (self.biases && !self.gate) || has_no_groups || weighs_sums
         {
             true => Err(Error::internal(format!("{self:?} is no mixture of experts"))),

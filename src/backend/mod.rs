@@ -25,6 +25,7 @@ mod upload;
 
 pub use contents::{Copied, Part};
 pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
+pub(crate) use op_args::bias_reach;
 pub use op_args::{
     Activate, AddNorm, AddRows, Attention, Cap, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateHeads,
     GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, Mamba2Weights,

@@ -152,7 +152,9 @@ impl<B: Backend> GatedActivation<'_, B> {
 
 fn check_gate(activation: Activation) -> Result<()> {
     match activation {
-        Activation::Xielu(_) => Err(Error::internal("xIELU as the activation of a gate")),
+        Activation::Relu | Activation::Xielu(_) => {
+            Err(Error::internal(format!("{activation:?} as the activation of a gate")))
+        }
         Activation::ClampedSilu { limit } if !Activation::is_limit(limit) => {
             Err(Error::internal(format!("an activation's limit of {limit}")))
         }
@@ -177,6 +179,7 @@ impl<B: Backend> Activate<'_, B> {
             Activation::Silu
             | Activation::Gelu
             | Activation::GeluErf
+            | Activation::Relu
             | Activation::SquaredRelu
             | Activation::Xielu(_) => Ok(()),
             Activation::ClampedSwiglu | Activation::ClampedSilu { .. } => {
@@ -355,8 +358,26 @@ fn check_heads(layout: QkvLayout, kv: &impl KvShape) -> Result<()> {
     Ok(())
 }
 
-fn check_sinks(layout: QkvLayout, sinks: Option<&impl VectorShape>) -> Result<()> {
-    sinks.map_or(Ok(()), |sinks| check_vector("sinks", sinks, layout.num_heads))
+/// Checks what changes the scores of attention, beside the products.
+fn check_scores<V: VectorShape>(
+    layout: QkvLayout,
+    scoring: Scoring,
+    sinks: Option<&V>,
+    biases: Option<&V>,
+) -> Result<()> {
+    sinks.map_or(Ok(()), |sinks| check_vector("sinks", sinks, layout.num_heads))?;
+    if let Some(bias) = scoring.alibi.filter(|&bias| !(bias.is_finite() && bias > 0.0) || biases.is_some()) {
+        let beside = if biases.is_some() { ", beside biases" } else { "" };
+        return Err(Error::internal(format!("ALiBi with a largest exponent of {bias}{beside}")));
+    }
+    let Some(biases) = biases else { return Ok(()) };
+    let reach = bias_reach(biases, layout.num_heads);
+    check_vector("biases of distances", biases, layout.num_heads * (2 * reach + 1))
+}
+
+/// Returns the largest distance with a bias of its own; see `Attention::biases`.
+pub(crate) fn bias_reach(biases: &impl VectorShape, num_heads: usize) -> usize {
+    (biases.elements() / num_heads).saturating_sub(1) / 2
 }
 
 /// The parameters of attention scores.
@@ -408,6 +429,9 @@ pub struct Attention<'a, B: Backend> {
     pub scoring: Scoring,
     /// One score per head that takes part in the softmax but has no value. The weights then add up to less than one.
     pub sinks: Option<&'a B::Vector>,
+    /// Additions to scores by the distance of the key, which is negative before the query. Each head has values for the
+    /// distances `-reach..=reach`. Keys further away take the outermost value.
+    pub biases: Option<&'a B::Vector>,
     /// The KV group of the layer.
     pub group: usize,
     pub kv: &'a B::KvLayer,
@@ -418,13 +442,11 @@ pub struct Attention<'a, B: Backend> {
 impl<B: Backend> Attention<'_, B> {
     pub fn validate(&self, tokens: usize) -> Result<()> {
         check_heads(self.layout, self.kv)?;
-        check_sinks(self.layout, self.sinks)?;
-        if let Some(bias) = self.scoring.alibi.filter(|&bias| !(bias.is_finite() && bias > 0.0)) {
-            return Err(Error::internal(format!("ALiBi with a largest exponent of {bias}")));
-        }
+        check_scores(self.layout, self.scoring, self.sinks, self.biases)?;
         let spec = self.kv.spec();
         let is_latent = |values| !self.layout.has_kv && !self.layout.gated && self.layout.value_dim == values;
-        if spec.latent.is_some_and(|values| !is_latent(values) || self.scoring.alibi.is_some()) {
+        let is_biased = self.scoring.alibi.is_some() || self.biases.is_some();
+        if spec.latent.is_some_and(|values| !is_latent(values) || is_biased) {
             return Err(Error::internal(format!("rows of {:?} for the latent rows of {spec:?}", self.layout)));
         }
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;

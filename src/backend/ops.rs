@@ -169,8 +169,8 @@ pub trait Fusions<B: Backend>: Ops<B> {
 
     /// `rope_and_store_kv`, then `attention` over the cache with the new tokens.
     fn rope_attention(&mut self, args: RopeAttention<'_, B>) -> Result<()> {
-        let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
+        let RopeAttention { qkv, layout, rotation, scoring, sinks, biases, group, kv, out } = args;
         self.rope_and_store_kv(RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
-        self.attention(Attention { qkv, layout, scoring, sinks, group, kv, out })
+        self.attention(Attention { qkv, layout, scoring, sinks, biases, group, kv, out })
     }
 }

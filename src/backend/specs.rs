@@ -185,6 +185,8 @@ pub enum Activation {
     ClampedSwiglu,
     /// Step 3.5: `min(silu(gate), limit) * clamp(up, -limit, limit)`. `is_limit` must accept the limit.
     ClampedSilu { limit: f32 },
+    /// `max(x, 0)`. It never has a gate.
+    Relu,
     /// `max(x, 0)^2` (arXiv 2109.08668).
     SquaredRelu,
     /// xIELU (arXiv 2411.13010). It never has a gate.

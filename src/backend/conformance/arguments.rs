@@ -43,6 +43,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let gate_up = stack(&mut loader, &[&halves, &halves], COLS)?;
     let norms = [vector(&mut loader, &random.values(COLS))?, vector(&mut loader, &random.values(COLS / 2))?];
     let head_norm = vector(&mut loader, &random.values(LAYOUT.head_dim))?;
+    let biases = vector(&mut loader, &random.values(LAYOUT.num_heads * 5))?;
     let wide = RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0; LAYOUT.head_dim], magnitude: 1.0 };
     let whole = RopeSpec { inv_freq: vec![1.0; LAYOUT.head_dim / 2], ..wide.clone() };
     let (rope, wide_rope) = (loader.upload_rope(&whole)?, loader.upload_rope(&wide)?);
@@ -300,19 +301,26 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout: queries, rotation: with_k, group, kv: &mut kv }),
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: plain, group: 1, kv: &mut kv }),
     );
-    let flat = Scoring { alibi: Some(0.0), ..scoring };
+    let (flat, sloped) = (Scoring { alibi: Some(0.0), ..scoring }, Scoring { alibi: Some(8.0), ..scoring });
+    macro_rules! valid {
+        ($out:expr) => {
+            Attention { qkv: &x, layout, scoring, sinks: None, biases: None, group, kv: &kv, out: $out }
+        };
+    }
     refused!(
         "attention",
         step,
-        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &small, layout, scoring, sinks: None, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout: uneven, scoring, sinks: None, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout: long_values, scoring, sinks: None, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout: odd_values, scoring, sinks: None, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout, scoring: flat, sinks: None, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &other_kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut small }),
-        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group: 1, kv: &kv, out: &mut out }),
+        step.attention(valid!(&mut out)),
+        step.attention(Attention { qkv: &small, ..valid!(&mut out) }),
+        step.attention(Attention { layout: uneven, ..valid!(&mut out) }),
+        step.attention(Attention { layout: long_values, ..valid!(&mut out) }),
+        step.attention(Attention { layout: odd_values, ..valid!(&mut out) }),
+        step.attention(Attention { scoring: flat, ..valid!(&mut out) }),
+        step.attention(Attention { kv: &other_kv, ..valid!(&mut out) }),
+        step.attention(valid!(&mut small)),
+        step.attention(Attention { group: 1, ..valid!(&mut out) }),
+        step.attention(Attention { biases: Some(&norms[0]), ..valid!(&mut out) }),
+        step.attention(Attention { biases: Some(&biases), scoring: sloped, ..valid!(&mut out) }),
     );
     refused!(
         "gather_rows",
@@ -428,6 +436,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             rotation: plain,
             scoring,
             sinks: None,
+            biases: None,
             group,
             kv: &mut kv,
             out: &mut products
@@ -438,6 +447,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             rotation: plain,
             scoring,
             sinks: None,
+            biases: None,
             group,
             kv: &mut kv,
             out: &mut small
@@ -448,6 +458,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             rotation: plain,
             scoring,
             sinks: None,
+            biases: None,
             group,
             kv: &mut other_kv,
             out: &mut products

@@ -23,6 +23,8 @@ pub(super) struct Case {
     pub(super) softcap: Option<f32>,
     /// See `Scoring::alibi`.
     pub(super) alibi: Option<f32>,
+    /// The largest distance with a bias of its own; see `Attention::biases`.
+    pub(super) bias_reach: Option<usize>,
     pub(super) sinks: bool,
     pub(super) gated: bool,
     /// See `KvLayerSpec::skips_first`.
@@ -38,7 +40,7 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    let (window, chunk, reach, softcap, alibi) = (None, None, None, None, None);
+    let (window, chunk, reach, softcap, alibi, bias_reach) = (None, None, None, None, None, None);
     let (sinks, gated, skips_first) = (false, false, false);
     let dtype = KvCacheDtype::F16;
     Case {
@@ -52,6 +54,7 @@ pub(super) const fn case(
         reach,
         softcap,
         alibi,
+        bias_reach,
         sinks,
         gated,
         skips_first,
@@ -164,6 +167,22 @@ pub(super) const ALIBI: [Case; 11] = [
     int8(Case { alibi: Some(8.0), ..case([6, 2], 64, 16, MIX) }),
 ];
 
+/// Biases of distances within and beyond their reach, in both directions and causal, over all types of the cache.
+pub(super) const BIASES: [Case; 12] = [
+    Case { bias_reach: Some(128), reach: ALL, ..case([4, 4], 16, 16, WHOLE) },
+    Case { bias_reach: Some(128), reach: ALL, ..case([12, 12], 64, 16, &[(0, 300), (0, 1), (0, 129)]) },
+    Case { bias_reach: Some(7), reach: ALL, softcap: Some(2.0), ..case([3, 1], 128, 32, WHOLE) },
+    Case { bias_reach: Some(0), reach: ALL, ..case([2, 2], 17, 16, &[(0, 5), (20, 1), (7, 3)]) },
+    Case { bias_reach: Some(40), reach: ALL, ..case([2, 2], 256, 16, &[(0, 70), (130, 2)]) },
+    Case { bias_reach: Some(9), reach: ALL, ..case([2, 1], 320, 16, &[(0, 20), (0, 1)]) },
+    Case { bias_reach: Some(20), reach: Some(30), sinks: true, ..case([2, 2], 32, 16, WHOLE) },
+    Case { bias_reach: Some(30), reach: ALL, dtype: KvCacheDtype::F32, ..case([3, 3], 64, 16, WHOLE) },
+    int8(Case { bias_reach: Some(30), reach: ALL, ..case([2, 2], 64, 16, WHOLE) }),
+    Case { bias_reach: Some(30), ..case([7, 1], 80, 16, MIX) },
+    Case { bias_reach: Some(30), window: Some(50), gated: true, ..case([6, 2], 128, 16, MIX) },
+    Case { bias_reach: Some(30), dtype: KvCacheDtype::F32, ..case([2, 2], 16, 16, MIX) },
+];
+
 const fn int8(case: Case) -> Case {
     Case { dtype: KvCacheDtype::Int8, ..case }
 }
@@ -248,9 +267,17 @@ impl Case {
         self.sinks.then(|| values.iter().map(|value| 4.0 * value).collect())
     }
 
+    /// Returns the biases of all heads, as large as a key's score, if the case has biases.
+    pub(super) fn biases(&self) -> Option<Vec<f32>> {
+        let values = |reach: usize| Random(reach as u64).values(self.num_heads * (2 * reach + 1));
+        self.bias_reach.map(|reach| values(reach).iter().map(|value| 4.0 * value).collect())
+    }
+
     /// Returns the case's layer on a backend without rotation.
     pub(super) fn rig<L: Loader>(&self, loader: L, spec: KvLayerSpec, rows: &[f32]) -> Result<AttentionRig<L>> {
-        AttentionRig::with_rotation(loader, self.layout(), spec, rows, &no_rope().into(), self.sinks().as_deref())
+        let (sinks, biases) = (self.sinks(), self.biases());
+        let (layout, rotation) = (self.layout(), no_rope().into());
+        AttentionRig::with_rotation(loader, layout, spec, rows, &rotation, sinks.as_deref(), biases.as_deref())
     }
 
     fn contexts(&self) -> impl Iterator<Item = usize> {
@@ -331,7 +358,7 @@ pub(crate) fn check<L: Loader>(
 ) -> Result<()> {
     tally.group("attention");
     let int4 = if L::KV_CACHE_DTYPES.contains(&KvCacheDtype::Int4) { &INT4[..] } else { &[] };
-    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8, int4, &ALIBI] {
+    for cases in [&CASES[..], &BIDIRECTIONAL, &SPLIT, &INT8, int4, &ALIBI, &BIASES] {
         for (seed, case) in tally.part(cases) {
             check_case(&loader, accuracy, seed, case, tally)?;
         }
@@ -416,7 +443,7 @@ fn alibi_slope(bias: f64, head: usize, num_heads: usize) -> f64 {
 /// Returns one token's output, `[num_heads * value_dim]`, from its sequence's `context` qkv rows.
 fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<f64> {
     let layout = case.layout();
-    let (Scoring { scale, softcap, alibi }, sinks) = (case.scoring(), case.sinks());
+    let (Scoring { scale, softcap, alibi }, sinks, biases) = (case.scoring(), case.sinks(), case.biases());
     let sees = |token: &usize| match case.kind() {
         GroupKind::Full => *token <= position && (*token > 0 || position == 0 || !case.skips_first),
         GroupKind::Sliding { window } => *token <= position && position - token < window as usize,
@@ -441,7 +468,11 @@ fn reference(case: &Case, rows: &[f32], position: usize, context: usize) -> Vec<
                 let dot: f64 = q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum();
                 let score = dot * f64::from(scale);
                 let score = softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
-                score - slope * (position as f64 - token as f64)
+                let bias = biases.as_ref().zip(case.bias_reach).map_or(0.0, |(biases, reach)| {
+                    let place = (reach + token).saturating_sub(position).min(2 * reach);
+                    f64::from(biases[head * (2 * reach + 1) + place])
+                });
+                score + bias - slope * (position as f64 - token as f64)
             })
             .collect();
         let sink = sinks.as_ref().map(|sinks| f64::from(sinks[head]));

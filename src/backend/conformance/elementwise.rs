@@ -25,10 +25,11 @@ const ACTIVATIONS: [Activation; 6] = [
     Activation::ClampedSwiglu,
     Activation::ClampedSilu { limit: 0.375 },
 ];
-const PLAIN: [Activation; 6] = [
+const PLAIN: [Activation; 7] = [
     Activation::Silu,
     Activation::Gelu,
     Activation::GeluErf,
+    Activation::Relu,
     Activation::SquaredRelu,
     Activation::Xielu(Xielu { positive: 0.8, negative: 0.7, slope: 0.5, eps: -1e-6 }),
     Activation::Xielu(Xielu { positive: 0.3, negative: 1.2, slope: 0.1, eps: -0.1 }),

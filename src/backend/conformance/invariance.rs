@@ -1,7 +1,7 @@
 //! Batch invariance, bit for bit: attention of a token alone, in a chunk and in a mixed batch, and the other ops row by
 //! row.
 
-use super::attention::{ALIBI, BIDIRECTIONAL, CASES, INT4, INT8};
+use super::attention::{ALIBI, BIASES, BIDIRECTIONAL, CASES, INT4, INT8};
 use super::{Piece, Random, Tally, experts, fill, latent, matrix, states, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
@@ -20,7 +20,8 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     let of_integers = INT8.iter().chain(&INT4);
     let causal = of_integers.filter(|case| case.reach.is_none() && L::KV_CACHE_DTYPES.contains(&case.dtype));
-    let cases: Vec<_> = CASES.iter().chain(causal).chain(&ALIBI).collect();
+    let biased = BIASES.iter().filter(|case| case.reach.is_none());
+    let cases: Vec<_> = CASES.iter().chain(causal).chain(&ALIBI).chain(biased).collect();
     for (seed, case) in tally.part(&cases) {
         tally.begin(&format!("attention {seed} in one piece and in chunks"))?;
         let mut random = Random(seed as u64);
@@ -47,7 +48,9 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
 
 /// Bidirectional prompts are computed whole. Each gives equal bits alone and with others.
 fn whole_prompts<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
-    for (seed, case) in tally.part(&BIDIRECTIONAL) {
+    let biased = BIASES.iter().filter(|case| case.reach.is_some());
+    let cases: Vec<_> = BIDIRECTIONAL.iter().chain(biased).collect();
+    for (seed, case) in tally.part(&cases) {
         if case.seqs.iter().any(|&(cached, _)| cached > 0) {
             continue;
         }

@@ -100,6 +100,7 @@ fn check_cases<L: Loader>(
                     layout,
                     scoring,
                     sinks: None,
+                    biases: None,
                     group,
                     kv: &*kv,
                     out: &mut *out,

@@ -408,7 +408,16 @@ impl<L: Loader> Rig<L> {
                 return Ok(());
             }
             let layout = shape.queries();
-            step.attention(Attention { qkv: queries, layout, scoring, sinks: None, group: 0, kv, out: found })?;
+            step.attention(Attention {
+                qkv: queries,
+                layout,
+                scoring,
+                sinks: None,
+                biases: None,
+                group: 0,
+                kv,
+                out: found,
+            })?;
             let (x_head, out_head) = (shape.rank, shape.value_dim);
             step.head_products(HeadProducts { x: found, x_head, matrices: values, rows, out, out_head })
         })

@@ -271,13 +271,14 @@ pub(crate) struct AttentionRig<L: Loader> {
     pub(crate) kv: <L::Backend as Backend>::KvLayer,
     rotation: UploadedRotation<L::Backend>,
     sinks: Option<<L::Backend as Backend>::Vector>,
+    biases: Option<<L::Backend as Backend>::Vector>,
 }
 
 impl<L: Loader> AttentionRig<L> {
     /// Returns a rig for qkv `rows` of `layout.cols()`, without rotation.
     #[cfg(test)]
     pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Result<Self> {
-        Self::with_rotation(loader, layout, spec, rows, &no_rope().into(), None)
+        Self::with_rotation(loader, layout, spec, rows, &no_rope().into(), None, None)
     }
 
     pub(crate) fn with_rotation(
@@ -287,6 +288,7 @@ impl<L: Loader> AttentionRig<L> {
         rows: &[f32],
         rotation: &HostRotation,
         sinks: Option<&[f32]>,
+        biases: Option<&[f32]>,
     ) -> Result<Self> {
         let table_rows = rows.len() / layout.cols();
         let mut rows = rows.to_vec();
@@ -299,8 +301,9 @@ impl<L: Loader> AttentionRig<L> {
         let kv = kv_layer(&mut loader, spec)?;
         let rotation = rotation.upload(&mut loader)?;
         let sinks = sinks.map(|sinks| vector(&mut loader, sinks)).transpose()?;
+        let biases = biases.map(|biases| vector(&mut loader, biases)).transpose()?;
         let backend = loader.finish()?;
-        let mut rig = Self { backend, layout, spec, table, table_rows, qkv, angles, out, kv, rotation, sinks };
+        let mut rig = Self { backend, layout, spec, table, table_rows, qkv, angles, out, kv, rotation, sinks, biases };
         rig.poison()?;
         Ok(rig)
     }
@@ -337,14 +340,14 @@ impl<L: Loader> AttentionRig<L> {
     /// Runs one step without storing the earlier tokens.
     pub(crate) fn step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
-        let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
-        let layout = *layout;
+        let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, biases, .. } = self;
+        let (layout, sinks, biases) = (*layout, sinks.as_ref(), biases.as_ref());
         backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
             step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
             let rotation = rotation.of(angles, layout);
             step.rope_and_store_kv(RopeAndStore { qkv, layout, rotation, group: 0, kv })?;
-            step.attention(Attention { qkv, layout, scoring, sinks: sinks.as_ref(), group: 0, kv, out })
+            step.attention(Attention { qkv, layout, scoring, sinks, biases, group: 0, kv, out })
         })?;
         Ok(self.backend.to_host(&self.out, batch.num_tokens(), layout.out_cols())?.to_vec())
     }
@@ -359,7 +362,7 @@ impl<L: Loader> AttentionRig<L> {
     /// Queues the step of `rope_step`, or warms up the device without a batch. Returns the number of calls of the
     /// step's ops.
     pub(crate) fn rope_attention(&mut self, scoring: Scoring, batch: Option<&Batch>) -> Result<usize> {
-        let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
+        let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, biases, .. } = self;
         let (layout, mut calls) = (*layout, 0);
         let mut ops = |step: &mut <L::Backend as Backend>::Step<'_>| {
             calls += 1;
@@ -372,6 +375,7 @@ impl<L: Loader> AttentionRig<L> {
                 rotation,
                 scoring,
                 sinks: sinks.as_ref(),
+                biases: biases.as_ref(),
                 group: 0,
                 kv,
                 out,

@@ -49,6 +49,7 @@ pub(super) fn plain(activation: Activation, x: f64) -> f64 {
             gate / (1.0 + (-1.702 * gate).exp())
         }
         Activation::ClampedSilu { limit } => plain(Activation::Silu, x).min(f64::from(limit)),
+        Activation::Relu => x.max(0.0),
         Activation::SquaredRelu => x.max(0.0).powi(2),
         Activation::Xielu(Xielu { positive, negative, slope, eps }) => {
             let bent = match x > 0.0 {

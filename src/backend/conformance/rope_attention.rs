@@ -132,7 +132,9 @@ fn check_case<L: Loader>(
     let expected_rows: Vec<f32> = expected_rows.iter().map(|&x| x as f32).collect();
 
     let sinks = case.sinks();
-    let mut rig = AttentionRig::with_rotation(loader(1100)?, layout, spec, &rows, &rotation, sinks.as_deref())?;
+    let biases = case.biases();
+    let (sinks, biases) = (sinks.as_deref(), biases.as_deref());
+    let mut rig = AttentionRig::with_rotation(loader(1100)?, layout, spec, &rows, &rotation, sinks, biases)?;
     for piece in &pieces {
         rig.store(&batch_of(
             &[Piece { cached: 0, new: piece.cached, ..piece.clone() }],

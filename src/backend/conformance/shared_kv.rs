@@ -97,6 +97,7 @@ fn check_case<L: Loader>(
                 rotation: rotation.of(&angles, queries),
                 scoring: case.scoring(),
                 sinks: None,
+                biases: None,
                 group: 0,
                 kv: &mut kv,
                 out: &mut out,

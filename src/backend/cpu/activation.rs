@@ -21,7 +21,10 @@ pub(super) fn gated(pool: &ThreadPool, isa: Isa, gate_up: &[f32], act: Activatio
 
 fn gate_row(isa: Isa, act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     match act {
-        Activation::Silu | Activation::Xielu(_) => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
+        // `GatedActivation` and `ExpertSpec` refuse activations that have no gate.
+        Activation::Silu | Activation::Relu | Activation::Xielu(_) => {
+            isa.run(Pairs { function: SiluGate, x: gate, y: up, out })
+        }
         Activation::Gelu => isa.run(Pairs { function: GeluGate, x: gate, y: up, out }),
         Activation::GeluErf => isa.run(Pairs { function: GeluErfGate, x: gate, y: up, out }),
         Activation::ClampedSwiglu => isa.run(Pairs { function: ClampedSwiglu, x: gate, y: up, out }),
@@ -64,6 +67,7 @@ pub(super) fn plain(pool: &ThreadPool, isa: Isa, x: &[f32], act: Activation, col
             Activation::Silu | Activation::ClampedSilu { .. } => isa.run(Pairs { function: Silu, x, y: x, out }),
             Activation::Gelu | Activation::ClampedSwiglu => isa.run(Pairs { function: Gelu, x, y: x, out }),
             Activation::GeluErf => isa.run(Pairs { function: GeluErf, x, y: x, out }),
+            Activation::Relu => isa.run(Pairs { function: Relu, x, y: x, out }),
             Activation::SquaredRelu => isa.run(Pairs { function: SquaredRelu, x, y: x, out }),
             Activation::Xielu(xielu) => isa.run(Pairs { function: xielu, x, y: x, out }),
         }
@@ -139,6 +143,8 @@ functions! {
     GeluGate: |s, gate, up| s.mul(gelu(s, gate), up);
     GeluErfGate: |s, gate, up| s.mul(gelu_erf(s, gate), up);
     ClampedSwiglu: |s, gate, up| clamped_swiglu(s, gate, up);
+    // `max` returns its second argument for NaN, so NaN passes through.
+    Relu: |s, x, _y| s.max(s.splat(0.0), x);
     SquaredRelu: |s, x, _y| squared_relu(s, x);
     SquaredReluGate: |s, gate, up| s.mul(squared_relu(s, gate), up);
 }

@@ -62,6 +62,8 @@ pub(super) struct Attention<'a, K> {
     pub(super) scoring: Scoring,
     /// One score without a value per query head; `None` if the model has no sinks.
     pub(super) sinks: Option<&'a [f32]>,
+    /// See `backend::Attention::biases`.
+    pub(super) biases: Option<&'a [f32]>,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
     pub(super) kv: &'a K,
@@ -306,7 +308,9 @@ impl<'a, K: KvSource> UnitKernel<'a, K> {
         sums: &mut [S::V; MAX_ROWS],
     ) -> [f32; LANES] {
         let Scoring { scale, softcap, .. } = self.attention.scoring;
-        let slopes = self.attention.scoring.slopes(self.attention.layout.num_heads);
+        let num_heads = self.attention.layout.num_heads;
+        let slopes = self.attention.scoring.slopes(num_heads);
+        let biases = self.attention.biases.map(|biases| (biases, biases.len() / num_heads));
         let (old, num_tiles, keys) = (*maximum, chunk.num_tiles, &chunk.keys);
         if K::Element::HAS_SCALES {
             for [_, next] in &chunk.scales[..num_tiles] {
@@ -331,6 +335,12 @@ impl<'a, K: KvSource> UnitKernel<'a, K> {
                     let first = (chunk.first_key + tile * TILE) as f32 - rows.position[i] as f32;
                     let distances = s.add(s.splat(first), s.load(&LANE_NUMBERS));
                     x = s.fma(s.splat(slopes.of(rows.head[i])), distances, x);
+                }
+                if let Some((biases, distances)) = biases {
+                    let of_head = &biases[rows.head[i] * distances..][..distances];
+                    let first = (chunk.first_key + tile * TILE + distances / 2) as isize - rows.position[i] as isize;
+                    let of_key = |lane| of_head[(first + lane as isize).clamp(0, distances as isize - 1) as usize];
+                    x = s.add(x, s.load(&std::array::from_fn(of_key)));
                 }
                 if keys[i].start > tile * TILE || keys[i].end < (tile + 1) * TILE {
                     x = s.keep_lanes(x, lanes_of(tile, &keys[i]), f32::NEG_INFINITY);

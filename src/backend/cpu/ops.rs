@@ -336,28 +336,25 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let tokens = self.num_tokens();
         args.validate(tokens)?;
         self.tables(args.group)?;
-        let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
-        let sinks = sinks.map(|sinks| &**sinks);
+        let Attention { qkv, layout, scoring, sinks, biases, group, kv, out } = args;
+        let (sinks, biases) = (sinks.map(|sinks| &**sinks), biases.map(|biases| &**biases));
         let out = &mut out[..tokens * layout.out_cols()];
         let (qkv, batch) = (&qkv[..tokens * layout.cols()], self.batch);
         let CpuBackend { pool, isa, units, .. } = &mut *self.cpu;
         match &kv.pool {
-            KvPool::F16(kv) => {
-                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
-            }
-            KvPool::F32(kv) => {
-                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
-            }
+            KvPool::F16(kv) => attention::Attention { qkv, layout, scoring, sinks, biases, batch, group, kv }
+                .run_on(pool, *isa, units, out),
+            KvPool::F32(kv) => attention::Attention { qkv, layout, scoring, sinks, biases, batch, group, kv }
+                .run_on(pool, *isa, units, out),
             KvPool::Int8(kv) if kv.spec.latent.is_some() => {
                 let kv = &Int8Latents(kv);
-                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
+                attention::Attention { qkv, layout, scoring, sinks, biases, batch, group, kv }
+                    .run_on(pool, *isa, units, out)
             }
-            KvPool::Int8(kv) => {
-                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
-            }
-            KvPool::Int4(kv) => {
-                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
-            }
+            KvPool::Int8(kv) => attention::Attention { qkv, layout, scoring, sinks, biases, batch, group, kv }
+                .run_on(pool, *isa, units, out),
+            KvPool::Int4(kv) => attention::Attention { qkv, layout, scoring, sinks, biases, batch, group, kv }
+                .run_on(pool, *isa, units, out),
         }
     }
 

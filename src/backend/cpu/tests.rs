@@ -263,7 +263,7 @@ fn arguments_that_contradict_each_other_are_refused() {
 fn attention(rig: &mut AttentionRig<CpuLoader>, batch: &Batch, group: usize) -> crate::Result<()> {
     let AttentionRig { backend, qkv, kv, out, .. } = rig;
     backend.step(batch, &mut |step: &mut CpuStep<'_>| {
-        step.attention(Attention { qkv, layout: LAYOUT, scoring: SCORING, sinks: None, group, kv, out })
+        step.attention(Attention { qkv, layout: LAYOUT, scoring: SCORING, sinks: None, biases: None, group, kv, out })
     })
 }
 

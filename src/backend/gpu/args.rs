@@ -315,6 +315,7 @@ kernel_args! {
         block_start: DevicePtr,
         block_tables: DevicePtr,
         sinks: DevicePtr,
+        biases: DevicePtr,
         num_heads: u32, num_kv_heads: u32, row_cols: u32, head_dim: u32,
         value_dim: u32,
         block_size: u32,
@@ -324,6 +325,7 @@ kernel_args! {
         format_out: Format,
         scale: f32,
         softcap: f32,
+        bias_reach: u32,
         alibi: f32,
         alibi_heads: u32,
     }

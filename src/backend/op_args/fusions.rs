@@ -1,6 +1,6 @@
 //! Arguments of the fusions.
 
-use super::{Norm, Rotation, Scoring, check_experts, check_gate, check_room, check_rotation, check_sinks};
+use super::{Norm, Rotation, Scoring, check_experts, check_gate, check_room, check_rotation, check_scores};
 use crate::Result;
 use crate::backend::Backend;
 use crate::backend::shapes::{ExpertShape, MatrixShape};
@@ -85,6 +85,8 @@ pub struct RopeAttention<'a, B: Backend> {
     pub rotation: Rotation<'a, B>,
     pub scoring: Scoring,
     pub sinks: Option<&'a B::Vector>,
+    /// See `Attention::biases`.
+    pub biases: Option<&'a B::Vector>,
     pub group: usize,
     pub kv: &'a mut B::KvLayer,
     pub out: &'a mut B::Buffer,
@@ -93,7 +95,7 @@ pub struct RopeAttention<'a, B: Backend> {
 impl<B: Backend> RopeAttention<'_, B> {
     pub fn validate(&self, tokens: usize) -> Result<()> {
         check_rotation(self.layout, &self.rotation, self.kv, tokens)?;
-        check_sinks(self.layout, self.sinks)?;
+        check_scores(self.layout, self.scoring, self.sinks, self.biases)?;
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;
         check_room("attention's output", self.out, tokens, self.layout.out_cols())
     }

@@ -69,7 +69,16 @@ impl<B: Backend> Attend<'_, B> {
         let (rows, shape, group) = (step.num_tokens(), spec.shape, spec.kv_group);
         let scoring = Scoring::scaled(spec.scale);
         let layout = shape.queries();
-        step.attention(Attention { qkv: queries, layout, scoring, sinks: None, group, kv, out: projected })?;
+        step.attention(Attention {
+            qkv: queries,
+            layout,
+            scoring,
+            sinks: None,
+            biases: None,
+            group,
+            kv,
+            out: projected,
+        })?;
         let (x_head, out_head) = (shape.rank, shape.value_dim);
         step.head_products(HeadProducts { x: projected, x_head, matrices, rows, out: mixed, out_head })
     }

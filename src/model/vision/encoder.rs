@@ -297,7 +297,16 @@ impl<B: Backend> Model<B> {
         let rotation = Rotation { norms, rope: &self.rope, angles, temperature: None };
         step.rope_and_store_kv(RopeAndStore { qkv: &mut *products, layout, rotation, group: 0, kv: &mut *kv })?;
         let sinks = None;
-        step.attention(Attention { qkv: products, layout, scoring, sinks, group: 0, kv, out: &mut *mixed })?;
+        step.attention(Attention {
+            qkv: products,
+            layout,
+            scoring,
+            sinks,
+            biases: None,
+            group: 0,
+            kv,
+            out: &mut *mixed,
+        })?;
         add_product::<B>(step, mixed, (output, mixer_post_norm.as_ref()), rows, (normed, residual))?;
         self.feed_forward(step, &self.weights.layers[index], rows, buffers)?;
         match self.spec.deepstack.iter().position(|&layer| layer == index) {

@@ -21,6 +21,7 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
     let mut kv = kv_layer(&mut loader, latent_spec)?;
     let mut plain_kv = kv_layer(&mut loader, KvLayerSpec { latent: None, ..latent_spec })?;
     let norm = vector(&mut loader, &random.values(SHAPE.rank))?;
+    let biases = vector(&mut loader, &random.values(SHAPE.queries().num_heads * 5))?;
     let short_norm = vector(&mut loader, &random.values(SHAPE.rank / 2))?;
     let pairs = |kind, count| RopeSpec { kind, inv_freq: vec![1.0; count], magnitude: 1.0 };
     let rope = loader.upload_rope(&pairs(RopeKind::Norm, 64))?;
@@ -118,6 +119,7 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
                 layout,
                 scoring: SCORING,
                 sinks: None,
+                biases: None,
                 group: 0,
                 kv: &kv,
                 out: &mut found,
@@ -135,6 +137,7 @@ pub(super) fn check<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<(
         step.attention(attention!(layout: QkvLayout { has_kv: true, ..layout })),
         step.attention(attention!(layout: QkvLayout { head_dim: 128, value_dim: 128, ..layout })),
         step.attention(attention!(scoring: Scoring { alibi: Some(8.0), ..SCORING })),
+        step.attention(attention!(biases: Some(&biases))),
         step.attention(attention!(out: &mut small_out)),
         step.attention(attention!(group: 1)),
     );

@@ -34,6 +34,7 @@ constants! {
     ACTIVATION_GELU_ERF = 4;
     ACTIVATION_XIELU = 5;
     ACTIVATION_CLAMPED_SILU = 6;
+    ACTIVATION_RELU = 7;
     /// Bits of an activation's number; the other bits are its limit.
     ACTIVATION_KIND = Activation::LIMIT_SPARES;
     /// `NormKind`.

@@ -19,7 +19,7 @@ use crate::backend::gpu::kernel::{
 use crate::backend::gpu::plans::{DecodePlan, PiecesPlan};
 use crate::backend::{
     Attention, CopyBlocks, KvLayerSpec, Norm, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
-    Rotation, Temperature,
+    Rotation, Temperature, VectorShape, bias_reach,
 };
 use crate::batch::GroupKind;
 use crate::{Error, Result};
@@ -146,11 +146,16 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
 
 /// True if the attention kernel itself rotates q and k and stores K and V. Only the kernel for single rows does that,
 /// of which no other row of the step may read the keys. No norm may come after RoPE, v has no norm, no temperature
-/// multiplies q, and the rows hold k and v.
-fn rotates_in_attention(step: &GpuStep<'_>, rotation: &Rotation<'_, GpuBackend>, layout: QkvLayout) -> bool {
+/// multiplies q, and the rows hold k and v. The kernel adds no bias to the score of a token's own key.
+fn rotates_in_attention(
+    step: &GpuStep<'_>,
+    rotation: &Rotation<'_, GpuBackend>,
+    layout: QkvLayout,
+    has_biases: bool,
+) -> bool {
     let norms_last = rotation.norms.is_some_and(|norms| norms.after_rope && !norms.is_of_rows(layout));
     let norms_v = rotation.norms.is_some_and(|norms| norms.v);
-    if norms_last || norms_v || rotation.temperature.is_some() || !layout.has_kv {
+    if norms_last || norms_v || rotation.temperature.is_some() || !layout.has_kv || has_biases {
         return false;
     }
     let shape = step.inputs.shape();
@@ -158,15 +163,15 @@ fn rotates_in_attention(step: &GpuStep<'_>, rotation: &Rotation<'_, GpuBackend>,
 }
 
 pub(super) fn rope_attention(step: &mut GpuStep<'_>, args: RopeAttention<'_, GpuBackend>) -> Result<()> {
-    let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
-    let rotation = match rotates_in_attention(step, &rotation, layout) {
+    let RopeAttention { qkv, layout, rotation, scoring, sinks, biases, group, kv, out } = args;
+    let rotation = match rotates_in_attention(step, &rotation, layout, biases.is_some()) {
         true => rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
         false => {
             rope_and_store_kv(step, RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
             ROTATED
         }
     };
-    attend(step, Attention { qkv, layout, scoring, sinks, group, kv, out }, rotation)
+    attend(step, Attention { qkv, layout, scoring, sinks, biases, group, kv, out }, rotation)
 }
 
 pub(super) fn attention(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>) -> Result<()> {
@@ -188,7 +193,7 @@ fn window_and_ahead(spec: &KvLayerSpec) -> (u32, u32) {
 /// Queues attention. With a `rotation` other than `ROTATED`, q is not rotated yet, and the kernel also stores k and v
 /// of the same tokens.
 fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: RotationArgs) -> Result<()> {
-    let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
+    let Attention { qkv, layout, scoring, sinks, biases, group, kv, out } = args;
     let rows = step.tokens;
     step.inputs.check(step.batch, Check::Tables { group, spec: kv.spec })?;
     let (is_latent, value_dim) = (kv.spec.latent.is_some(), layout.value_dim);
@@ -238,6 +243,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     };
     let (window, ahead) = window_and_ahead(&kv.spec);
     let slopes = scoring.slopes(layout.num_heads);
+    let alibi = if biases.is_some() { 1.0 } else { slopes.map_or(0.0, |slopes| slopes.step) };
     let mut args = AttentionArgs {
         rotation,
         qkv: qkv.after(4 * layout.gate_cols() as u64)?.ptr(),
@@ -253,6 +259,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         block_start: step.inputs.block_start(group)?.ptr(),
         block_tables: step.inputs.block_tables()?.ptr(),
         sinks: sinks.map(|sinks| sinks.read(layout.num_heads)).transpose()?.into(),
+        biases: biases.map(|biases| biases.read(biases.elements())).transpose()?.into(),
         num_heads,
         num_kv_heads,
         row_cols: count(layout.cols())?,
@@ -267,7 +274,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         format_out: format,
         scale: scoring.scale,
         softcap: scoring.softcap.unwrap_or(0.0),
-        alibi: slopes.map_or(0.0, |slopes| slopes.step),
+        bias_reach: count(biases.map_or(0, |biases| bias_reach(biases, layout.num_heads)))?,
+        alibi,
         alibi_heads: count(slopes.map_or(0, |slopes| slopes.whole))?,
     };
     if decode_items > 0 {

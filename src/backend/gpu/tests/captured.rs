@@ -59,9 +59,16 @@ fn without_captures() {
     let outputs = [Some(true), Some(false)].map(|graphs| {
         let device = (device.clone(), GpuOptions { graphs, ..options.clone() });
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
-        let mut rig =
-            AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None)
-                .unwrap();
+        let mut rig = AttentionRig::with_rotation(
+            devices::loader(&device, TOKENS),
+            LAYOUT,
+            CACHE,
+            &rows,
+            &rope().into(),
+            None,
+            None,
+        )
+        .unwrap();
         warm_up(&mut rig).unwrap();
         let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
         for piece in &pieces {
@@ -116,7 +123,7 @@ fn a_repeated_step_checks_its_batch() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
     let mut rig =
-        AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None)
+        AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None, None)
             .unwrap();
     warm_up(&mut rig).unwrap();
     let short = Piece { first_row: 0, blocks: vec![3], cached: 5, new: 1 };
@@ -165,9 +172,16 @@ pub(super) fn check_repetitions(target: &str) {
     let outputs = [Some(false), Some(true)].map(|graphs| {
         let device = (device.clone(), GpuOptions { graphs, ..options.clone() });
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
-        let mut rig =
-            AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None)
-                .unwrap();
+        let mut rig = AttentionRig::with_rotation(
+            devices::loader(&device, TOKENS),
+            LAYOUT,
+            CACHE,
+            &rows,
+            &rope().into(),
+            None,
+            None,
+        )
+        .unwrap();
         warm_up(&mut rig).unwrap();
         let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
         let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
@@ -211,7 +225,7 @@ fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<Gpu
         StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, groups: 1, table_blocks: 64, state_writes: 0 };
     let loader = GpuLoader::new(device.clone(), &GpuOptions { self_test: true, ..options.clone() }, limits)?;
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
-    let mut rig = AttentionRig::with_rotation(loader, LAYOUT, CACHE, &rows, &rope().into(), None)?;
+    let mut rig = AttentionRig::with_rotation(loader, LAYOUT, CACHE, &rows, &rope().into(), None, None)?;
     warm_up(&mut rig)?;
     Ok(rig)
 }
