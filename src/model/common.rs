@@ -210,6 +210,7 @@ impl Keys<'_> {
             scoring: Scoring::scaled(1.0 / (qkv.head_dim as f32).sqrt()),
             temperature: None,
             sinks: false,
+            biases: None,
             qkv_bias: Presence::Optional,
             output_bias: Presence::Optional,
             clamp: None,

@@ -1,11 +1,13 @@
 //! Finds and checks all tensors of the model in its file before any of them is used.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::layers::{HeadRows, Part, Runs, Tensors, Visitor, Weights, of_layer};
 use super::roles;
 use super::rope::{ROPE_TENSORS, warn_of_missing_base};
-use super::spec::{CHOICE_BIAS, ModelSpec, OUTPUT_SCALE, Presence, RankSpec};
+use super::spec::{CHOICE_BIAS, DistanceBiases, ModelSpec, OUTPUT_SCALE, Presence, RankSpec};
+use super::tensor_names;
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, Role, RopeSpec, Upload};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::quant::{self, GgmlType};
@@ -111,6 +113,7 @@ impl<'a> Finder<'a> {
     /// Returns the tensor of this name and shape. A file may leave out trailing dimensions of 1. It may also leave out
     /// `.weight`, as the converter of `falcon-h1` does for `ffn_norm`.
     pub(super) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor<'a>>> {
+        let name = &*self.in_file(name);
         let without_end = || self.gguf.tensor(name.strip_suffix(".weight")?);
         let Some(info) = self.gguf.tensor(name).or_else(without_end) else { return Ok(None) };
         let view = self.gguf.view(info);
@@ -128,7 +131,14 @@ impl<'a> Finder<'a> {
     }
 
     pub(super) fn required(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>> {
-        self.optional(name, shape)?.ok_or_else(|| self.error(name, "tensor is missing; the architecture requires it"))
+        let missing = || self.error(&self.in_file(name), "tensor is missing; the architecture requires it");
+        self.optional(name, shape)?.ok_or_else(missing)
+    }
+
+    /// Returns the name of a tensor in this file, by its usual name.
+    fn in_file<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        let architecture = self.gguf.metadata().opt_str("general.architecture");
+        tensor_names::in_file(architecture.ok().flatten().unwrap_or_default(), name)
     }
 
     /// Returns the matrix of a part, or several matrices if the part consists of ranges of a tensor's outputs.
@@ -178,6 +188,11 @@ impl<'a> Finder<'a> {
             true => self.required(name, &[*cols, period * heads]),
             false => self.required(name, &[*cols, *period, *heads]),
         }
+    }
+
+    /// Returns the tensor of a layer's biases by distance: a value for each head of each bucket.
+    pub(super) fn biases(&self, biases: DistanceBiases, heads: usize) -> Result<Tensor<'a>> {
+        self.required(&of_layer(biases.layer, DistanceBiases::TENSOR), &[heads, biases.buckets])
     }
 
     pub(super) fn matrix(&self, parts: &[Part]) -> Result<Vec<Linear<'a>>> {
@@ -341,6 +356,16 @@ impl Visitor for Inventory<'_> {
         let tensor = self.finder.required(tensor, &[taps, channels])?;
         self.used.insert(name(tensor));
         self.push(Upload::Taps(tensor.view), Role::Fixed);
+        Ok(())
+    }
+
+    fn biases(&mut self, _: usize, biases: DistanceBiases, heads: usize) -> Result<()> {
+        let tensor = self.finder.biases(biases, heads)?;
+        self.used.insert(name(tensor));
+        // Built at the upload; until then only its size counts.
+        let (rows, cols) = (1, DistanceBiases::table_len(heads));
+        let view = TensorView { ggml_type: GgmlType::F32, rows, cols, data: &[], ..tensor.view };
+        self.push(Upload::Vector(view), Role::Fixed);
         Ok(())
     }
 

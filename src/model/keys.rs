@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::key_names::other_names;
+use super::layers::of_layer;
 use super::spec::ModelSpec;
+use super::tensor_names;
 use crate::Result;
 use crate::gguf::{Array, GgufFile, Metadata, Value};
 
@@ -219,6 +221,11 @@ impl Keys<'_> {
     pub(super) fn nextn_layers(&self) -> Result<usize> {
         let layers = self.layers()?;
         Ok(self.opt_u32("nextn_predict_layers")?.map_or(0, |count| (count as usize).min(layers - 1)))
+    }
+
+    /// True if a layer has the tensor of this name.
+    pub(super) fn has_tensor(&self, layer: usize, name: &str) -> bool {
+        self.gguf.tensor(&tensor_names::in_file(self.architecture, &of_layer(layer, name))).is_some()
     }
 
     pub(super) fn missing(&self, key: &str) -> crate::Error {

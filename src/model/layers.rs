@@ -15,7 +15,9 @@ pub(super) use mamba::MambaWeights;
 pub(super) use mamba2::Mamba2Weights;
 pub(super) use short_convolution::ShortConvolutionWeights;
 
-use super::spec::{DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, RowGate};
+use super::spec::{
+    DenseSpec, DistanceBiases, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, RowGate,
+};
 use crate::backend::{self, AddNorm, Backend, ExpertSpec, NormInPlace, Ops, RopeSpec};
 use crate::{Error, Result};
 
@@ -123,6 +125,10 @@ pub(super) trait Visitor {
 
     /// Visits the taps of a convolution: the tensor of this name, with `taps` elements for each of `channels`.
     fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<Self::Made as Tensors>::Vector>;
+
+    /// Visits the table of biases by distance of layer `layer` (`Attention::biases`).
+    fn biases(&mut self, layer: usize, biases: DistanceBiases, heads: usize)
+    -> Result<<Self::Made as Tensors>::Vector>;
 
     /// Visits the experts of layer `layer`, with their router.
     fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<<Self::Made as Tensors>::Experts>;

@@ -3,8 +3,8 @@
 //! - `arch` turns a file's keys into a `ModelSpec`, with one file per architecture. `keys`, `common`, `encoder`,
 //!   `experts` and `rope` read the keys for it. `key_names` lists alternative names of keys, and `unread_keys` rejects
 //!   keys that nothing has read.
-//! - `layers` defines the tensors of a `ModelSpec` once. `find` checks them in the file, `roles` tells what a step does
-//!   with each, and `upload` copies them to a device.
+//! - `layers` defines the tensors of a `ModelSpec` once. `find` checks them in the file, whose names for them
+//!   `tensor_names` knows. `roles` tells what a step does with each, and `upload` copies them to a device.
 //! - `head` and `rank` read the matrices that are applied to a pooled hidden state.
 //! - `buffers` holds the activations of a step, and `decoder` is the forward pass over any `Backend`.
 //! - `draft_model` adds a small model that proposes draft tokens.
@@ -29,6 +29,7 @@ mod roles;
 mod rope;
 mod sections;
 mod spec;
+mod tensor_names;
 mod unread_keys;
 mod upload;
 pub mod vision;

@@ -1,10 +1,12 @@
 //! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, plus the parts that they share.
 
+mod distance_biases;
 mod heads;
 mod kv_groups;
 mod mixers;
 mod sections;
 
+pub(super) use distance_biases::DistanceBiases;
 pub(super) use heads::{EmbedSpec, HeadActivation, HeadDense, RankSpec, Score};
 pub use kv_groups::KvGroupSpec;
 pub(super) use mixers::{DeltaNetSpec, LatentSpec, Mamba2Spec, MambaNorms, MambaSpec, Projections};
@@ -342,6 +344,8 @@ pub struct AttentionSpec {
     pub temperature: Option<Temperature>,
     /// The softmax includes a learned score per head, `attn_sinks`.
     pub sinks: bool,
+    /// Biases of scores by the distance of a key, which come from a table in the file.
+    pub biases: Option<DistanceBiases>,
     pub qkv_bias: Presence,
     pub output_bias: Presence,
     /// Limit on the absolute values of projected q, k and v.

@@ -4,6 +4,7 @@ use half::f16;
 
 use super::find::{Finder, Linear, MADE_HEADS, ModelTensors, Tensor};
 use super::layers::{HeadRows, Part, Visitor, Weights};
+use super::spec::DistanceBiases;
 use crate::Result;
 use crate::backend::{Backend, ExpertSpec, LinearPart, Loader, RopeSpec};
 use crate::quant::{self, GgmlType};
@@ -125,6 +126,26 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
 
     fn constant(&mut self, value: f32, len: usize) -> Result<<L::Backend as Backend>::Vector> {
         self.loader.upload_constant(value, len)
+    }
+
+    fn biases(
+        &mut self,
+        layer: usize,
+        biases: DistanceBiases,
+        heads: usize,
+    ) -> Result<<L::Backend as Backend>::Vector> {
+        let tensor = self.finder.biases(biases, heads)?;
+        let mut values = vec![0.0; heads * biases.buckets];
+        quant::dequantize(tensor.view.ggml_type, tensor.view.data, &mut values)?;
+        let table = biases.table(&values, heads);
+        let data: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let view = TensorView { ggml_type: GgmlType::F32, rows: 1, cols: table.len(), data: &data, ..tensor.view };
+        let vector = self.loader.upload_vector(view)?;
+        // Several layers may share the tensor, which counts once.
+        if biases.layer == layer {
+            self.finished(&tensor)?;
+        }
+        Ok(vector)
     }
 
     fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<L::Backend as Backend>::Vector> {

@@ -1,5 +1,5 @@
-//! Unigram (`tokenizer.ggml.model` = `t5`; XLM-RoBERTa): splits a text into the tokens with the highest sum of scores.
-//! Source of the algorithm: SentencePiece's unigram model (arXiv 1804.10959) and its normalizer.
+//! Unigram (`tokenizer.ggml.model` = `t5`; XLM-RoBERTa, T5): splits a text into the tokens with the highest sum of
+//! scores. Source of the algorithm: SentencePiece's unigram model (arXiv 1804.10959) and its normalizer.
 
 use super::charsmap::CharsMap;
 use super::spm::{SCORES, encode_words, read_scores};

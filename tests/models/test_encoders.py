@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gguf import GGUFReader
 
-NAMES = ("bert", "gemma_embedding", "modern_bert", "nomic_bert")
+NAMES = ("bert", "gemma_embedding", "modern_bert", "nomic_bert", "t5encoder")
 # Inputs of products are rounded to 16 bits on a GPU: llama.cpp's move the vectors by up to 3.1e-3.
 BOUND = 5e-3 if ON_GPU else 1e-4
 EXACT = {"num_threads": 1, "batch_invariant": True}
@@ -44,6 +44,7 @@ def golden(golden_npz):
         ("gemma_embedding", "mean"),
         ("modern_bert", "cls"),
         ("nomic_bert", "mean"),
+        ("t5encoder", "mean"),
     ],
 )
 def test_vectors_are_those_of_transformers(name, pooling, paths, golden, assert_nothing_left):
@@ -148,7 +149,7 @@ def test_prompts_that_are_too_long(paths, assert_nothing_left):
 
 def test_files_that_are_no_such_model(paths, tmp_path):
     """L1, L11: what is missing or contradicts the architecture is named when the file is loaded."""
-    bert, modern, nomic = paths["bert"], paths["modern_bert"], paths["nomic_bert"]
+    bert, modern, nomic, t5 = (paths[name] for name in ("bert", "modern_bert", "nomic_bert", "t5encoder"))
     for number, (source, change, problem) in enumerate(
         (
             (bert, {"replace": {"bert.attention.causal": True}}, r"attention\.causal: is true, expected false"),
@@ -161,6 +162,12 @@ def test_files_that_are_no_such_model(paths, tmp_path):
             (bert, {"tensors": {"output.weight": np.ones((512, 64), np.float32)}}, r"output\.weight: is not a tensor"),
             (modern, {"drop": ["modern-bert.attention.sliding_window"]}, r"attention\.sliding_window: is missing"),
             (modern, {"tensors": {"blk.0.attn_norm.weight": np.ones(64, np.float32)}}, r"blk\.0\.attn_norm\.weight"),
+            (t5, {"drop": ["enc.blk.0.attn_rel_b.weight"]}, r"enc\.blk\.0\.attn_rel_b\.weight: tensor is missing"),
+            (t5, {"drop": ["enc.blk.2.attn_o.weight"]}, r"enc\.blk\.2\.attn_o\.weight: tensor is missing"),
+            (t5, {"tensors": {"dec.output_norm.weight": np.ones(64, np.float32)}}, r"dec\.output_norm\.weight: is not"),
+            (t5, {"replace": {"t5encoder.attention.relative_buckets_count": 15}}, "is 15, expected an even number"),
+            (t5, {"replace": {"t5encoder.attention.relative_buckets_count": 32}}, r"attn_rel_b\.weight: has shape"),
+            (t5, {"renamed": "t5"}, "architecture 't5' is not supported"),
         )
     ):
         with pytest.raises(ModelFileError, match=problem):

@@ -23,8 +23,8 @@ pub fn architectures() -> Vec<String> {
 }
 
 /// The golden bidirectional models in `embedding`; every architecture is among them.
-pub const ENCODERS: [&str; 6] =
-    ["bert", "eurobert", "gemma_embedding", "modern_bert", "modern_bert_silu", "nomic_bert"];
+pub const ENCODERS: [&str; 7] =
+    ["bert", "eurobert", "gemma_embedding", "modern_bert", "modern_bert_silu", "nomic_bert", "t5encoder"];
 
 /// Returns the decompressed bytes of `tests/data/<name>.xz`.
 pub fn bytes(name: &str) -> Vec<u8> {

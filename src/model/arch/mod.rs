@@ -79,6 +79,7 @@ mod stablelm;
 mod starcoder;
 mod starcoder2;
 mod step35;
+mod t5encoder;
 
 use super::keys::Keys;
 use super::spec::{KvGroupSpec, ModelSpec};
@@ -171,6 +172,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "starcoder", spec: starcoder::spec },
     Architecture { name: "starcoder2", spec: starcoder2::spec },
     Architecture { name: "step35", spec: step35::spec },
+    Architecture { name: "t5encoder", spec: t5encoder::spec },
 ];
 
 /// Architectures whose files may have an MTP block.

@@ -60,8 +60,9 @@ impl<B: Backend> Attend<'_, B> {
         self.project(step, kv, &stream.residual, work)?;
         let AttentionSpec { qkv: layout, kv_group: group, scoring, .. } = self.attention.spec;
         let (rotation, sinks) = (self.rotation(), self.attention.sinks.as_ref());
+        let biases = self.attention.biases.as_ref();
         let (qkv, out) = (&mut work.projected, &mut stream.mixed);
-        step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, sinks, biases: None, group, kv, out })?;
+        step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, sinks, biases, group, kv, out })?;
         self.gate_heads(step, stream, work)
     }
 

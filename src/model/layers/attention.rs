@@ -11,6 +11,8 @@ pub(in crate::model) struct AttentionWeights<T: Tensors> {
     /// See `AttentionSpec::head_gates`.
     pub(in crate::model) head_gates: Option<T::Matrix>,
     pub(in crate::model) sinks: Option<T::Vector>,
+    /// See `AttentionSpec::biases`.
+    pub(in crate::model) biases: Option<T::Vector>,
     pub(in crate::model) output: T::Matrix,
 }
 
@@ -75,6 +77,7 @@ impl<T: Tensors> AttentionWeights<T> {
             false => None,
             true => Some(visitor.vector(&of_layer(index, "attn_sinks.weight"), spec.qkv.num_heads)?),
         };
+        let biases = spec.biases.map(|biases| visitor.biases(index, biases, spec.qkv.num_heads)).transpose()?;
         let head_gates = spec.head_gates.map(|_| visitor.matrix(&[part_of("attn_gate", spec.qkv.num_heads)]));
         Ok(Self {
             spec: spec.clone(),
@@ -82,6 +85,7 @@ impl<T: Tensors> AttentionWeights<T> {
             qk_norm,
             head_gates: head_gates.transpose()?,
             sinks,
+            biases,
             output: visitor.matrix(&[part(
                 of_layer(index, "attn_output"),
                 hidden,

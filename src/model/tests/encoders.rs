@@ -1,12 +1,12 @@
 //! Embeddings of bidirectional models, compared with those of transformers.
 
 use super::hidden::unit;
-use super::{CpuLoader, MAX_TOKENS, Model, distance, load_tensors};
+use super::{CpuLoader, MAX_TOKENS, Model, distance, load_within};
 use crate::backend::cpu::Isa;
 use crate::backend::{Backend, Loader};
 use crate::config::{KvCacheDtype, Pooling};
 use crate::gguf::GgufFile;
-use crate::model::{Head, ModelSpec, ModelTensors};
+use crate::model::{DecoderLimits, Head, ModelSpec, ModelTensors};
 use crate::selection::Wanted;
 use crate::testdata;
 
@@ -29,23 +29,35 @@ fn pooled(pooling: Pooling, head: Option<&Head>, states: &[Vec<f32>]) -> Vec<f32
     unit(&vector.iter().map(|&x| x as f32).collect::<Vec<_>>())
 }
 
+/// Tokens of a step with room for every prompt of `LONG_PROMPTS`.
+pub(super) const LONG: usize = 512;
+/// An encoder of T5 with ReLU, and prompts with distances beyond the last bucket, which begins before 128.
+pub(super) const LONG_PROMPTS: &str = "t5encoder_relu";
+
 /// Compares the embeddings of a golden model's sequences with those of transformers, alone and in a batch. With
-/// `exact`, both are bitwise equal.
-pub(super) fn check_encoder<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype, bound: f32, exact: bool) {
+/// `exact`, both are bitwise equal. `room` is the size of a step; longer sequences are left out.
+pub(super) fn check_encoder<L: Loader>(
+    loader: L,
+    name: &str,
+    dtype: KvCacheDtype,
+    (bound, exact): (f32, bool),
+    room: usize,
+) {
     let name = format!("embedding/{name}");
     let z = testdata::npz(&name);
     let (tokens, vectors) = (z.i32("tokens"), z.f32("embeddings"));
     let tokens: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
     let ends = z.i32("offsets");
     let prompts = ends.windows(2).map(|ends| &tokens[ends[0] as usize..ends[1] as usize]);
-    let pairs = prompts.zip(vectors.chunks(z.shape("embeddings")[1])).filter(|(prompt, _)| prompt.len() <= MAX_TOKENS);
+    let pairs = prompts.zip(vectors.chunks(z.shape("embeddings")[1])).filter(|(prompt, _)| prompt.len() <= room);
     let (prompts, vectors): (Vec<&[u32]>, Vec<&[f32]>) = pairs.unzip();
     let gguf = testdata::file(&format!("{name}.gguf"));
     let gguf = GgufFile::open(&gguf.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let (pooling, head) = (spec.pooling, tensors.head().unwrap());
-    let mut model = load_tensors(loader, &tensors, dtype).unwrap();
+    let limits = DecoderLimits { max_num_batched_tokens: room, max_logits_rows: room };
+    let mut model = load_within(loader, &tensors, dtype, limits).unwrap();
     let (mut worst, mut alone) = (0.0f32, Vec::new());
     for (prompt, expected) in prompts.iter().zip(vectors) {
         let states = hidden(&mut model, &[prompt]).remove(0);
@@ -56,8 +68,8 @@ pub(super) fn check_encoder<L: Loader>(loader: L, name: &str, dtype: KvCacheDtyp
     assert!(worst < bound, "{name}, {dtype:?} cache: {worst:.2e}");
     // The first two and the last but one; then as many as fit into a step, in reverse order.
     for chosen in [vec![0, 1, 4], (0..prompts.len()).rev().collect::<Vec<usize>>()] {
-        let mut room = MAX_TOKENS;
-        let fits = |&i: &usize| room.checked_sub(prompts[i].len()).map(|left| room = left).is_some();
+        let mut left = room;
+        let fits = |&i: &usize| left.checked_sub(prompts[i].len()).map(|now| left = now).is_some();
         let chosen: Vec<usize> = chosen.into_iter().filter(fits).collect();
         assert!(chosen.len() > 1);
         let together = hidden(&mut model, &chosen.iter().map(|&i| prompts[i]).collect::<Vec<_>>());
@@ -79,9 +91,17 @@ fn vectors_are_those_of_transformers() {
         for (dtype, bound) in [(KvCacheDtype::F32, 2e-5), (KvCacheDtype::F16, 3e-3)] {
             for isa in Isa::available() {
                 let loader = CpuLoader::new(2, MAX_TOKENS).unwrap().with_isa(isa);
-                check_encoder(loader, name, dtype, bound, true);
+                check_encoder(loader, name, dtype, (bound, true), MAX_TOKENS);
             }
         }
+    }
+}
+
+#[test]
+fn vectors_of_long_prompts_are_those_of_transformers() {
+    for (dtype, bound) in [(KvCacheDtype::F32, 2e-5), (KvCacheDtype::F16, 3e-3)] {
+        let loader = CpuLoader::new(2, LONG).unwrap();
+        check_encoder(loader, LONG_PROMPTS, dtype, (bound, true), LONG);
     }
 }
 

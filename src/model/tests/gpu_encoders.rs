@@ -1,7 +1,7 @@
 //! Embeddings and scores of encoders on the GPU backend, on the test devices.
 
 use super::MAX_TOKENS;
-use super::encoders::check_encoder;
+use super::encoders::{LONG, LONG_PROMPTS, check_encoder};
 use super::rankers::check_rankers;
 use crate::backend::gpu::Device;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
@@ -17,10 +17,18 @@ const DTYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
 pub(super) fn check_vectors(device: Option<Opened>, names: &[&str], dtypes: &[KvCacheDtype]) {
     let Some(device) = device else { return };
     for (name, &dtype) in names.iter().flat_map(|name| dtypes.iter().map(move |dtype| (name, dtype))) {
-        check_encoder(devices::loader(&device, MAX_TOKENS), name, dtype, 5e-3, false);
+        check_encoder(devices::loader(&device, MAX_TOKENS), name, dtype, (5e-3, false), MAX_TOKENS);
     }
     check_rankers(|| devices::loader(&device, MAX_TOKENS), KvCacheDtype::F32, 5e-3, false);
     assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// Prompts of several tiles of rows and of keys.
+fn check_long_vectors(device: Option<Opened>) {
+    let Some(device) = device else { return };
+    for dtype in DTYPES {
+        check_encoder(devices::loader(&device, LONG), LONG_PROMPTS, dtype, (5e-3, false), LONG);
+    }
 }
 
 /// In batch-invariant mode, prompts of encoders are bitwise equal alone and together.
@@ -29,21 +37,24 @@ fn batch_invariant_vectors_are_exact() {
     let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
     let device = (device, GpuOptions { batch_invariant: true, ..options });
     for name in testdata::ENCODERS {
-        check_encoder(devices::loader(&device, MAX_TOKENS), name, KvCacheDtype::F16, 5e-3, true);
+        check_encoder(devices::loader(&device, MAX_TOKENS), name, KvCacheDtype::F16, (5e-3, true), MAX_TOKENS);
     }
+    check_encoder(devices::loader(&device, LONG), LONG_PROMPTS, KvCacheDtype::F16, (5e-3, true), LONG);
 }
 
 #[test]
 fn golden_vectors_on_the_cpu() {
     check_vectors(devices::open(CPU_TARGETS[0]), &testdata::ENCODERS, &DTYPES[..1]);
+    check_long_vectors(devices::open(CPU_TARGETS[0]));
 }
 
 #[test]
 fn golden_vectors_gfx1100() {
-    check_vectors(devices::open("gfx1100"), &["bert", "gemma_embedding", "modern_bert"], &DTYPES[..1]);
+    check_vectors(devices::open("gfx1100"), &["bert", "gemma_embedding", "modern_bert", "t5encoder"], &DTYPES[..1]);
 }
 
 #[test]
 fn golden_vectors_on_this_machines_gpu() {
     check_vectors(devices::open_real(), &testdata::ENCODERS, &DTYPES);
+    check_long_vectors(devices::open_real());
 }

@@ -195,9 +195,10 @@ def test_ollamas_earlier_way(theirs, llm):
     assert theirs.embeddings("small").embedding == []
 
 
-def test_an_encoder_serves_vectors_alone(tiny_model, tmp_path):
+@pytest.mark.parametrize(("name", "positions"), [("nomic_bert", 2048), ("t5encoder", 512)])
+def test_an_encoder_serves_vectors_alone(name, positions, tiny_model, tmp_path):
     """Embeddings by both clients; text is refused as a request that the model cannot serve."""
-    path = tiny_model("embedding/nomic_bert")
+    path = tiny_model(f"embedding/{name}")
     with LLM(path, num_threads=1) as llm:
         expected = [llm.embed(text, progress=False)[0] for text in TEXTS]
     with serving(tmp_path, path, "--num-threads", 1, "--served-model-name", "small") as server:
@@ -205,8 +206,8 @@ def test_an_encoder_serves_vectors_alone(tiny_model, tmp_path):
             assert np.array_equal(vectors(client.embeddings.create(model="small", input=TEXTS)), expected)
             with pytest.raises(openai.BadRequestError, match="an embedding model"):
                 client.completions.create(model="small", prompt="hello")
-            too_long = [7] * 2049
-            with pytest.raises(openai.BadRequestError, match="2048"):
+            too_long = [7] * (positions + 1)
+            with pytest.raises(openai.BadRequestError, match=str(positions)):
                 client.embeddings.create(model="small", input=too_long)
         with ollama.Client(server.url) as theirs:
             assert np.array_equal(np.float32(theirs.embed("small", TEXTS).embeddings), expected)
