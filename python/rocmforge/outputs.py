@@ -58,6 +58,9 @@ class RequestMetrics:
     - `evicted`: the next block was in the cache. It, or a block or state that it needs, was evicted.
     - `forgotten`: the next block is not in the cache. Too many blocks were evicted to know if it ever was.
     - `no_snapshot`: the next block is in the cache, but no snapshot of the recurrent states after it.
+    - `host_memory`: the next block or snapshot is in host memory. It was evicted again before the request started.
+    - `files`: the next block or snapshot is in a file, and host memory had no room for it.
+    - `unreadable`: the file of the next block or snapshot had vanished or was damaged.
     - `all_positions`: there was no lookup, because the request needs results for every position.
     - `disabled`: there was no lookup, because the prefix cache is off."""
     num_preemptions: int

@@ -98,7 +98,7 @@ class Stats:
     """Prompt tokens found in the prefix cache."""
     prefix_cache_misses: dict[str, int]
     """Prompt tokens not found there, by `RequestMetrics.prefix_miss`: `last_block`, `new`, `evicted`, `forgotten`,
-    `no_snapshot`."""
+    `no_snapshot`, `host_memory`, `files`, `unreadable`."""
     prefix_cache_evictions: int
     state_evictions: int
     """Evicted snapshots of recurrent states."""

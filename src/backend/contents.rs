@@ -1,5 +1,7 @@
 //! Contents of the pools as bytes, for copies of them outside the device.
 
+use std::sync::Arc;
+
 use super::Backend;
 use crate::{Error, Result};
 
@@ -8,6 +10,9 @@ pub enum Part<'a, B: Backend> {
     Block(&'a mut B::KvLayer, u32),
     Slot(&'a mut B::StateLayer, u32),
 }
+
+/// The bytes of a content in host memory.
+pub type Content = Arc<Vec<u8>>;
 
 /// A finished copy of a content to the host: the number that the caller gave it, and its bytes. `None` if the host has
 /// no memory for them.

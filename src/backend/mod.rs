@@ -23,7 +23,7 @@ mod specs;
 mod states;
 mod upload;
 
-pub use contents::{Copied, Part};
+pub use contents::{Content, Copied, Part};
 pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub(crate) use op_args::bias_reach;
 pub use op_args::{
@@ -284,12 +284,20 @@ pub trait Backend: Send + Sized + 'static {
     /// copied.
     fn copied(&mut self, wait: bool) -> Result<Option<Copied>>;
 
-    /// Copies a content back, after all steps and copies to the host that were begun before. The next step begins after
-    /// it.
+    /// Begins to copy a content back, after all steps and copies to the host that were begun before. Waits for nothing.
+    /// Until `copied_in` names it, no step may use the parts. Returns false, and does nothing, if as much as possible
+    /// is being copied already.
     ///
     /// # Errors
     /// `Error::Internal` if a part is outside its pool, or the bytes are not those of the parts.
-    fn copy_in(&mut self, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()>;
+    fn copy_in(&mut self, number: u64, parts: &mut [Part<'_, Self>], content: &Content) -> Result<bool>;
+
+    /// Returns the number of a content that has arrived. `None` if there is none; with `wait`, if nothing is being
+    /// copied.
+    fn copied_in(&mut self, wait: bool) -> Result<Option<u64>>;
+
+    /// Takes a content that is not needed any more, whose memory later copies may use.
+    fn recycle(&mut self, content: Content) -> Result<()>;
 
     /// Makes the next step begin after all copies to the host that were begun before.
     fn order_copies(&mut self) -> Result<()>;

@@ -46,7 +46,7 @@ pub(super) struct Core {
     pub(super) images: Pending,
     /// The tiers below the device, if there are any.
     pub(super) offload: Option<Offload>,
-    /// True if nothing can be computed until grammars or images are ready.
+    /// True if nothing can be computed until grammars, images or copies to the device are ready.
     pub(super) waits_for_others: bool,
     /// Outputs that the next flush sends to the output thread.
     pub(super) outbox: Vec<Delivery>,
@@ -183,7 +183,7 @@ impl Core {
     fn launch_first(&mut self, now: u64) -> Result<Option<Launched>> {
         let step = self.scheduler.schedule(now)?;
         self.move_contents()?;
-        let is_awaited = !self.parked.is_empty() || self.num_held() > 0;
+        let is_awaited = !self.parked.is_empty() || self.num_held() > 0 || self.is_loading();
         self.waits_for_others = step.seqs.is_empty() && is_awaited;
         if step.seqs.is_empty() && !is_awaited {
             self.stalled()?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::{Copied, ExpertCacheUse, MemoryLedger};
+use crate::backend::{Content, Copied, ExpertCacheUse, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::Head;
@@ -58,9 +58,18 @@ pub trait Executor: Send {
     fn saved(&mut self, _wait: bool) -> Result<Option<Copied>> {
         Err(no_copies())
     }
-    /// Copies a content to a block or slot, after all copies to the host so far and before the next step.
-    fn restore(&mut self, _pool: usize, _index: u32, _content: &[u8]) -> Result<()> {
+    /// Begins to copy a content to a block or slot, after all steps and copies to the host so far. No step may use it
+    /// before `restored` names it. False if as much as possible is being copied already.
+    fn restore(&mut self, _number: u64, _pool: usize, _index: u32, _content: &Content) -> Result<bool> {
         Err(no_copies())
+    }
+    /// Returns the number of a content that has arrived. With `wait`, waits for the oldest.
+    fn restored(&mut self, _wait: bool) -> Result<Option<u64>> {
+        Err(no_copies())
+    }
+    /// Takes a content that is not needed any more, whose memory later copies may use.
+    fn recycle(&mut self, _content: Content) -> Result<()> {
+        Ok(())
     }
     /// Makes the next step begin after all copies to the host so far.
     fn order_copies(&mut self) -> Result<()> {

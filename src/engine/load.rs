@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::executor::Executor;
 use super::images::{ImageReader, LoadedImages};
 use super::kv_pool::PoolRequest;
-use super::offload::namespace;
+use super::offload::{namespace, prepare_folder};
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
@@ -86,11 +86,13 @@ pub(super) fn load_on(
     };
     let device = open()?;
     let files = args.kv_offload_dir.as_ref().map(|folder| -> Result<KvFilesConfig> {
+        // Before the model is read for its hash.
+        prepare_folder(folder)?;
         let files: Vec<&GgufFile> =
             std::iter::once(&gguf).chain(&draft).chain(encoder.iter().map(|(file, _)| file)).collect();
         let layout =
             format!("{} {:?} {:?} {spec:?}", device.layout(args)?, args.gpu.compute_dtype, args.gpu.batch_invariant);
-        let namespace = namespace(args, &files, &layout, resolve_threads(args)?);
+        let namespace = namespace(args, folder, &files, &layout, resolve_threads(args)?, progress)?;
         let capacity = args.kv_offload_disk.unwrap_or(defaults::KV_OFFLOAD_DISK);
         Ok(KvFilesConfig { folder: folder.clone(), capacity, namespace })
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::executor::Executor;
 use crate::Result;
-use crate::backend::{Backend, Copied, ExpertCacheUse, MemoryLedger};
+use crate::backend::{Backend, Content, Copied, ExpertCacheUse, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::vision::Images;
@@ -73,8 +73,16 @@ where
         self.backend.copied(wait)
     }
 
-    fn restore(&mut self, pool: usize, index: u32, content: &[u8]) -> Result<()> {
-        self.decoder.copy_in(&mut self.backend, pool, index, content)
+    fn restore(&mut self, number: u64, pool: usize, index: u32, content: &Content) -> Result<bool> {
+        self.decoder.copy_in(&mut self.backend, number, pool, index, content)
+    }
+
+    fn restored(&mut self, wait: bool) -> Result<Option<u64>> {
+        self.backend.copied_in(wait)
+    }
+
+    fn recycle(&mut self, content: Content) -> Result<()> {
+        self.backend.recycle(content)
     }
 
     fn order_copies(&mut self) -> Result<()> {

@@ -99,7 +99,8 @@ fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then
         Command::Files(event) => core.take_file_event(event),
         Command::SinkGone(sink) => core.abort_sink(&sink),
         Command::ResetPrefixCache(reply) => {
-            let done = core.shared.kv_cache.write().reset_prefix_cache();
+            let is_whole = core.finish_loads().is_ok();
+            let done = is_whole && core.shared.kv_cache.write().reset_prefix_cache();
             if let Some(offload) = core.offload.as_mut().filter(|_| done) {
                 offload.clear();
             }
@@ -107,7 +108,7 @@ fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then
             let _ = reply.send(done);
         }
         Command::CheckIntegrity(reply) => {
-            let result = core.check_integrity(running);
+            let result = core.finish_loads().and_then(|()| core.check_integrity(running));
             core.flush();
             let _ = reply.send(result);
         }

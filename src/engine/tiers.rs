@@ -14,7 +14,7 @@ impl Core {
         self.images.num_waiting() + self.offload.as_ref().map_or(0, Offload::num_waiting)
     }
 
-    /// Moves what the step that was scheduled last is about to overwrite or to read.
+    /// Begins to move what the step that was scheduled last is about to overwrite, and what waiting sequences need.
     ///
     /// # Errors
     /// Errors of the device.
@@ -22,12 +22,30 @@ impl Core {
         self.offload.as_mut().map_or(Ok(()), |offload| offload.move_contents(&mut *self.executor))
     }
 
-    /// Copies some contents that are evicted soon.
+    /// Copies some contents that are evicted soon. Takes those that have arrived on the device.
     ///
     /// # Errors
     /// Errors of the device.
     pub(super) fn save_ahead(&mut self) -> Result<()> {
-        self.offload.as_mut().map_or(Ok(()), |offload| offload.save_ahead(&mut *self.executor))
+        let Some(offload) = &mut self.offload else { return Ok(()) };
+        // A sequence that waited for them may be scheduled at once.
+        self.waits_for_others &= !offload.end_loads(false, &mut *self.executor)?;
+        offload.save_ahead(&mut *self.executor)
+    }
+
+    /// True if contents are on their way to the device.
+    pub(super) fn is_loading(&self) -> bool {
+        self.offload.as_ref().is_some_and(Offload::is_loading)
+    }
+
+    /// Waits for copies to the device, unless requests are left.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn finish_loads(&mut self) -> Result<()> {
+        let is_idle = !self.has_requests();
+        let offload = self.offload.as_mut().filter(|_| is_idle);
+        offload.map_or(Ok(()), |offload| offload.finish_loads(&mut *self.executor))
     }
 
     /// Copies all contents that are evicted soon, while the engine is idle.
@@ -35,6 +53,7 @@ impl Core {
     /// # Errors
     /// Errors of the device.
     pub(super) fn save_while(&mut self, is_idle: impl Fn() -> bool) -> Result<()> {
+        self.finish_loads()?;
         let Some(offload) = &mut self.offload else { return Ok(()) };
         loop {
             let saved = offload.stats().index.saved;
@@ -78,7 +97,9 @@ impl Core {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         // Their blocks have contents of the requests that ran last. Copies come after the steps on the device.
         self.scheduler.abandon_steps(now);
-        offload.write_all(&mut *self.executor)
+        // Whoever waits for the end sees that it comes nearer.
+        let report = |written| self.shared.stats.write().kv_offload.disk_written = written;
+        offload.write_all(&mut *self.executor, &report)
     }
 
     pub(super) fn offload_stats(&self) -> OffloadStats {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs;
 use std::path::Path;
 
 use super::directory::TensorInfo;
@@ -85,9 +86,9 @@ impl GgufFile {
         self.shards[info.shard].release(info.offset..info.offset + info.num_bytes);
     }
 
-    /// Returns the bytes of each file of the model.
-    pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
-        self.shards.iter().map(|shard| &**shard)
+    /// Returns the bytes of each file of the model, and the file as it was when it was opened.
+    pub fn contents(&self) -> impl Iterator<Item = (&[u8], &fs::Metadata)> {
+        self.shards.iter().map(|shard| (&**shard, &shard.about))
     }
 
     pub fn tensor_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! The memory mapping of one file: the only unsafe code of this module.
 #![allow(unsafe_code)] // mapping a file cannot be expressed safely: another process may change it
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct MappedFile {
     pub(super) path: PathBuf,
+    /// The file as it was when it was mapped.
+    pub(super) about: Metadata,
     map: Mmap,
 }
 
@@ -43,11 +45,12 @@ impl MappedFile {
             return Err(cannot_open(path, format!("this is {kind}; give the path of a .gguf file")));
         }
         let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
         // SAFETY: the mapping is private to this value, read-only, and only returned as a `&[u8]` that borrows it, so
         // it outlives every reference. Another process may still change the file meanwhile. `GgufFile` documents that,
         // as every program has to that maps a file.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-        Ok(Self { path: path.to_owned(), map })
+        Ok(Self { path: path.to_owned(), about, map })
     }
 
     /// Drops the resident pages that lie entirely inside `range`. Reading them again loads them from the file.

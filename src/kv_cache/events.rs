@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{BlockHash, HashChain, KvCache};
+use super::{BlockHash, HashChain, KvCache, Tokens};
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
@@ -20,6 +20,21 @@ pub struct StoredBlock {
     pub token_ids: Vec<u32>,
     pub salt: Option<Arc<str>>,
     pub adapter: Option<u32>,
+}
+
+impl StoredBlock {
+    /// Describes block `index` of a sequence, whose hash is in `chain`.
+    pub(super) fn of(kind: GroupKind, index: usize, chain: &HashChain, tokens: &Tokens, block_size: usize) -> Self {
+        Self {
+            kind,
+            hash: chain.hashes()[index],
+            parent: index.checked_sub(1).map(|before| chain.hashes()[before]),
+            index,
+            token_ids: tokens.range(index * block_size..(index + 1) * block_size).collect(),
+            salt: chain.salt().cloned(),
+            adapter: chain.adapter(),
+        }
+    }
 }
 
 /// A change of what prompts can hit. A content is stored with its first block and removed with its last.
@@ -54,20 +69,10 @@ impl EventLog {
         }
     }
 
-    /// Logs that block `index` of a sequence, whose hash is in `chain`, can be hit from now on.
-    pub(super) fn stored(&mut self, group: (usize, GroupKind), index: usize, chain: &HashChain, token_ids: Vec<u32>) {
-        let (group, kind) = group;
-        let hash = chain.hashes()[index];
-        let block = Arc::new(StoredBlock {
-            kind,
-            hash,
-            parent: index.checked_sub(1).map(|before| chain.hashes()[before]),
-            index,
-            token_ids,
-            salt: chain.salt().cloned(),
-            adapter: chain.adapter(),
-        });
-        self.contents.insert((group, hash), Arc::clone(&block));
+    /// Logs that a block can be hit from now on.
+    pub(super) fn stored(&mut self, group: usize, block: StoredBlock) {
+        let block = Arc::new(block);
+        self.contents.insert((group, block.hash), Arc::clone(&block));
         self.push(KvEvent::Stored { group, block });
     }
 
@@ -107,7 +112,7 @@ impl KvCache {
         if capacity == 0 {
             return Err(Error::invalid("KV events", "a log of 0 events", "at least 1"));
         }
-        if self.groups.iter().any(|group| group.pool.index.len() > 0) {
+        if self.groups.iter().any(|group| group.pool.index.len() > 0) || self.num_loading() > 0 {
             let expected = "an empty one: start before the first request, or call reset_prefix_cache first";
             return Err(Error::invalid("KV events", "a prefix cache with content", expected));
         }

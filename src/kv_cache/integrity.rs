@@ -26,22 +26,23 @@ impl KvCache {
         })
     }
 
-    /// Checks that `holders` are the only owners of blocks and slots, so every reference count is the number of holders
-    /// that list it. Checks that the blocks that count as drafted for a holder are marked so.
+    /// Checks that `holders` and loads are the only owners of blocks and slots, so every reference count is the number
+    /// of them that list it. Checks that the blocks that count as drafted for a holder are marked so.
     ///
     /// # Errors
     /// `Internal` naming the block or slot whose count differs, or the block that is not drafted.
     pub fn check_owners<'a>(&self, holders: impl Iterator<Item = &'a SeqBlocks> + Clone) -> Result<()> {
         for (g, group) in self.groups.iter().enumerate() {
             let named = holders.clone().flat_map(|holder| holder.table(g)).filter(|id| !id.is_null());
-            check_counts(&group.pool, named.copied()).map_err(|problem| broken(g, &problem))?;
+            let named = named.copied().chain(self.loading(g));
+            check_counts(&group.pool, named).map_err(|problem| broken(g, &problem))?;
             if group.kind == GroupKind::Full {
                 let drafted = holders.clone().flat_map(|holder| &holder.table(g)[..holder.num_drafted]);
                 check_drafted(&group.pool, drafted.copied()).map_err(|problem| broken(g, &problem))?;
             }
         }
         self.states.iter().try_for_each(|states| {
-            let named = holders.clone().flat_map(|holder| holder.states.held());
+            let named = holders.clone().flat_map(|holder| holder.states.held()).chain(self.loading(self.groups.len()));
             check_counts(&states.pool, named).map_err(|problem| broken_states(&problem))
         })
     }

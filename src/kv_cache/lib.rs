@@ -22,6 +22,7 @@ mod free_list;
 mod groups;
 mod hash_chain;
 mod integrity;
+mod loads;
 mod miss;
 mod offload;
 mod plan;
@@ -159,8 +160,7 @@ impl KvCache {
                 if !id.is_null() && group.pool.set_hash(id, chain.hashes()[i])? {
                     self.num_gains += 1;
                     if let Some(log) = &mut self.events {
-                        let token_ids = tokens.range(i * block_size..(i + 1) * block_size).collect();
-                        log.stored((g, group.kind), i, chain, token_ids);
+                        log.stored(g, StoredBlock::of(group.kind, i, chain, tokens, block_size));
                     }
                 }
             }

@@ -23,6 +23,12 @@ pub enum PrefixMiss {
     Forgotten,
     /// The next blocks are in the cache, but no recurrent state after them was saved.
     NoSnapshot,
+    /// The next block, or the state after it, is in host memory. It was evicted again before the sequence started.
+    HostMemory,
+    /// It is in a file. Host memory has no room for all of the prompt, or lost it again before the sequence started.
+    Files,
+    /// Its file had vanished or was damaged.
+    Unreadable,
     /// Nothing was looked up, since the request needs results of every position of the prompt.
     AllPositions,
     /// Nothing was looked up, since the prefix cache is disabled.
@@ -37,6 +43,9 @@ impl PrefixMiss {
             Self::Evicted => "evicted",
             Self::Forgotten => "forgotten",
             Self::NoSnapshot => "no_snapshot",
+            Self::HostMemory => "host_memory",
+            Self::Files => "files",
+            Self::Unreadable => "unreadable",
             Self::AllPositions => "all_positions",
             Self::Disabled => "disabled",
         }
@@ -51,6 +60,9 @@ pub struct MissedTokens {
     pub evicted: u64,
     pub forgotten: u64,
     pub no_snapshot: u64,
+    pub host_memory: u64,
+    pub files: u64,
+    pub unreadable: u64,
 }
 
 impl MissedTokens {
@@ -61,6 +73,9 @@ impl MissedTokens {
             PrefixMiss::Evicted => &mut self.evicted,
             PrefixMiss::Forgotten => &mut self.forgotten,
             PrefixMiss::NoSnapshot => &mut self.no_snapshot,
+            PrefixMiss::HostMemory => &mut self.host_memory,
+            PrefixMiss::Files => &mut self.files,
+            PrefixMiss::Unreadable => &mut self.unreadable,
             PrefixMiss::AllPositions | PrefixMiss::Disabled => return,
         };
         *counter += num_tokens as u64;
@@ -79,7 +94,7 @@ pub(super) struct Evicted {
 }
 
 impl Evicted {
-    fn contains(&self, name: &BlockHash) -> bool {
+    pub(super) fn contains(&self, name: &BlockHash) -> bool {
         self.names.contains(&name.short())
     }
 
@@ -126,8 +141,15 @@ impl KvCache {
         let Some(name) = chain.hashes().get(next).filter(|_| next < last) else { return PrefixMiss::LastBlock };
         let held = chain.hashes().get(next..num_held / self.config.block_size).unwrap_or_default();
         if let (Some(states), [_, ..]) = (&self.states, held) {
+            let of_states = self.groups.len()..self.groups.len() + 1;
+            if let Some(miss) = self.miss_below(of_states, held) {
+                return miss;
+            }
             let was_evicted = held.iter().any(|name| states.evicted.contains(name));
             return if was_evicted { PrefixMiss::Evicted } else { PrefixMiss::NoSnapshot };
+        }
+        if let Some(miss) = self.miss_below(0..self.groups.len(), &[*name]) {
+            return miss;
         }
         // A block is indexed in all groups at once. If only one group still has it, blocks of a window before it are
         // gone.

@@ -23,7 +23,7 @@ pub struct PrefixHit {
     pub(super) tables: Tables,
     /// Blocks whose contents come from host memory.
     pub(super) loads: Vec<Load>,
-    /// Tokens that could not have been found without host memory.
+    /// Tokens that could not have been found without the tiers below the device.
     pub num_below: usize,
     /// The snapshot of the state after them, for a model with recurrent states: its slot, or its hash if it comes from
     /// host memory.
@@ -33,9 +33,8 @@ pub struct PrefixHit {
 /// An entry of a hit's block table that is to be filled from host memory.
 #[derive(Debug)]
 pub(super) struct Load {
-    group: usize,
-    index: usize,
-    hash: BlockHash,
+    pub(super) group: usize,
+    pub(super) index: usize,
 }
 
 /// The lengths of prefixes in blocks.
@@ -47,7 +46,7 @@ pub(super) struct Longest {
 }
 
 impl PrefixHit {
-    /// True if some of it comes from host memory. Its blocks have no names before `mark_computed`.
+    /// True if some of it is in host memory. No sequence can begin with it before that is loaded (`begin_loads`).
     pub fn has_loads(&self) -> bool {
         !self.loads.is_empty() || matches!(self.state, Some(Err(_)))
     }
@@ -58,8 +57,8 @@ impl PrefixHit {
 #[must_use = "a plan takes nothing until it is committed"]
 pub struct AllocPlan {
     /// The version of the cache for which the plan was made.
-    version: u64,
-    hit: PrefixHit,
+    pub(super) version: u64,
+    pub(super) hit: PrefixHit,
     /// The first position that will be written.
     write_start: usize,
     /// Groups that need blocks.
@@ -98,12 +97,21 @@ impl KvCache {
     /// compute, since that token's logits are needed. With recurrent states a prefix ends at a snapshot. Contents of
     /// host memory count like those of the device.
     pub fn find_prefix(&self, chain: &HashChain, num_tokens: usize) -> PrefixHit {
+        let is_below = |key: &ContentKey| self.offload.as_ref().is_some_and(|offload| offload.is_near(key));
+        self.find_with(chain, num_tokens, &|key| self.is_cached(key) || is_below(key))
+    }
+
+    /// Does the same without host memory.
+    pub fn find_on_device(&self, chain: &HashChain, num_tokens: usize) -> PrefixHit {
+        self.find_with(chain, num_tokens, &|key| self.is_cached(key))
+    }
+
+    fn find_with(&self, chain: &HashChain, num_tokens: usize, has: &dyn Fn(&ContentKey) -> bool) -> PrefixHit {
         if !self.config.enable_prefix_caching {
             return PrefixHit::default();
         }
         let block_size = self.config.block_size;
-        let in_memory = |key: &ContentKey| self.offload.as_ref().is_some_and(|offload| offload.is_in_memory(key));
-        let Longest { held, found: blocks } = self.longest_prefix(chain, num_tokens, &in_memory);
+        let Longest { held, found: blocks } = self.longest_prefix(chain, num_tokens, has);
         let nothing = PrefixHit { num_held: held * block_size, ..PrefixHit::default() };
         if blocks == 0 {
             return nothing;
@@ -116,7 +124,7 @@ impl KvCache {
             for (i, hash) in hashes.iter().enumerate().skip(first) {
                 match group.pool.index.get(hash) {
                     Some(id) => table[i] = id,
-                    None => loads.push(Load { group: g, index: i, hash: *hash }),
+                    None => loads.push(Load { group: g, index: i }),
                 }
             }
             tables.push(table);
@@ -125,24 +133,25 @@ impl KvCache {
         let state = self.states.as_ref().map(|states| states.get(&last).ok_or(last));
         let num_drafted = self.num_drafted(&tables) * block_size;
         let hit = PrefixHit { num_tokens: blocks * block_size, num_drafted, tables, loads, state, ..nothing };
-        let on_device = hit.has_loads().then(|| self.longest_prefix(chain, num_tokens, &|_| false).found);
-        PrefixHit { num_below: on_device.map_or(0, |found| hit.num_tokens - found * block_size), ..hit }
+        if self.offload.is_none() {
+            return hit;
+        }
+        let was_here = |key: &ContentKey| self.is_cached(key) && !self.was_loaded(key);
+        let without = self.longest_prefix(chain, num_tokens, &was_here).found * block_size;
+        PrefixHit { num_below: hit.num_tokens - without, ..hit }
     }
 
-    /// Returns the longest prefixes in whole blocks of which everything that a sequence needs is cached, or is below
-    /// the device according to `is_below`.
+    /// Returns the longest prefixes in whole blocks of which everything that a sequence needs is somewhere, according
+    /// to `has`.
     pub(super) fn longest_prefix(
         &self,
         chain: &HashChain,
         num_tokens: usize,
-        is_below: &dyn Fn(&ContentKey) -> bool,
+        has: &dyn Fn(&ContentKey) -> bool,
     ) -> Longest {
         let (block_size, hashes) = (self.config.block_size, chain.hashes());
         let mut blocks = hashes.len().min(num_tokens.saturating_sub(1) / block_size);
-        let holds = |pool: usize, hash: &BlockHash| {
-            let key = ContentKey { pool, hash: *hash };
-            self.is_cached(&key) || is_below(&key)
-        };
+        let holds = |pool: usize, hash: &BlockHash| has(&ContentKey { pool, hash: *hash });
         for (g, _) in self.groups.iter().enumerate().filter(|(_, group)| group.kind == GroupKind::Full) {
             blocks = hashes[..blocks].iter().take_while(|hash| holds(g, hash)).count();
         }
@@ -266,8 +275,8 @@ impl KvCache {
             return Err(Error::internal("an allocation plan was committed after the KV cache had changed"));
         }
         let has_hit = plan.hit.num_tokens > 0;
-        if has_hit && !seq.is_empty() {
-            return Err(Error::internal("a prefix hit was given to a sequence that has blocks"));
+        if has_hit && (!seq.is_empty() || plan.hit.has_loads()) {
+            return Err(Error::internal("a prefix hit for a sequence that has blocks, or before it was loaded"));
         }
         if has_hit || !plan.needs.is_empty() || plan.num_slots > 0 || !plan.keep_states.is_empty() {
             self.version += 1;
@@ -283,12 +292,13 @@ impl KvCache {
             states.pool.touch(slot, now)?;
         }
         if has_hit {
-            seq.num_named = if plan.hit.has_loads() { 0 } else { plan.hit.num_tokens / self.config.block_size };
+            seq.num_named = plan.hit.num_tokens / self.config.block_size;
             seq.num_drafted = plan.hit.num_drafted / self.config.block_size;
             let position = plan.hit.num_tokens;
-            let state = plan.hit.state.map(|state| state.or_else(|hash| self.load_state(hash))).transpose()?;
-            seq.tables = self.load_blocks(plan.hit)?;
-            seq.states.line.extend(state.map(|slot| StateAt { position, slot }));
+            seq.tables = plan.hit.tables;
+            seq.states
+                .line
+                .extend(plan.hit.state.and_then(std::result::Result::ok).map(|slot| StateAt { position, slot }));
         }
         if let Some(states) = &mut self.states {
             for _ in 0..plan.num_slots {
@@ -315,7 +325,7 @@ impl KvCache {
         Ok(())
     }
 
-    fn allocate(&mut self, group: usize) -> Result<BlockId> {
+    pub(super) fn allocate(&mut self, group: usize) -> Result<BlockId> {
         let pool = &mut self.groups[group].pool;
         let overcommitted = || Error::internal("an allocation plan promised more blocks than exist");
         let (id, forgotten) = pool.allocate(self.now).ok_or_else(overcommitted)?;
@@ -332,32 +342,7 @@ impl KvCache {
         Ok(id)
     }
 
-    /// Allocates the blocks of a hit that come from host memory. Returns its complete tables.
-    fn load_blocks(&mut self, hit: PrefixHit) -> Result<Tables> {
-        let mut tables = hit.tables;
-        for Load { group, index, hash } in hit.loads {
-            let id = self.allocate(group)?;
-            tables[group][index] = id;
-            if let Some(offload) = &mut self.offload {
-                offload.load(group, id, hash);
-            }
-        }
-        Ok(tables)
-    }
-
-    /// Allocates a slot for a snapshot of host memory. It can be hit like any other.
-    fn load_state(&mut self, hash: BlockHash) -> Result<BlockId> {
-        let (now, pool) = (self.now, self.groups.len());
-        let states = self.states.as_mut().ok_or_else(|| Error::internal("a snapshot of a model without states"))?;
-        let slot = states.allocate(now, &mut self.offload)?;
-        states.pool.set_hash(slot, hash)?;
-        if let Some(offload) = &mut self.offload {
-            offload.load(pool, slot, hash);
-        }
-        Ok(slot)
-    }
-
     fn is_in_memory(&self, pool: usize, hash: &BlockHash) -> bool {
-        self.offload.as_ref().is_some_and(|offload| offload.is_in_memory(&ContentKey { pool, hash: *hash }))
+        self.offload.as_ref().is_some_and(|offload| offload.is_near(&ContentKey { pool, hash: *hash }))
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Block {
     pub(super) hash: Option<BlockHash>,
     /// True if it also holds the draft model's keys and values of all its positions. Only hashed blocks are marked.
     pub(super) is_drafted: bool,
+    /// True if its content came from host memory and was not hit since.
+    pub(super) is_loaded: bool,
     /// Times in microseconds of the caller's clock.
     allocated_at: u64,
     last_access: u64,
@@ -77,6 +79,7 @@ impl Pool {
         self.residency.reuse_gap.record(now.saturating_sub(block.last_access));
         block.last_access = now;
         block.access_count += 1;
+        block.is_loaded = false;
         Ok(())
     }
 
@@ -127,6 +130,13 @@ impl Pool {
         Ok(is_new)
     }
 
+    /// Notes that the content of a hashed block came from host memory.
+    pub(super) fn set_loaded(&mut self, id: BlockId) {
+        if let Some(block) = self.blocks.get_mut(id.index()) {
+            block.is_loaded = true;
+        }
+    }
+
     /// Notes that the draft model has computed all positions of a hashed block.
     pub(super) fn set_drafted(&mut self, id: BlockId) -> Result<()> {
         let num_blocks = self.blocks.len();
@@ -142,7 +152,7 @@ impl Pool {
     pub(super) fn forget_unused(&mut self, id: BlockId, hash: &BlockHash) {
         let Some(block) = self.blocks.get_mut(id.index()) else { return };
         if block.hash.as_ref() == Some(hash) && block.refs == 0 && block.access_count == 1 {
-            (block.hash, block.is_drafted) = (None, false);
+            (block.hash, block.is_drafted, block.is_loaded) = (None, false, false);
             self.index.remove(hash, id);
             self.num_cached -= 1;
             self.free.remove(id);
@@ -155,7 +165,7 @@ impl Pool {
         self.index.clear();
         self.num_cached = 0;
         for block in &mut self.blocks {
-            (block.hash, block.is_drafted) = (None, false);
+            (block.hash, block.is_drafted, block.is_loaded) = (None, false, false);
         }
     }
 

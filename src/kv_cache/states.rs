@@ -72,7 +72,7 @@ impl States {
     }
 
     /// Indexes the snapshot of a committed step. If another slot has the same state, that slot is marked as just used.
-    fn name(&mut self, slot: BlockId, name: BlockHash, now: u64) -> Result<()> {
+    pub(super) fn name(&mut self, slot: BlockId, name: BlockHash, now: u64) -> Result<()> {
         match self.get(&name) {
             None => {
                 self.pool.set_hash(slot, name)?;

@@ -60,11 +60,15 @@ struct MissedFields {
     evicted: u64,
     forgotten: u64,
     no_snapshot: u64,
+    host_memory: u64,
+    files: u64,
+    unreadable: u64,
 }
 
 impl From<MissedTokens> for MissedFields {
-    fn from(MissedTokens { last_block, new, evicted, forgotten, no_snapshot }: MissedTokens) -> Self {
-        Self { last_block, new, evicted, forgotten, no_snapshot }
+    fn from(missed: MissedTokens) -> Self {
+        let MissedTokens { last_block, new, evicted, forgotten, no_snapshot, host_memory, files, unreadable } = missed;
+        Self { last_block, new, evicted, forgotten, no_snapshot, host_memory, files, unreadable }
     }
 }
 

@@ -18,6 +18,8 @@
 //! - A prompt of a bidirectional model is computed as a whole. One that does not fit in the rest of a step lets later
 //!   ones pass. In a later step it is the first of its client, and that step has room for any prompt.
 //!
+//! A sequence whose prefix is in host memory waits until it was copied to the device, and lets later ones pass.
+//!
 //! A sequence that lacks a slot within `max_num_seqs`, or blocks, lets no other pass: free resources go to the first in
 //! the order.
 
@@ -31,6 +33,10 @@ use super::reason::WaitingReason;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
 use crate::kv_cache::{Demand, KvCache, PrefixHit, PrefixMiss};
+
+/// The number of times that contents are loaded for a waiting sequence. If they were evicted again before it started,
+/// it computes them.
+const MAX_LOADS: usize = 2;
 
 /// An admission that failed for lack of blocks. It is not tried again unless the cache has freed blocks or gained
 /// content to share, or the step has room for fewer tokens.
@@ -309,6 +315,10 @@ impl Scheduler {
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
         let (start, held, drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
         let (has_loads, num_below) = (hit.has_loads(), hit.num_below);
+        if has_loads && kv.is_loading(&hit, &seq.chain) {
+            seq.passed = Some((self.last_step + 1, WaitingReason::KvOffload));
+            return Ok(Admission::Passed);
+        }
         let prompt = Unscheduled { key, slot, start, pending: len - start };
         let num_tokens = if is_computed { 0 } else { self.share(prompt, kv, picks, true) };
         if num_tokens == 0 {
@@ -322,7 +332,7 @@ impl Scheduler {
             return Ok(Admission::Passed);
         }
         if has_loads && picks.copies.iter().any(|(_, copy)| !kv.is_owned(copy.group as usize, copy.src)) {
-            // A step copies blocks when it begins, but loads come before it, and may be given such a block.
+            // A step copies blocks when it begins, but loads may begin before it, and may be given such a block.
             self.sequences[slot].passed = Some((self.last_step + 1, WaitingReason::KvOffload));
             return Ok(Admission::Passed);
         }
@@ -337,16 +347,18 @@ impl Scheduler {
             }
             return Ok(Admission::Closed);
         };
+        if has_loads {
+            kv.begin_loads(plan, &seq.chain, &seq.tokens)?;
+            seq.num_loads += 1;
+            seq.passed = Some((self.last_step + 1, WaitingReason::KvOffload));
+            return Ok(Admission::Passed);
+        }
         if let Some(running) = gives_way {
             drop(plan);
             self.preempt(running, kv, picks);
             return self.admit(key, slot, kv, picks, now);
         }
         kv.commit(plan, &mut seq.blocks, &mut Vec::new())?;
-        if has_loads {
-            // The engine fills the blocks before the step, so that sequences after this one share them.
-            kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, start)?;
-        }
         let drafted = if self.config.draft_lags { drafted } else { start };
         if self.sequences[slot].scheduled_at.is_none() {
             kv.count_memory_hit(num_below);
@@ -384,6 +396,7 @@ impl Scheduler {
         let block_size = kv.config().block_size;
         seq.last_end = (seq.tokens.len() - 1) / block_size * block_size;
         seq.shared_end = num_held;
+        seq.num_loads = 0;
         seq.num_computed = num_cached;
         seq.num_draft_computed = num_drafted;
         seq.num_scheduled = num_cached;
@@ -397,7 +410,10 @@ impl Scheduler {
 /// Looks up the beginning of a waiting sequence in the prefix cache.
 fn look_up(seq: &mut Sequence, kv: &KvCache) -> PrefixHit {
     kv.extend_chain(&mut seq.chain, &seq.tokens);
-    let hit = kv.find_prefix(&seq.chain, seq.tokens.len());
+    let hit = match seq.num_loads < MAX_LOADS {
+        true => kv.find_prefix(&seq.chain, seq.tokens.len()),
+        false => kv.find_on_device(&seq.chain, seq.tokens.len()),
+    };
     seq.uncached = seq.tokens.len() - hit.num_tokens;
     hit
 }

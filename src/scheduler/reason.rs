@@ -21,8 +21,8 @@ pub enum WaitingReason {
     SharedPrefix,
     /// The rows of its images are being computed. The engine says so; the scheduler does not know such sequences.
     ImageEncoder,
-    /// The beginning of its prompt is read from files of the KV cache. The engine says so, as above. Or the last step
-    /// copied blocks that loads from host memory could have been given.
+    /// The beginning of its prompt is read from files of the KV cache, of which the engine says so, as above. Or it is
+    /// copied from host memory to the device.
     KvOffload,
 }
 

@@ -256,7 +256,7 @@ def test_a_miss_of_the_prefix_cache_has_its_reason(model, assert_nothing_left):
         assert ask([4] * 60) == (0, "new")
         assert ask([1] * 33) == (0, "evicted")
         stats = engine.stats()
-        others = {"forgotten": 0, "no_snapshot": 0}
+        others = dict.fromkeys(("forgotten", "no_snapshot", "host_memory", "files", "unreadable"), 0)
         assert stats.prefix_cache_misses == {"last_block": 1, "new": 33 + 17 + 60 + 60, "evicted": 33} | others
         assert sum(stats.prefix_cache_misses.values()) == stats.prefix_cache_queries - stats.prefix_cache_hits
         assert_nothing_left(engine)

@@ -31,6 +31,8 @@ pub struct CpuBackend {
     pub(super) kernels: Vec<(GgmlType, &'static str)>,
     /// Contents that were copied and not yet taken.
     copied: VecDeque<Copied>,
+    /// The numbers of contents that were copied back.
+    copied_in: VecDeque<u64>,
 }
 
 impl CpuBackend {
@@ -42,7 +44,17 @@ impl CpuBackend {
         allocations: u64,
         kernels: Vec<(GgmlType, &'static str)>,
     ) -> Self {
-        Self { pool, isa, linear_scratch, units: Vec::new(), ledger, allocations, kernels, copied: VecDeque::new() }
+        Self {
+            pool,
+            isa,
+            linear_scratch,
+            units: Vec::new(),
+            ledger,
+            allocations,
+            kernels,
+            copied: VecDeque::new(),
+            copied_in: VecDeque::new(),
+        }
     }
 
     /// Copies a content to the host at once.
@@ -63,7 +75,12 @@ impl CpuBackend {
         self.copied.pop_front()
     }
 
-    pub(super) fn copy_in_now(parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
+    pub(super) fn take_copied_in(&mut self) -> Option<u64> {
+        self.copied_in.pop_front()
+    }
+
+    /// Copies a content back at once.
+    pub(super) fn copy_in_now(&mut self, number: u64, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
         let mut rest = content;
         for part in parts {
             let mut fill = |part: Option<&mut [u8]>| -> Result<()> {
@@ -77,7 +94,11 @@ impl CpuBackend {
                 Part::Slot(layer, slot) => layer.parts_mut(*slot).into_iter().try_for_each(&mut fill)?,
             }
         }
-        if rest.is_empty() { Ok(()) } else { Err(wrong_size(content.len())) }
+        if !rest.is_empty() {
+            return Err(wrong_size(content.len()));
+        }
+        self.copied_in.push_back(number);
+        Ok(())
     }
 
     #[cfg(test)]

@@ -11,11 +11,11 @@ use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, st
 use crate::backend::check_batch::validate_batch;
 use crate::backend::op_args::check_written;
 use crate::backend::{
-    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, Copied, CopyBlocks, DeltaNet, DeltaNetWeights, Embed,
-    ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows,
-    Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts, NormInPlace, NormRows, Ops, Part,
-    QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleRows, ShortConvolution,
-    StepOps, TableRow,
+    Activate, AddNorm, AddRows, Attention, Backend, BufferShape, Content, Copied, CopyBlocks, DeltaNet,
+    DeltaNetWeights, Embed, ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows,
+    HeadProducts, JoinRows, Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts,
+    NormInPlace, NormRows, Ops, Part, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec,
+    Rotation, ScaleRows, ShortConvolution, StepOps, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -84,8 +84,17 @@ impl Backend for CpuBackend {
         Ok(self.take_copied())
     }
 
-    fn copy_in(&mut self, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
-        Self::copy_in_now(parts, content)
+    fn copy_in(&mut self, number: u64, parts: &mut [Part<'_, Self>], content: &Content) -> Result<bool> {
+        self.copy_in_now(number, parts, content).map(|()| true)
+    }
+
+    fn copied_in(&mut self, _wait: bool) -> Result<Option<u64>> {
+        Ok(self.take_copied_in())
+    }
+
+    fn recycle(&mut self, content: Content) -> Result<()> {
+        drop(content);
+        Ok(())
     }
 
     /// Copies end at once.

@@ -69,6 +69,16 @@ impl Stream {
         self.device().call(|driver| unsafe { driver.copy_to_device(to, from, bytes, self.queue.handle) })
     }
 
+    /// Queues a copy of (page-locked) host memory to an address of the device.
+    ///
+    /// # Safety
+    /// See `copy_to_device`; `src.len()` bytes from the address on belong to one allocation.
+    pub(super) unsafe fn copy_to_address(&self, address: u64, src: &[u8]) -> Result<()> {
+        let (from, bytes) = (src.as_ptr(), src.len());
+        // SAFETY: the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_to_device(address, from, bytes, self.queue.handle) })
+    }
+
     /// Queues a copy of the start of `src`, which fills all of `dst` in (page-locked) host memory.
     ///
     /// # Errors

@@ -1,13 +1,15 @@
 //! The thread that reads and writes the files of contents, so that no step waits for a disk.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
 
-use super::Content;
 use super::store::Store;
+use super::{Content, ReadContent};
 use crate::Result;
 use crate::engine::ids::RequestId;
 use crate::engine::panics::{guarded, panicked};
@@ -17,8 +19,8 @@ use crate::kv_cache::ContentKey;
 /// The bytes of contents that may wait to be written; one content always may. More are dropped.
 const QUEUE_BYTES: u64 = 256 << 20;
 
-/// A content that is read from a file; `None` if there is no intact file.
-pub(in crate::engine) type ReadContent = (ContentKey, Option<Content>);
+/// The interval at which a closing engine reports how far the thread is.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A report of the thread to the engine.
 #[derive(Debug)]
@@ -32,8 +34,8 @@ pub(in crate::engine) struct FileEvent {
 pub(super) enum FileReport {
     /// Contents that are in files from now on, and contents that no longer are.
     Changed { present: Vec<ContentKey>, gone: Vec<ContentKey> },
-    /// The contents that a request needs.
-    Read { request: RequestId, contents: Vec<ReadContent> },
+    /// Contents that a request needs. `is_last`: the request needs no others.
+    Read { request: RequestId, contents: Vec<ReadContent>, is_last: bool },
 }
 
 struct Read {
@@ -89,22 +91,23 @@ impl Files {
         Ok(Self { reads, writes, counters, thread, num_clears: 0 })
     }
 
-    /// Has the contents of a request read. A report follows.
+    /// Has the contents of a request read. Reports follow.
     pub(super) fn read(&self, request: RequestId, contents: Vec<(ContentKey, u64)>) {
         // The thread ends only after this value.
         let _ = self.reads.send(Read { num_clears: self.num_clears, request, contents });
     }
 
-    /// Has a content written, unless too many are waiting.
-    pub(super) fn write(&self, key: ContentKey, content: Content) {
+    /// Has a content written. Returns it if too many are waiting.
+    pub(super) fn write(&self, key: ContentKey, content: Content) -> Option<Content> {
         let bytes = content.len() as u64;
         let queued = self.counters.queued.load(Ordering::Relaxed);
         if queued > 0 && queued + bytes > QUEUE_BYTES {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
+            return Some(content);
         }
         self.counters.queued.fetch_add(bytes, Ordering::Relaxed);
         self.send(What::Content(key, content));
+        None
     }
 
     /// Has all files of the namespace removed.
@@ -126,10 +129,15 @@ impl Files {
         &self.counters
     }
 
-    /// Ends the thread once everything is written. `None` if it has panicked.
-    pub(super) fn finish(self) -> Option<(Store, Arc<Counters>)> {
+    /// Ends the thread once everything is written. `report` takes the number of files written so far. `None` if the
+    /// thread has panicked.
+    pub(super) fn finish(self, report: &dyn Fn(u64)) -> Option<(Store, Arc<Counters>)> {
         let Self { reads, writes, counters, thread, num_clears: _ } = self;
         drop((reads, writes));
+        while !thread.is_finished() {
+            report(counters.written.load(Ordering::Relaxed));
+            std::thread::sleep(LOOK);
+        }
         Some((thread.join().ok()?, counters))
     }
 }
@@ -161,19 +169,26 @@ impl<R: Fn(FileEvent)> Worker<R> {
     }
 
     fn read(&mut self, Read { num_clears, request, contents }: Read) {
-        let read = guarded(|| self.store.read_all(&contents));
-        // The request has to go on.
-        let contents: Vec<ReadContent> = read.unwrap_or_else(|payload| {
+        let mut left: HashSet<ContentKey> = contents.iter().map(|(key, _)| *key).collect();
+        let Self { store, counters, report } = self;
+        let mut take = |contents: Vec<ReadContent>| {
+            for (key, content) in &contents {
+                left.remove(key);
+                match content {
+                    None => counters.unreadable.fetch_add(1, Ordering::Relaxed),
+                    Some(content) => counters.read.fetch_add(u64::from(!content.is_empty()), Ordering::Relaxed),
+                };
+            }
+            report(FileEvent { num_clears, report: FileReport::Read { request, contents, is_last: left.is_empty() } });
+        };
+        let read = guarded(|| store.read_all(&contents, &mut take));
+        if let Err(payload) = read {
             panicked("reading KV files", payload.as_ref());
-            contents.into_iter().map(|(key, _)| (key, None)).collect()
-        });
-        for (_, content) in
-            contents.iter().filter(|(_, content)| content.as_ref().is_none_or(|bytes| !bytes.is_empty()))
-        {
-            let counter = if content.is_some() { &self.counters.read } else { &self.counters.unreadable };
-            counter.fetch_add(1, Ordering::Relaxed);
+            // The request has to go on.
+            counters.unreadable.fetch_add(left.len() as u64, Ordering::Relaxed);
+            let contents = left.into_iter().map(|key| (key, None)).collect();
+            report(FileEvent { num_clears, report: FileReport::Read { request, contents, is_last: true } });
         }
-        (self.report)(FileEvent { num_clears, report: FileReport::Read { request, contents } });
     }
 
     fn write(&mut self, write: Write) {

@@ -2,12 +2,16 @@
 //! (`kv_cache::offload`); this has the bytes and moves them.
 //!
 //! - Copies from the device are begun after outputs were delivered, so that on a GPU they run beside a step.
-//! - What a step is about to overwrite or to read is moved right after the step was scheduled.
+//! - What a step is about to overwrite is copied right after the step was scheduled.
+//! - Copies to the device run beside the steps as well, a bounded number of bytes at a time (`loads`). No step waits
+//!   for them: a request is scheduled once its contents have arrived.
 //! - A content that leaves host memory goes to a file. A request whose prompt continues in files waits until these were
-//!   read, and is then scheduled.
+//!   read. What has been read already is copied to the device meanwhile.
 //! - A closing engine writes everything to files, the device's contents last.
 
 mod files;
+mod folder;
+mod loads;
 mod namespace;
 mod store;
 #[cfg(test)]
@@ -22,13 +26,14 @@ use parking_lot::RwLock;
 use super::executor::Executor;
 use super::ids::{RequestId, request_of};
 use super::stats::OffloadStats;
-use crate::backend::Copied;
+use crate::backend::{Content, Copied};
 use crate::config::KvOffloadConfig;
 use crate::kv_cache::{ContentKey, HashChain, KvCache, Move, Moves, OffloadConfig, Tokens};
 use crate::scheduler::NewSequence;
 use crate::{Error, Result};
 
 pub(super) use files::FileEvent;
+pub(super) use folder::prepare_folder;
 pub(super) use namespace::namespace;
 pub(super) use store::Store;
 
@@ -37,11 +42,12 @@ use files::{FileReport, Files, write_content};
 /// The bytes of each pool that a synchronous device copies ahead after a step; at least one content is.
 const AHEAD_BYTES: u64 = 16 << 20;
 
-/// Contents that a closing engine copies from the device at once.
-const LAST_COPIES: usize = 32;
+/// The bytes and the contents of each pool that a closing engine copies from the device at once.
+const LAST_BYTES: u64 = 64 << 20;
+const LAST_COPIES: u64 = 256;
 
-/// The bytes of a content.
-type Content = Arc<Vec<u8>>;
+/// A content that is read from a file; `None` if there is no intact file.
+type ReadContent = (ContentKey, Option<Content>);
 
 pub(super) struct Offload {
     kv_cache: Arc<RwLock<KvCache>>,
@@ -53,15 +59,35 @@ pub(super) struct Offload {
     /// Copies that are under way, by their numbers. Others belong to contents that were cleared.
     saving: HashMap<u64, ContentKey>,
     num_saves: u64,
+    /// Contents of blocks that have a new owner, to copy to the host, and whether a block of a copy has one.
+    to_save: Vec<Move>,
+    overtakes: bool,
+    /// Contents to copy to the device, in the order in which they were asked for.
+    to_load: VecDeque<(Move, Content)>,
+    /// Copies to the device that are under way, by their numbers.
+    loading: HashMap<u64, ContentKey>,
+    num_loads: u64,
+    /// Contents whose memory the executor may use for others.
+    unused: Vec<Content>,
     files: Option<Files>,
     disk_capacity: u64,
-    /// Sequences whose contents are being read, each with the tokens that these contents add to its prefix.
-    waiting: HashMap<RequestId, (NewSequence, usize)>,
+    /// Sequences whose contents are being read.
+    waiting: HashMap<RequestId, Waiting>,
     /// Sequences whose contents are read once fewer bytes are being read, in the order of their arrival.
     queue: VecDeque<(NewSequence, HashChain)>,
     /// The bytes that are being read, and the most for several requests together.
     bytes_reading: u64,
     most_reading: u64,
+}
+
+/// A sequence whose contents are being read.
+struct Waiting {
+    sequence: NewSequence,
+    chain: HashChain,
+    /// The tokens that these contents add to its prefix.
+    num_tokens: usize,
+    /// True if all contents so far were there.
+    is_whole: bool,
 }
 
 impl Offload {
@@ -90,6 +116,12 @@ impl Offload {
             memory: HashMap::new(),
             saving: HashMap::new(),
             num_saves: 0,
+            to_save: Vec::new(),
+            overtakes: false,
+            to_load: VecDeque::new(),
+            loading: HashMap::new(),
+            num_loads: 0,
+            unused: Vec::new(),
             files: store.map(|store| Files::start(store, report)).transpose()?,
             disk_capacity: config.files.as_ref().map_or(0, |files| files.capacity),
             waiting: HashMap::new(),
@@ -114,30 +146,41 @@ impl Offload {
         self.queue.retain(|(sequence, _)| request_of(sequence.id).0 != request);
     }
 
-    /// Moves what the step that was scheduled last is about to overwrite or to read.
+    /// Begins to move what the step that was scheduled last is about to overwrite, and what waiting sequences need.
     ///
     /// # Errors
     /// Errors of the device.
     pub(super) fn move_contents(&mut self, executor: &mut dyn Executor) -> Result<()> {
+        self.take_moves()?;
+        self.begin_moves(executor)
+    }
+
+    /// Takes what the KV cache wants to have moved. Until the saves are begun, no load may be.
+    fn take_moves(&mut self) -> Result<()> {
         let Moves { saves, loads, overtakes } = self.kv_cache.write().take_moves();
-        // Taken first, because saves may push contents out of host memory.
+        // Their contents are taken now, because others may push them out of host memory.
         let load = |load: Move| {
             let content = self.memory.get(&load.key).cloned();
             content.map(|content| (load, content)).ok_or_else(|| Error::internal("a hit without its content"))
         };
         let loads = loads.into_iter().map(load).collect::<Result<Vec<_>>>()?;
+        self.to_load.extend(loads);
+        self.to_save.extend(saves);
+        self.overtakes |= overtakes;
+        Ok(())
+    }
+
+    fn begin_moves(&mut self, executor: &mut dyn Executor) -> Result<()> {
         // Copies that have ended make room for those that begin.
         self.end_saves(false, executor)?;
-        let is_ordered = overtakes || !saves.is_empty();
+        let saves = std::mem::take(&mut self.to_save);
+        let is_ordered = std::mem::take(&mut self.overtakes) || !saves.is_empty();
         self.begin_saves(saves, executor)?;
         if is_ordered {
             executor.order_copies()?;
         }
         self.end_saves(false, executor)?;
-        for (Move { key, block }, content) in loads.iter().filter(|(_, content)| !content.is_empty()) {
-            executor.restore(key.pool, *block, content)?;
-        }
-        Ok(())
+        self.begin_loads(executor)
     }
 
     /// Copies contents that are evicted soon. Takes those whose copies have ended.
@@ -208,7 +251,7 @@ impl Offload {
                 None => self.kv_cache.write().give_up_save(&key),
             }
         }
-        Ok(())
+        self.unused.drain(..).try_for_each(|content| executor.recycle(content))
     }
 
     /// Has the contents read that a sequence can continue from. Returns the sequence if there are none.
@@ -242,7 +285,7 @@ impl Offload {
         let (request, _) = request_of(sequence.id);
         files.read(request, contents);
         self.bytes_reading += bytes;
-        self.waiting.insert(request, (sequence, num_tokens));
+        self.waiting.insert(request, Waiting { sequence, chain, num_tokens, is_whole: true });
         None
     }
 
@@ -250,20 +293,20 @@ impl Offload {
     pub(super) fn take_event(&mut self, event: FileEvent) -> Vec<NewSequence> {
         // It does not count if everything was cleared meanwhile.
         let is_current = self.files.as_ref().is_some_and(|files| files.is_current(&event));
-        let (request, contents) = match event.report {
+        let (request, contents, is_last) = match event.report {
             FileReport::Changed { present, gone } => {
                 if is_current {
                     self.kv_cache.write().note_files(&present, &gone);
                 }
                 return Vec::new();
             }
-            FileReport::Read { request, contents } => (request, contents),
+            FileReport::Read { request, contents, is_last } => (request, contents, is_last),
         };
         self.bytes_reading -= contents.iter().map(|(key, _)| self.bytes_of(key)).sum::<u64>();
-        let mut is_whole = is_current;
+        let (mut is_whole, mut arrived) = (is_current, Vec::new());
         for (key, content) in contents.into_iter().filter(|_| is_current) {
             let Some(content) = content else {
-                self.kv_cache.write().note_files(&[], &[key]);
+                self.kv_cache.write().note_unreadable(&key);
                 is_whole = false;
                 continue;
             };
@@ -271,10 +314,22 @@ impl Offload {
                 let gone = self.kv_cache.write().keep_in_memory(key);
                 self.hold(key, content, gone);
             }
+            arrived.push(key);
+        }
+        // The request may have ended meanwhile.
+        if let Some(waiting) = self.waiting.get_mut(&request) {
+            waiting.is_whole &= is_whole;
+            let tokens = Tokens::new(Arc::clone(&waiting.sequence.prompt));
+            self.kv_cache.write().load_early(&arrived, &waiting.chain, &tokens);
+            if let Err(error) = self.take_moves() {
+                tracing::error!("KV contents that were read are not loaded: {error}");
+            }
+        }
+        if !is_last {
+            return Vec::new();
         }
         let mut ready = Vec::new();
-        // The request may have ended meanwhile.
-        if let Some((sequence, num_tokens)) = self.waiting.remove(&request) {
+        if let Some(Waiting { sequence, num_tokens, is_whole, .. }) = self.waiting.remove(&request) {
             ready.push(sequence);
             if is_whole {
                 self.kv_cache.write().count_disk_hit(num_tokens);
@@ -290,46 +345,63 @@ impl Offload {
     pub(super) fn clear(&mut self) {
         self.memory.clear();
         self.saving.clear();
+        self.to_save.clear();
         if let Some(files) = &mut self.files {
             files.clear();
         }
     }
 
-    /// Writes everything to files. The engine computes nothing more.
+    /// Writes everything to files. The engine computes nothing more. `report` takes the number of files written so far.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(super) fn write_all(&mut self, executor: &mut dyn Executor) -> Result<()> {
-        self.end_saves(true, executor)?;
-        let Some((mut store, counters)) = self.files.take().and_then(Files::finish) else { return Ok(()) };
+    pub(super) fn write_all(&mut self, executor: &mut dyn Executor, report: &dyn Fn(u64)) -> Result<()> {
+        let ended = self.finish_loads(executor).and_then(|()| self.end_saves(true, executor));
+        let Some((mut store, counters)) = self.files.take().and_then(|files| files.finish(report)) else {
+            return ended;
+        };
+        let mut write = |key: ContentKey, content: &[u8]| {
+            write_content(&mut store, &counters, key, content);
+            report(counters.written.load(Ordering::Relaxed));
+            store.is_paused()
+        };
         for key in self.kv_cache.read().memory_contents() {
             if let Some(content) = self.memory.remove(&key).filter(|content| !content.is_empty()) {
-                write_content(&mut store, &counters, key, &content);
+                write(key, &content);
             }
         }
+        // Host memory needs no device, so it was written in any case.
+        ended?;
+        let most = |bytes: &u64| (LAST_BYTES / bytes.max(&1)).clamp(1, LAST_COPIES) as usize;
+        let most: Vec<usize> = self.content_bytes.iter().map(most).collect();
         loop {
-            let saves = self.kv_cache.write().saves_ahead(&vec![LAST_COPIES; self.content_bytes.len()], true);
-            if saves.is_empty() || store.is_paused() {
+            let saves = self.kv_cache.write().saves_ahead(&most, true);
+            if saves.is_empty() {
                 return Ok(());
             }
             // Copies of contents that were cleared may still arrive, so no number is used twice.
             let numbered = (self.num_saves..).zip(&saves);
             self.num_saves += saves.len() as u64;
             let keys: HashMap<u64, ContentKey> = numbered.clone().map(|(number, save)| (number, save.key)).collect();
-            let mut write = |(number, content): Copied| {
+            let mut is_paused = false;
+            let mut take = |(number, content): Copied| {
                 if let (Some(key), Some(content)) = (keys.get(&number), content) {
-                    write_content(&mut store, &counters, *key, &content);
+                    is_paused |= write(*key, &content);
                 }
             };
             for (number, Move { key, block }) in numbered.filter(|(_, save)| self.bytes_of(&save.key) > 0) {
                 while !executor.save(number, key.pool, *block)? {
                     if let Some(copied) = executor.saved(true)? {
-                        write(copied);
+                        take(copied);
                     }
                 }
             }
             while let Some(copied) = executor.saved(true)? {
-                write(copied);
+                take(copied);
+            }
+            // A full disk takes no more.
+            if is_paused {
+                return Ok(());
             }
         }
     }
@@ -347,9 +419,11 @@ impl Offload {
         self.memory.insert(key, content);
         for key in gone {
             let content = self.memory.remove(&key).filter(|content| !content.is_empty());
-            if let (Some(files), Some(content)) = (&self.files, content) {
-                files.write(key, content);
-            }
+            let unwritten = match &self.files {
+                Some(files) => content.and_then(|content| files.write(key, content)),
+                None => content,
+            };
+            self.unused.extend(unwritten);
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! FOLDER/key                                  the key of all block hashes, 32 random bytes
+//! FOLDER/FILE.digest                          the hash of a model's file (`namespace`)
 //! FOLDER/NAMESPACE/1f/POOL-HASH.kv            a content; 1f are the first digits of its hash
 //! FOLDER/NAMESPACE/1f/RANDOM.unfinished       a file that is being written
 //! ```
@@ -15,20 +16,23 @@
 //! - Damaged and foreign files are ignored, which is logged once.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::Content;
+use crossbeam_channel::{Sender, unbounded};
+
+use super::folder::{HASH_BYTES, create_unfinished, make_folder, prepare_folder, remove, shared_key};
+use super::{Content, ReadContent};
 use crate::kv_cache::{BlockHash, ContentKey};
 use crate::{Error, Result};
 
 /// The first bytes of each file; the digit is the version of the layout.
 const MAGIC: &[u8; 8] = b"RFKVOF1\n";
-const HASH_BYTES: usize = blake3::OUT_LEN;
 const HEADER_BYTES: usize = MAGIC.len() + HASH_BYTES;
 
 /// An unfinished file that is older belongs to a process that has died.
@@ -44,10 +48,16 @@ const MEASURE_SHARE: u64 = 16;
 const FREE_SHARE: u64 = 16;
 
 /// Threads that read the contents of one request.
-const READ_THREADS: usize = 4;
+const READ_THREADS: usize = 8;
 
 /// The fewest contents for a thread of their own.
-const MIN_READS: usize = 16;
+const MIN_READS: usize = 8;
+
+/// The fewest bytes of contents that are reported together while others are read.
+const PIECE_BYTES: usize = 32 << 20;
+
+/// The most bytes that are read before they are hashed.
+const HASHED_BYTES: usize = 1 << 20;
 
 pub(in crate::engine) struct Store {
     folder: PathBuf,
@@ -78,21 +88,14 @@ struct Entry {
 }
 
 impl Store {
-    /// Opens a folder, which is created if it does not exist.
+    /// Opens a folder (`prepare_folder`).
     ///
     /// # Errors
-    /// `InvalidRequest` for a folder that others may read; `Io` if it cannot be read or written.
+    /// See `prepare_folder`.
     pub(in crate::engine) fn open(folder: &Path, namespace: [u8; HASH_BYTES], capacity: u64) -> Result<Self> {
         let failed =
             |operation, error: &io::Error| Error::Io { operation, path: folder.to_owned(), message: error.to_string() };
-        make_folder(folder).map_err(|error| failed("create the folder of kv_offload_dir", &error))?;
-        let mode = fs::metadata(folder).map_err(|error| failed("read the folder of kv_offload_dir", &error))?;
-        let mode = mode.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            let got = format!("{}, which other users may use (mode {mode:o})", folder.display());
-            let expected = "a folder for KV contents alone: a new one, or one of mode 700 (chmod 700)";
-            return Err(Error::invalid("kv_offload_dir", got, expected));
-        }
+        prepare_folder(folder)?;
         let key = shared_key(folder).map_err(|error| failed("read or write `key` in kv_offload_dir", &error))?;
         let mut store = Self {
             folder: folder.to_owned(),
@@ -133,40 +136,53 @@ impl Store {
         entries.into_iter().filter_map(|entry| entry.key).filter(|key| !gone.contains(key)).collect()
     }
 
-    /// Returns contents, and notes their use. `None` for one that has no file or a damaged one. A content of no bytes
-    /// needs none. Several threads read, so that a long prompt waits less.
-    pub(super) fn read_all(&mut self, contents: &[(ContentKey, u64)]) -> Vec<(ContentKey, Option<Content>)> {
-        let read_part = &|part: &[(ContentKey, u64)]| -> Vec<_> {
-            let read = |(key, bytes): &(ContentKey, u64)| match bytes {
-                0 => (*key, Ok(Content::default())),
-                _ => (*key, self.read_file(&self.path(*key), *key, *bytes)),
-            };
-            part.iter().map(read).collect()
+    /// Reads contents, and notes their use. `report` takes them in pieces, while others are read. `None` stands for a
+    /// content that has no file or a damaged one. A content of no bytes needs none. Several threads read, so that a
+    /// long prompt waits less.
+    pub(super) fn read_all(&mut self, contents: &[(ContentKey, u64)], report: &mut dyn FnMut(Vec<ReadContent>)) {
+        let (next, (results, found)) = (AtomicUsize::new(0), unbounded());
+        let store = &*self;
+        let read_some = |results: Sender<_>| {
+            while let Some((key, bytes)) = contents.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let content = match bytes {
+                    0 => Ok(Content::default()),
+                    _ => store.read_file(&store.path(*key), *key, *bytes),
+                };
+                // Nobody else has the other end.
+                let _ = results.send((*key, content));
+            }
         };
-        let of_thread = contents.len().div_ceil(READ_THREADS).max(MIN_READS);
-        let read: Vec<_> = thread::scope(|scope| {
-            let (first, others) = contents.split_at(of_thread.min(contents.len()));
-            let begin = |part| (part, Builder::new().spawn_scoped(scope, move || read_part(part)));
-            // All threads are started before this one reads.
-            let threads: Vec<_> = others.chunks(of_thread).map(begin).collect();
-            let mut read = read_part(first);
-            for (part, thread) in threads {
-                // A system that cannot start a thread leaves the work to this one.
-                read.extend(thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(|| read_part(part)));
+        let read_some = &read_some;
+        let mut problems = Vec::new();
+        thread::scope(|scope| {
+            let num_threads = (contents.len() / MIN_READS).min(READ_THREADS);
+            let begin = |_: &usize| {
+                let results = results.clone();
+                Builder::new().spawn_scoped(scope, move || read_some(results)).is_ok()
+            };
+            // A system that cannot start a thread leaves the work to this one.
+            if (0..num_threads).filter(begin).count() == 0 {
+                read_some(results.clone());
             }
-            read
+            drop(results);
+            let (mut piece, mut bytes) = (Vec::new(), 0);
+            for (key, content) in found {
+                let content = content.map_err(|error| problems.push((key, error))).ok();
+                bytes += content.as_ref().map_or(0, |content| content.len());
+                piece.push((key, content));
+                if bytes >= PIECE_BYTES {
+                    report(std::mem::take(&mut piece));
+                    bytes = 0;
+                }
+            }
+            if !piece.is_empty() {
+                report(piece);
+            }
         });
-        let mut found = Vec::with_capacity(read.len());
-        for (key, content) in read {
-            if let Err(error) = &content
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                self.warn(&self.path(key), &error.to_string());
-                self.damaged.insert(key);
-            }
-            found.push((key, content.ok()));
+        for (key, error) in problems.into_iter().filter(|(_, error)| error.kind() != io::ErrorKind::NotFound) {
+            self.warn(&self.path(key), &error.to_string());
+            self.damaged.insert(key);
         }
-        found
     }
 
     fn read_file(&self, path: &Path, key: ContentKey, bytes: u64) -> io::Result<Content> {
@@ -183,8 +199,17 @@ impl Store {
         let len = usize::try_from(bytes).map_err(|_| damaged("the file is too large"))?;
         let mut content = Vec::new();
         content.try_reserve_exact(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        (&file).take(bytes).read_to_end(&mut content)?;
-        if header[..MAGIC.len()] != *MAGIC || header[MAGIC.len()..] != *self.checksum(key, &content).as_bytes() {
+        // Bytes are hashed right after they were read, while they are in the CPU's cache.
+        let mut hasher = self.hasher(key);
+        while content.len() < len {
+            let start = content.len();
+            (&file).take(HASHED_BYTES.min(len - start) as u64).read_to_end(&mut content)?;
+            if content.len() == start {
+                return Err(damaged("the file has become shorter"));
+            }
+            hasher.update(&content[start..]);
+        }
+        if header[..MAGIC.len()] != *MAGIC || header[MAGIC.len()..] != *hasher.finalize().as_bytes() {
             return Err(damaged("the checksum is not that of the content"));
         }
         // Whoever may read a file may not always change its time.
@@ -267,10 +292,15 @@ impl Store {
         written
     }
 
-    fn checksum(&self, ContentKey { pool, hash }: ContentKey, content: &[u8]) -> blake3::Hash {
+    fn checksum(&self, key: ContentKey, content: &[u8]) -> blake3::Hash {
+        self.hasher(key).update(content).finalize()
+    }
+
+    /// Returns the beginning of the checksum of a content.
+    fn hasher(&self, ContentKey { pool, hash }: ContentKey) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&self.namespace).update(&(pool as u64).to_le_bytes()).update(hash.as_bytes());
-        hasher.update(content).finalize()
+        hasher
     }
 
     /// Removes the files with the oldest use until there is room for `bytes` more and some in addition. Returns those
@@ -301,8 +331,8 @@ impl Store {
         let mut entries = Vec::new();
         for file in files_below(&self.folder) {
             let Some(key) = content_of(&file) else {
-                if file.extension().is_none_or(|extension| extension != "unfinished") && file != self.folder.join("key")
-                {
+                let is_other = file.extension().is_some_and(|kind| kind == "unfinished" || kind == "digest");
+                if !is_other && file != self.folder.join("key") {
                     self.warn(&file, "its name is not that of a content");
                 }
                 continue;
@@ -322,8 +352,9 @@ impl Store {
         for file in files_below(&self.folder) {
             let is_unfinished = file.extension().is_some_and(|extension| extension == "unfinished");
             let changed = fs::symlink_metadata(&file).and_then(|about| about.modified());
-            let age = changed.ok().and_then(|changed| changed.elapsed().ok());
-            if is_unfinished && age.is_some_and(|age| age > ABANDONED) {
+            // A time in the future is from before the clock was set back.
+            let is_old = changed.is_ok_and(|changed| changed.elapsed().map_or(true, |age| age > ABANDONED));
+            if is_unfinished && is_old {
                 remove(&file);
             }
         }
@@ -369,62 +400,10 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Creates a folder for this user alone, unless it exists.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    match folder.is_dir() {
-        true => Ok(()),
-        false => DirBuilder::new().recursive(true).mode(0o700).create(folder),
-    }
-}
-
-/// Creates a file under a name that no other process uses, even one of another container.
-fn create_unfinished(folder: &Path) -> io::Result<(File, PathBuf)> {
-    loop {
-        let mut name = [0; 8];
-        getrandom::fill(&mut name).map_err(|error| io::Error::other(error.to_string()))?;
-        let path = folder.join(format!("{:016x}.unfinished", u64::from_le_bytes(name)));
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            file => return Ok((file?, path)),
-        }
-    }
-}
-
 /// True for errors that the next writes will have as well.
 fn is_lasting(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | PermissionDenied | FileTooLarge)
-}
-
-/// Returns the key of all servers that use the folder. The first of them draws it.
-fn shared_key(folder: &Path) -> io::Result<[u8; HASH_BYTES]> {
-    let path = folder.join("key");
-    if !path.exists() {
-        let mut key = [0; HASH_BYTES];
-        getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
-        let (mut file, unfinished) = create_unfinished(folder)?;
-        let written = file.write_all(&key).and_then(|()| file.sync_all());
-        // Unlike a rename, this keeps the key of a server that was faster.
-        let linked = written.and_then(|()| fs::hard_link(&unfinished, &path));
-        remove(&unfinished);
-        linked.or_else(|error| if path.exists() { Ok(()) } else { Err(error) })?;
-    }
-    let mut key = Vec::new();
-    File::open(&path)?.take(HASH_BYTES as u64 + 1).read_to_end(&mut key)?;
-    let wrong = |key: Vec<u8>| {
-        let problem =
-            format!("`key` has {} bytes, expected {HASH_BYTES}; remove it, and the contents with it", key.len());
-        io::Error::new(io::ErrorKind::InvalidData, problem)
-    };
-    key.try_into().map_err(wrong)
-}
-
-fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::debug!(path = %path.display(), %error, "removing a KV file");
-    }
 }
 
 fn hex(bytes: &[u8; HASH_BYTES]) -> String {

@@ -1,8 +1,11 @@
 //! The folder of files against everything that can happen to files.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -32,7 +35,9 @@ fn private_folder() -> tempfile::TempDir {
 }
 
 fn read(store: &mut Store, key: ContentKey, bytes: u64) -> Option<Content> {
-    let [(found, content)] = &store.read_all(&[(key, bytes)])[..] else { panic!("one content was asked for") };
+    let mut read = Vec::new();
+    store.read_all(&[(key, bytes)], &mut |piece| read.extend(piece));
+    let [(found, content)] = &read[..] else { panic!("one content was asked for") };
     assert_eq!(*found, key);
     content.clone()
 }
@@ -220,9 +225,43 @@ fn a_folder_that_others_may_read_is_refused() {
     fs::write(folder.path().join("key"), b"short").unwrap();
     let refused = Store::open(folder.path(), [7; 32], CAPACITY).err().unwrap();
     assert!(refused.to_string().contains("has 5 bytes"), "{refused}");
+    // A link, a folder and a pipe in its place are refused as well, and nobody waits for the pipe's writer.
+    let key = folder.path().join("key");
+    fs::rename(&key, folder.path().join("elsewhere")).unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    let makes: [&dyn Fn() -> io::Result<()>; 3] = [&|| symlink(&elsewhere, &key), &|| fs::create_dir(&key), &|| {
+        Command::new("mkfifo").arg(&key).status().map(drop)
+    }];
+    for make in makes {
+        make().unwrap();
+        assert!(matches!(Store::open(folder.path(), [7; 32], CAPACITY), Err(Error::Io { .. })));
+        fs::remove_file(&key).or_else(|_| fs::remove_dir(&key)).unwrap();
+    }
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
     assert!(matches!(Store::open(&file, [7; 32], CAPACITY), Err(Error::Io { .. })));
+}
+
+/// Several threads read, and each content is reported once, in pieces. Those that are missing are named.
+#[test]
+fn many_contents_are_read_in_pieces() {
+    let folder = private_folder();
+    let mut store = Store::open(folder.path(), [7; 32], 1 << 30).unwrap();
+    let content = |number: u8| vec![number; 3 << 20];
+    (0..30).for_each(|number| drop(store.write(key(0, number), &content(number)).unwrap()));
+    let wanted: Vec<_> = (0..40).map(|number| (key(0, number), 3 << 20)).collect();
+    let (mut read, mut pieces) = (HashMap::new(), 0);
+    store.read_all(&wanted, &mut |piece| {
+        pieces += 1;
+        let bytes: usize = piece.iter().flat_map(|(_, content)| content).map(|content| content.len()).sum();
+        assert!(bytes < 36 << 20);
+        piece.into_iter().for_each(|(key, content)| assert!(read.insert(key, content).is_none()));
+    });
+    assert_eq!((read.len(), pieces), (40, 3));
+    for number in 0..40 {
+        let expected = (number < 30).then(|| content(number));
+        assert!(read[&key(0, number)].as_ref().map(|content| &***content) == expected.as_deref(), "{number}");
+    }
 }
 
 /// Tiers with files that have the two full blocks of some prompts.

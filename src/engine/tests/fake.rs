@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::backend::{Copied, MemoryLedger};
+use crate::backend::{Content, Copied, MemoryLedger};
 use crate::batch::{Batch, NO_STATE, TO_DRAFT};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
@@ -22,7 +22,7 @@ use crate::model::vision::Images;
 use crate::selection::{Needs, SamplingRequest, Selection, Wanted};
 use crate::{Error, Result};
 
-use copies::Copies;
+use copies::{Copies, CopyScript};
 use rows::{Best, FakeRow, FakeRows, OwnRequest};
 pub(super) use rules::{Rule, hashed, listed, repeating};
 
@@ -87,14 +87,7 @@ pub(super) struct Script {
     pub wrong_drafts: AtomicU64,
     /// True if the executor has slots of states.
     pub has_states: AtomicBool,
-    /// The number of blocks that the engine copies to the host at once.
-    pub staged: AtomicU64,
-    /// The most copies to the host that may be under way; 0: no limit.
-    pub most_copies: AtomicU64,
-    /// True if copies to the host fail because the device is lost.
-    pub is_lost: AtomicBool,
-    /// True if the host has no memory for copies.
-    pub refuses_memory: AtomicBool,
+    pub copies: CopyScript,
     pub interrupt: Interrupt,
 }
 
@@ -447,7 +440,7 @@ impl Executor for Fake {
     }
 
     fn prepare_copies(&mut self, staged: &[usize]) -> Result<()> {
-        self.script.staged.store(staged[0] as u64, Ordering::SeqCst);
+        self.script.copies.staged.store(staged[0] as u64, Ordering::SeqCst);
         Ok(())
     }
 
@@ -459,9 +452,12 @@ impl Executor for Fake {
         Ok(self.copies.end())
     }
 
-    fn restore(&mut self, pool: usize, index: u32, content: &[u8]) -> Result<()> {
-        self.fill(pool, index, content);
-        Ok(())
+    fn restore(&mut self, number: u64, pool: usize, index: u32, content: &Content) -> Result<bool> {
+        self.begin_restore(number, pool, index, content)
+    }
+
+    fn restored(&mut self, wait: bool) -> Result<Option<u64>> {
+        self.end_restore(wait)
     }
 
     fn order_copies(&mut self) -> Result<()> {

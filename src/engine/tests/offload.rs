@@ -20,6 +20,7 @@ use crate::engine::load::load_on;
 use crate::engine::{Engine, FinishReason, LoadedModel, OffloadStats};
 use crate::gguf::GgufFile;
 use crate::model::ModelSpec;
+use crate::scheduler::WaitingReason;
 use crate::testdata::{self, TempFile};
 
 fn offloading(config: EngineConfig, memory: u64, folder: Option<&Path>) -> EngineConfig {
@@ -175,6 +176,7 @@ fn lost_files_are_computed_again() {
     }
     assert!(run_all(&rig, 9).into_iter().sum::<usize>() < 9 * 20);
     assert!(offload_stats(&rig.engine).disk_unreadable > 0);
+    assert!(rig.engine.stats().kv_cache.prefix_cache_misses.unreadable > 0);
     assert_nothing_left(&rig.engine);
 }
 
@@ -190,7 +192,7 @@ fn rig_with_prompts(config: &EngineConfig) {
 fn prompts_longer_than_a_step_come_back() {
     let config = EngineConfig { kv_groups: blocks(16), max_num_batched_tokens: 8, ..config() };
     let rig = rig(offloading(config, 1 << 20, None), false);
-    assert_eq!(rig.script.staged.load(Ordering::SeqCst), 4);
+    assert_eq!(rig.script.copies.staged.load(Ordering::SeqCst), 4);
     let prompt = |which: u32| (0..57).map(|i| (which * 7 + i * i) % VOCAB as u32).collect::<Vec<_>>();
     for expected in [0, 56] {
         for which in 0..4 {
@@ -207,7 +209,7 @@ fn prompts_longer_than_a_step_come_back() {
 fn what_cannot_be_copied_in_time_is_lost() {
     let config = EngineConfig { kv_groups: blocks(16), ..config() };
     let rig = rig(offloading(config, 1 << 20, None), false);
-    rig.script.most_copies.store(1, Ordering::SeqCst);
+    rig.script.copies.most_saves.store(1, Ordering::SeqCst);
     // All at once, since an idle engine copies everything that is evicted soon.
     for _ in 0..2 {
         let clients: Vec<Client> = (0..6).map(|which| rig.submit(&prompt(which), greedy(1))).collect();
@@ -225,15 +227,79 @@ fn what_cannot_be_copied_in_time_is_lost() {
 fn what_the_host_has_no_memory_for_is_lost() {
     let config = EngineConfig { kv_groups: blocks(16), ..config() };
     let rig = rig(offloading(config, 1 << 20, None), true);
-    rig.script.refuses_memory.store(true, Ordering::SeqCst);
+    rig.script.copies.refuses_memory.store(true, Ordering::SeqCst);
     assert_eq!(run_all(&rig, 6), [0; 6]);
     assert_eq!(run_all(&rig, 1), [0]);
     let index = offload_stats(&rig.engine).index;
     assert!(index.lost > 0 && index.memory_contents == 0, "{index:?}");
-    rig.script.refuses_memory.store(false, Ordering::SeqCst);
+    rig.script.copies.refuses_memory.store(false, Ordering::SeqCst);
     run_all(&rig, 6);
     assert_eq!(run_all(&rig, 6), [20; 6]);
     assert_nothing_left(&rig.engine);
+}
+
+/// Runs prompts until the first one is in host memory alone, and holds copies to the device from then on.
+fn rig_that_holds_restores(config: EngineConfig) -> Rig {
+    let rig = rig(offloading(EngineConfig { kv_groups: blocks(24), ..config }, 1 << 20, None), false);
+    run_all(&rig, 8);
+    rig.script.copies.holds_restores.store(true, Ordering::SeqCst);
+    rig
+}
+
+/// Waits until a request waits for copies to the device.
+fn wait_for_a_load(engine: &Engine) {
+    let start = Instant::now();
+    while !engine.waiting().unwrap().iter().any(|(_, reason)| *reason == WaitingReason::KvOffload) {
+        assert!(start.elapsed() < HANG, "{:?}", engine.stats());
+        std::thread::yield_now();
+    }
+}
+
+/// A request whose prefix is copied to the device holds up no other. It may end meanwhile.
+#[test]
+fn requests_go_on_while_a_prefix_is_loaded() {
+    for most in [0, 1] {
+        let rig = rig_that_holds_restores(config());
+        rig.script.copies.most_restores.store(most, Ordering::SeqCst);
+        let waiting = rig.submit(&prompt(0), greedy(6));
+        wait_for_a_load(&rig.engine);
+        let cancelled = rig.submit(&prompt(1), greedy(6));
+        assert_eq!(rig.run(&[40; 7], greedy(30))[&0].tokens, alone(&rig.rule, &[40; 7], &greedy(30), 0, 0));
+        assert!(waiting.outputs.is_empty());
+        rig.engine.abort_id(cancelled.accepted.id).unwrap();
+        assert_eq!(cancelled.wait()[&0].reason, Some(FinishReason::Abort));
+        rig.script.copies.holds_restores.store(false, Ordering::SeqCst);
+        let done = waiting.wait();
+        assert_eq!((cached(&done), &done[&0].tokens), (20, &alone(&rig.rule, &prompt(0), &greedy(6), 0, 0)));
+        assert_nothing_left(&rig.engine);
+        // Another request finds the blocks of the one that was cancelled.
+        assert_eq!(run_all(&rig, 2), [20; 2]);
+    }
+}
+
+/// A request that ends during the copies of its prefix leaves nothing, even if no other follows.
+#[test]
+fn cancelled_loads_leave_nothing() {
+    let rig = rig_that_holds_restores(config());
+    let client = rig.submit(&prompt(0), greedy(6));
+    wait_for_a_load(&rig.engine);
+    rig.engine.abort_id(client.accepted.id).unwrap();
+    client.wait();
+    assert_nothing_left(&rig.engine);
+    rig.engine.close();
+    assert_eq!(rig.engine.stats().kv_cache.blocks_owned, 0);
+}
+
+/// A device that is lost during copies back ends the engine, and no block stays owned.
+#[test]
+fn a_device_may_be_lost_during_loads() {
+    let rig = rig_that_holds_restores(config());
+    let client = rig.submit(&prompt(0), greedy(6));
+    wait_for_a_load(&rig.engine);
+    rig.script.copies.is_lost.store(true, Ordering::SeqCst);
+    assert!(matches!(client.wait()[&0].error, Some(Error::EngineDead { .. })));
+    rig.engine.close();
+    assert_eq!(rig.engine.stats().kv_cache.blocks_owned, 0);
 }
 
 /// A device that is lost during a copy ends the engine. Its files serve the next one.
@@ -245,7 +311,7 @@ fn files_survive_a_lost_device() {
     let first = rig(config.clone(), false);
     run_all(&first, 9);
     wait_for_files(&first.engine, 10);
-    first.script.is_lost.store(true, Ordering::SeqCst);
+    first.script.copies.is_lost.store(true, Ordering::SeqCst);
     first.run(&prompt(9), greedy(6));
     assert!(matches!(first.engine.check_integrity(), Err(Error::EngineDead { .. })));
     first.engine.close();

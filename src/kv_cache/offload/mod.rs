@@ -4,14 +4,18 @@
 //!
 //! - A cached block near its eviction is copied to the host (`saves_ahead`). One that is evicted without a copy is
 //!   copied before the next step overwrites it (`take_moves`). Once its bytes have arrived, `end_save` adds it here.
-//! - A prefix is looked up in the device's blocks and in host memory alike. A hit in host memory gets a new block,
-//!   which is filled before the next step (`take_moves`).
+//! - A prefix is looked up in the device's blocks and in host memory alike. A content of host memory first gets a block
+//!   of its own, which is filled beside the steps (`loads`). Then it can be hit like any other.
 //! - Contents that are only in files come into host memory before their sequence is scheduled (`missing_files`).
 
 mod tier;
 
+use std::ops::Range;
+
 use hashbrown::{HashMap, HashSet};
 
+use super::events::StoredBlock;
+use super::miss::{Evicted, PrefixMiss};
 use super::pool::Pool;
 use super::{BlockHash, BlockId, HashChain, KvCache};
 use crate::{Error, Result};
@@ -32,12 +36,12 @@ pub struct Move {
     pub block: u32,
 }
 
-/// Copies to make before the next step.
+/// Copies to begin before the next step.
 #[derive(Debug, Default)]
 pub struct Moves {
     /// Contents of blocks that have a new owner. They are read before anything is written.
     pub saves: Vec<Move>,
-    /// Contents for blocks of sequences that are about to run.
+    /// Contents for blocks that no sequence has yet. They are copied after the saves, beside the steps.
     pub loads: Vec<Move>,
     /// True if a block has a new owner while it is still being copied.
     pub overtakes: bool,
@@ -80,10 +84,22 @@ pub(super) struct Offload {
     config: OffloadConfig,
     memory: Tier,
     files: HashSet<ContentKey>,
+    /// Contents whose files had vanished or were damaged.
+    unreadable: Evicted,
     /// Contents whose copies to the host are under way, and the blocks that are read.
     saving: HashMap<ContentKey, u32>,
+    /// Contents that are copied to the device.
+    pub(super) loading: HashMap<ContentKey, Loading>,
     moves: Moves,
-    counters: OffloadStats,
+    pub(super) counters: OffloadStats,
+}
+
+/// A content that is copied to a block.
+#[derive(Debug)]
+pub(super) struct Loading {
+    pub(super) block: BlockId,
+    /// Describes the block for the log of events, if there is one.
+    pub(super) stored: Option<StoredBlock>,
 }
 
 impl Offload {
@@ -96,13 +112,14 @@ impl Offload {
         contents.iter().map(|key| self.bytes_of(key.pool) + tier::ENTRY_BYTES).sum()
     }
 
-    pub(super) fn is_in_memory(&self, key: &ContentKey) -> bool {
-        self.memory.contains(key)
+    /// True if a content is in host memory or on its way to the device.
+    pub(super) fn is_near(&self, key: &ContentKey) -> bool {
+        self.memory.contains(key) || self.loading.contains_key(key)
     }
 
     /// True if the content is in memory or a file. One without bytes is nowhere missing.
     fn is_anywhere(&self, key: &ContentKey) -> bool {
-        self.memory.contains(key) || self.files.contains(key) || self.bytes_of(key.pool) == 0
+        self.is_near(key) || self.files.contains(key) || self.bytes_of(key.pool) == 0
     }
 
     /// Notes that a block has a new owner. `evicted`: the content that no block has any more.
@@ -120,12 +137,16 @@ impl Offload {
         self.taken(self.config.content_bytes.len() - 1, slot, evicted);
     }
 
+    /// True if a content is in host memory and not on its way to the device.
+    pub(super) fn may_load(&self, key: &ContentKey) -> bool {
+        self.memory.contains(key) && !self.loading.contains_key(key)
+    }
+
     /// Notes that a block is to be filled with a content of host memory.
-    pub(super) fn load(&mut self, pool: usize, block: BlockId, hash: BlockHash) {
-        let key = ContentKey { pool, hash };
+    pub(super) fn load(&mut self, key: ContentKey, block: BlockId, stored: Option<StoredBlock>) {
         self.memory.touch(&key);
         self.moves.loads.push(Move { key, block: block.0 });
-        self.counters.loaded += 1;
+        self.loading.insert(key, Loading { block, stored });
     }
 
     fn clear(&mut self) {
@@ -181,15 +202,17 @@ impl KvCache {
             memory: Tier::new(config.memory),
             config: OffloadConfig { num_ahead, ..config },
             files: HashSet::new(),
+            unreadable: Evicted::default(),
             saving: HashMap::new(),
+            loading: HashMap::new(),
             moves: Moves::default(),
             counters: OffloadStats::default(),
         });
         Ok(())
     }
 
-    /// Takes what has to be copied before the next step, as a result of the last `schedule`. Each save must end in
-    /// `end_save` or `give_up_save`.
+    /// Takes what has to be copied from before the next step on, as a result of the last `schedule`. Each save must end
+    /// in `end_save` or `give_up_save`, and each load in `end_load`.
     pub fn take_moves(&mut self) -> Moves {
         let Some(offload) = &mut self.offload else { return Moves::default() };
         let moves = std::mem::take(&mut offload.moves);
@@ -264,6 +287,30 @@ impl KvCache {
         }
     }
 
+    /// Notes that the file of a content had vanished or was damaged.
+    pub fn note_unreadable(&mut self, key: &ContentKey) {
+        if let Some(offload) = &mut self.offload {
+            offload.files.remove(key);
+            offload.unreadable.insert(&key.hash);
+        }
+    }
+
+    /// Returns why contents of these pools and hashes did not come from the tiers below the device: the reason of the
+    /// uppermost tier that has one which the device lacks.
+    pub(super) fn miss_below(&self, pools: Range<usize>, hashes: &[BlockHash]) -> Option<PrefixMiss> {
+        let offload = self.offload.as_ref()?;
+        let keys = pools.flat_map(|pool| hashes.iter().map(move |hash| ContentKey { pool, hash: *hash }));
+        let absent: Vec<ContentKey> = keys.filter(|key| !self.is_cached(key)).collect();
+        let is_unreadable = |key: &ContentKey| offload.unreadable.contains(&key.hash);
+        if absent.iter().any(|key| offload.is_near(key)) {
+            Some(PrefixMiss::HostMemory)
+        } else if absent.iter().any(|key| offload.files.contains(key)) {
+            Some(PrefixMiss::Files)
+        } else {
+            absent.iter().any(is_unreadable).then_some(PrefixMiss::Unreadable)
+        }
+    }
+
     /// Returns the contents of host memory, least recently used first.
     pub fn memory_contents(&self) -> Vec<ContentKey> {
         self.offload.iter().flat_map(|offload| offload.memory.keys().copied()).collect()
@@ -287,15 +334,16 @@ impl KvCache {
         let nothing = (Vec::new(), 0, 0);
         let Some(offload) = self.offload.as_ref().filter(|offload| !offload.files.is_empty()) else { return nothing };
         let room = offload.memory.capacity() / 2;
-        let near = self.longest_prefix(chain, num_tokens, &|key| offload.memory.contains(key)).found;
+        let is_near = |key: &ContentKey| self.is_cached(key) || offload.is_near(key);
+        let near = self.longest_prefix(chain, num_tokens, &is_near).found;
         let mut most = num_tokens;
         loop {
-            let far = self.longest_prefix(chain, most, &|key| offload.is_anywhere(key)).found;
+            let far = self.longest_prefix(chain, most, &|key| self.is_cached(key) || offload.is_anywhere(key)).found;
             if far <= near {
                 return nothing;
             }
             let below: Vec<_> = self.needed_at(chain, far).filter(|key| !self.is_cached(key)).collect();
-            let missing: Vec<_> = below.iter().copied().filter(|key| !offload.memory.contains(key)).collect();
+            let missing: Vec<_> = below.iter().copied().filter(|key| !offload.is_near(key)).collect();
             // Contents that are read must not push out the rest of the prefix.
             if offload.bytes_with_entries(&missing) <= room
                 && offload.bytes_with_entries(&below) <= offload.memory.capacity()
@@ -328,11 +376,13 @@ impl KvCache {
 
     /// True if a block or slot of the device has this content.
     pub(super) fn is_cached(&self, key: &ContentKey) -> bool {
-        let pool = match self.groups.get(key.pool) {
-            Some(group) => Some(&group.pool),
-            None => self.states.as_ref().map(|states| &states.pool),
-        };
-        pool.is_some_and(|pool: &Pool| pool.index.get(&key.hash).is_some())
+        self.pool(key.pool).is_some_and(|pool| pool.index.get(&key.hash).is_some())
+    }
+
+    /// Returns the pool of a group, or that of the states after them.
+    pub(super) fn pool(&self, index: usize) -> Option<&Pool> {
+        let states = || self.states.as_ref().map(|states| &states.pool);
+        self.groups.get(index).map(|group| &group.pool).or_else(states)
     }
 
     /// Forgets the lower tiers. The caller forgets the copies that are under way.

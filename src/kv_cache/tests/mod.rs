@@ -70,22 +70,33 @@ impl Seq {
         let mut blocks = kv.new_sequence();
         let mut chain = kv.new_chain(salt, SeqExtras::default());
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
-        let hit = kv.find_prefix(&chain, tokens.len());
+        let hit = kv.find_on_device(&chain, tokens.len());
         let (num_hit, num_held, num_drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
-        let has_loads = hit.has_loads();
         let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), ..Demand::default() };
         let plan = kv.plan(&blocks, hit, &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut blocks, &mut copies).unwrap();
         assert!(copies.is_empty(), "a new sequence writes into no shared block");
-        if has_loads {
-            kv.mark_computed(&mut blocks, &chain, &Tokens::new(tokens.into()), num_hit).unwrap();
-        }
         kv.check_integrity().unwrap();
         let tokens = tokens.to_vec();
         let prompt_len = tokens.len();
         let (num_computed, read, wrote) = (num_hit, None, Vec::new());
         Some(Self { blocks, chain, tokens, num_computed, num_hit, num_held, num_drafted, prompt_len, read, wrote })
+    }
+
+    /// Begins to load what the prefix of `tokens` has in host memory, if a sequence could begin with all of it.
+    fn load(kv: &mut KvCache, tokens: &[u32], salt: Option<&str>) {
+        let mut chain = kv.new_chain(salt, SeqExtras::default());
+        kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
+        let hit = kv.find_prefix(&chain, tokens.len());
+        if !hit.has_loads() || kv.is_loading(&hit, &chain) {
+            return;
+        }
+        let demand = Demand { write: hit.num_tokens..tokens.len(), reserve: tokens.len(), ..Demand::default() };
+        if let Some(plan) = kv.plan(&kv.new_sequence(), hit, &demand) {
+            kv.begin_loads(plan, &chain, &Tokens::new(tokens.into())).unwrap();
+            kv.check_integrity().unwrap();
+        }
     }
 
     fn start(kv: &mut KvCache, tokens: &[u32]) -> Option<Self> {

@@ -20,10 +20,14 @@ fn arrive(kv: &mut KvCache, saves: Vec<Move>) -> Vec<ContentKey> {
 
 /// Runs a text and ends it. Everything evicted for it arrives on the host.
 fn run(kv: &mut KvCache, which: u32, len: u32) -> (usize, Moves) {
+    Seq::load(kv, &text(which, len), None);
+    let loaded = kv.take_moves();
+    loaded.loads.iter().for_each(|load| kv.end_load(&load.key).unwrap());
     let seq = Seq::run(kv, &text(which, len));
-    let (num_hit, moves) = (seq.num_hit, kv.take_moves());
+    let (num_hit, mut moves) = (seq.num_hit, kv.take_moves());
     seq.end(kv);
-    (num_hit, moves)
+    moves.saves.splice(0..0, loaded.saves);
+    (num_hit, Moves { loads: loaded.loads, overtakes: moves.overtakes || loaded.overtakes, ..moves })
 }
 
 #[test]
@@ -191,4 +195,27 @@ fn rolling_snapshots_are_not_copied_ahead() {
     assert_eq!((kv.stats().state_slots_cached, of_states(&mut kv)), (2, 1), "only the prompt's snapshot");
     seq.end(&mut kv);
     assert_eq!(of_states(&mut kv), 1);
+}
+
+/// The reason of a miss names the uppermost tier that has the next block.
+#[test]
+fn misses_name_the_tier_that_has_the_rest() {
+    let mut kv = offloading(&[full(5)], 10);
+    run(&mut kv, 1, 17);
+    let (_, moves) = run(&mut kv, 2, 17);
+    let keys: Vec<ContentKey> = moves.saves.iter().map(|save| save.key).collect();
+    let mut chain = kv.new_chain(None, SeqExtras::default());
+    kv.extend_chain(&mut chain, &Tokens::new(text(1, 17).into()));
+    keys.iter().for_each(|key| kv.give_up_save(key));
+    assert_eq!(kv.count_prefix_query(&chain, 17, 0, 0), PrefixMiss::Evicted);
+    kv.note_files(&keys, &[]);
+    assert_eq!(kv.count_prefix_query(&chain, 17, 0, 0), PrefixMiss::Files);
+    keys.iter().for_each(|key| drop(kv.keep_in_memory(*key)));
+    assert_eq!(kv.count_prefix_query(&chain, 17, 0, 0), PrefixMiss::HostMemory);
+    let misses = kv.stats().prefix_cache_misses;
+    assert_eq!((misses.evicted, misses.files, misses.host_memory), (17, 17, 17));
+    let mut kv = offloading(&[full(5)], 10);
+    kv.note_files(&keys, &[]);
+    keys.iter().for_each(|key| kv.note_unreadable(key));
+    assert_eq!(kv.count_prefix_query(&chain, 17, 0, 0), PrefixMiss::Unreadable);
 }

@@ -3,7 +3,7 @@
 
 use super::Decoder;
 use crate::Result;
-use crate::backend::{Backend, KvShape, Part, StateShape};
+use crate::backend::{Backend, Content, KvShape, Part, StateShape};
 
 impl<B: Backend> Decoder<B> {
     /// Returns the bytes of a block of each KV group, then those of a slot of states if the model has any.
@@ -24,9 +24,16 @@ impl<B: Backend> Decoder<B> {
         backend.copy_out(number, &mut self.parts(pool, index))
     }
 
-    /// Copies a content back; see `Backend::copy_in`.
-    pub fn copy_in(&mut self, backend: &mut B, pool: usize, index: u32, content: &[u8]) -> Result<()> {
-        backend.copy_in(&mut self.parts(pool, index), content)
+    /// Begins to copy a content back; see `Backend::copy_in`.
+    pub fn copy_in(
+        &mut self,
+        backend: &mut B,
+        number: u64,
+        pool: usize,
+        index: u32,
+        content: &Content,
+    ) -> Result<bool> {
+        backend.copy_in(number, &mut self.parts(pool, index), content)
     }
 
     /// Returns the parts of block `index` of a group, or of a slot for the pool after the groups.

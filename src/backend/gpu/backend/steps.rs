@@ -13,7 +13,7 @@ use crate::backend::gpu::graphs::Plan;
 use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
 use crate::backend::gpu::stream::Stream;
 use crate::backend::op_args::check_written;
-use crate::backend::{Backend, Copied, ExpertCacheUse, MemoryLedger, NormRows, Part, StepOps};
+use crate::backend::{Backend, Content, Copied, ExpertCacheUse, MemoryLedger, NormRows, Part, StepOps};
 use crate::batch::Batch;
 use crate::config::ComputeDtype;
 use crate::interrupt::Interrupt;
@@ -171,9 +171,17 @@ impl Backend for GpuBackend {
         self.copies()?.0.copied(wait)
     }
 
-    fn copy_in(&mut self, parts: &mut [Part<'_, Self>], content: &[u8]) -> Result<()> {
+    fn copy_in(&mut self, number: u64, parts: &mut [Part<'_, Self>], content: &Content) -> Result<bool> {
+        self.copies()?.0.copy_in(number, &memory_of(parts)?, content)
+    }
+
+    fn copied_in(&mut self, wait: bool) -> Result<Option<u64>> {
         let (copies, steps) = self.copies()?;
-        copies.copy_in(&memory_of(parts)?, content, steps)
+        copies.copied_in(wait, steps)
+    }
+
+    fn recycle(&mut self, content: Content) -> Result<()> {
+        self.copies()?.0.recycle(content)
     }
 
     fn order_copies(&mut self) -> Result<()> {

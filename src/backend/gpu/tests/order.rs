@@ -1,13 +1,13 @@
 //! Mutation tests: without any one of its waits the engine causes a fault of the stand-in, which names the two
 //! unordered accesses. With its waits, every other test here shows that there is no such fault.
 
-use super::devices::{self, FAULTY_TARGETS};
+use super::devices::{self, CPU_TARGETS, FAULTY_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix, rows_batch};
 use crate::backend::gpu::copies::Copies;
 use crate::backend::gpu::stream::Stream;
 use crate::backend::gpu::upload::Uploader;
 use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend, GpuStep};
-use crate::backend::{Backend, Embed, Loader, Ops};
+use crate::backend::{Backend, Content, Embed, Loader, Ops};
 use crate::config::GpuOptions;
 
 /// Waits that `hipsim_without` disables.
@@ -113,23 +113,50 @@ fn a_copy_to_the_host_needs_the_wait_for_queued_steps() {
     expect(&options, &["two streams use", "fill of 64 bytes", "copy of 64 bytes from", "to the host's"]);
 }
 
-/// A step that was begun after copies to the device comes after them, and the copies come after the steps before.
+/// Copies to the device come after the steps that were queued before, and the host does not wait for these. Their ends
+/// are reported in order, once each.
 #[test]
-fn a_step_needs_the_wait_for_copies_to_the_device() {
+fn copies_to_the_device_need_the_wait_for_queued_steps() {
     let Some((device, options)) = devices::open(FAULTY_TARGETS[5]) else { return };
     let (steps, memory) = (Stream::new(&device).unwrap(), DeviceBuffer::new(&device, 64).unwrap());
     let mut copies = Copies::new(&device, &[(64, 4)]).unwrap();
-    // More copies than there is page-locked memory for.
+    let content = |byte: u8| Content::new(vec![byte; 64]);
     for byte in 0..100 {
         fill_content(&steps, &mut copies, &memory, 0).unwrap();
-        copies.copy_in(&[memory.slice()], &[byte; 64], &steps).unwrap();
-        copies.begin_step(&steps).unwrap();
+        assert!(copies.copy_in(u64::from(byte), &[memory.slice()], &content(byte)).unwrap());
+        assert_eq!(copies.copied_in(true, &steps).unwrap(), Some(u64::from(byte)));
         assert!(copies.copy_out(0, &[memory.slice()], &steps).unwrap());
         assert_eq!(copies.copied(true).unwrap(), Some((0, Some(vec![byte; 64]))));
     }
-    assert!(copies.copy_in(&[memory.slice()], &[0; 63], &steps).is_err());
+    assert_eq!((copies.copied_in(true, &steps).unwrap(), copies.copied(true).unwrap()), (None, None));
+    // More copies than there is page-locked memory for.
+    let begun = (0..200).take_while(|number| copies.copy_in(*number, &[memory.slice()], &content(1)).unwrap()).count();
+    assert_eq!(begun, 128);
+    let ended: Vec<u64> = (0..begun).map(|_| copies.copied_in(true, &steps).unwrap().unwrap()).collect();
+    assert!(ended.into_iter().eq(0..128) && copies.copied_in(true, &steps).unwrap().is_none());
+    assert!(copies.copy_in(0, &[memory.slice()], &Content::new(vec![0; 63])).is_err());
     devices::leave_out(&options, STREAM_FOR_EVENT);
-    copies.copy_in(&[memory.slice()], &[1; 64], &steps).unwrap();
-    assert!(fill_content(&steps, &mut copies, &memory, 2).is_err());
+    fill_content(&steps, &mut copies, &memory, 2).unwrap();
+    assert!(copies.copy_in(0, &[memory.slice()], &content(1)).unwrap());
+    assert!(copies.copied_in(true, &steps).is_err());
     expect(&options, &["two streams use", "fill of 64 bytes", "copy of 64 bytes from the host's"]);
+}
+
+/// The memory of a large content is used for the next one of its size.
+#[test]
+fn contents_reuse_the_memory_of_others() {
+    let Some((device, _)) = devices::open(CPU_TARGETS[0]) else { return };
+    let bytes = 1 << 20;
+    let (steps, memory) = (Stream::new(&device).unwrap(), DeviceBuffer::new(&device, bytes).unwrap());
+    let mut copies = Copies::new(&device, &[(bytes, 2)]).unwrap();
+    let copy = |copies: &mut Copies, byte: u8| {
+        fill_content(&steps, copies, &memory, byte).unwrap();
+        assert!(copies.copy_out(u64::from(byte), &[memory.slice().part(0, bytes).unwrap()], &steps).unwrap());
+        copies.copied(true).unwrap().unwrap().1.unwrap()
+    };
+    let first = copy(&mut copies, 1);
+    let address = first.as_ptr();
+    copies.recycle(Content::new(first)).unwrap();
+    let second = copy(&mut copies, 2);
+    assert_eq!((second.as_ptr(), second.iter().all(|byte| *byte == 2)), (address, true));
 }

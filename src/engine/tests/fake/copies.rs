@@ -1,18 +1,41 @@
 //! Copies of blocks of the fake device, and its contents as bytes.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Fake, Script};
-use crate::backend::Copied;
+use super::Fake;
+use crate::backend::{Content, Copied};
 use crate::batch::Batch;
 use crate::{Error, Result};
 
 /// The bytes of a state: the number of its tokens and the tokens, up to as many as fit.
 const STATE_BYTES: usize = 4 * 128;
 
+/// Decides how copies of contents go.
 #[derive(Default)]
-pub(super) struct Copies(VecDeque<Copied>);
+pub(in crate::engine::tests) struct CopyScript {
+    /// The number of blocks that the engine copies to the host at once.
+    pub staged: AtomicU64,
+    /// The most copies to the host that may be under way; 0: no limit.
+    pub most_saves: AtomicU64,
+    /// The most copies to the device that may be under way; 0: no limit.
+    pub most_restores: AtomicU64,
+    /// True if copies to the device do not end, unless they are waited for.
+    pub holds_restores: AtomicBool,
+    /// True if copies fail because the device is lost.
+    pub is_lost: AtomicBool,
+    /// True if the host has no memory for copies.
+    pub refuses_memory: AtomicBool,
+}
+
+#[derive(Default)]
+pub(super) struct Copies {
+    ended: VecDeque<Copied>,
+    /// Contents that have not arrived.
+    restoring: VecDeque<(u64, usize, u32, Content)>,
+    /// True if the next question whether one has arrived is answered with yes. Every other one is.
+    arrives: bool,
+}
 
 impl Copies {
     pub(super) fn content_bytes(&self, block_size: usize, has_states: bool) -> Vec<u64> {
@@ -20,7 +43,7 @@ impl Copies {
     }
 
     pub(super) fn end(&mut self) -> Option<Copied> {
-        self.0.pop_front()
+        self.ended.pop_front()
     }
 }
 
@@ -38,16 +61,16 @@ impl Fake {
     }
 
     pub(super) fn begin_copy(&mut self, number: u64, pool: usize, index: u32) -> Result<bool> {
-        let Script { is_lost, most_copies, refuses_memory, .. } = &*self.script;
+        let CopyScript { is_lost, most_saves, refuses_memory, .. } = &self.script.copies;
         if is_lost.load(Ordering::SeqCst) {
             return Err(Error::EngineDead { reason: "the device was lost".into() });
         }
-        let most = most_copies.load(Ordering::SeqCst);
-        if most > 0 && self.copies.0.len() as u64 >= most {
+        let most = most_saves.load(Ordering::SeqCst);
+        if most > 0 && self.copies.ended.len() as u64 >= most {
             return Ok(false);
         }
         let content = (!refuses_memory.load(Ordering::SeqCst)).then(|| self.content_at(pool, index));
-        self.copies.0.push_back((number, content));
+        self.copies.ended.push_back((number, content));
         Ok(true)
     }
 
@@ -59,11 +82,34 @@ impl Fake {
         }
     }
 
-    pub(super) fn fill(&mut self, pool: usize, index: u32, content: &[u8]) {
-        match pool {
-            0 => into_block(&mut self.slots, index, self.block_size, content),
-            _ => drop(self.states.insert(index, into_state(content))),
+    pub(super) fn begin_restore(&mut self, number: u64, pool: usize, index: u32, content: &Content) -> Result<bool> {
+        if self.script.copies.is_lost.load(Ordering::SeqCst) {
+            return Err(Error::EngineDead { reason: "the device was lost".into() });
         }
+        let most = self.script.copies.most_restores.load(Ordering::SeqCst);
+        if most > 0 && self.copies.restoring.len() as u64 >= most {
+            return Ok(false);
+        }
+        self.copies.restoring.push_back((number, pool, index, content.clone()));
+        Ok(true)
+    }
+
+    /// The content is there only from now on.
+    pub(super) fn end_restore(&mut self, wait: bool) -> Result<Option<u64>> {
+        if self.script.copies.is_lost.load(Ordering::SeqCst) && !self.copies.restoring.is_empty() {
+            return Err(Error::EngineDead { reason: "the device was lost".into() });
+        }
+        self.copies.arrives = !self.copies.arrives;
+        let is_held = self.script.copies.holds_restores.load(Ordering::SeqCst) || !self.copies.arrives;
+        if is_held && !wait {
+            return Ok(None);
+        }
+        let Some((number, pool, index, content)) = self.copies.restoring.pop_front() else { return Ok(None) };
+        match pool {
+            0 => into_block(&mut self.slots, index, self.block_size, &content),
+            _ => drop(self.states.insert(index, into_state(&content))),
+        }
+        Ok(Some(number))
     }
 }
 

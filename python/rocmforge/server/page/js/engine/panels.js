@@ -47,7 +47,7 @@ const WAITING_FOR = {
   step_tokens: "room in a step",
   partial_prefills: "a prompt that is being computed",
   shared_prefix: "its prefix, which is being computed",
-  kv_offload: "its prefix, which is read from files",
+  kv_offload: "its prefix, which is read from files or copied to the device",
 };
 
 // Why the prefix cache had no more of a prompt.
@@ -57,6 +57,9 @@ const MISSES = {
   evicted: "the rest was evicted",
   forgotten: "the rest is new or was evicted long ago",
   no_snapshot: "no state snapshot was kept for the rest",
+  host_memory: "the rest was evicted to host memory again",
+  files: "host memory had no room for the rest, which is in files",
+  unreadable: "the file of the rest had vanished or was damaged",
   all_positions: "all positions are computed for their logits",
   disabled: "prefix caching is off",
 };
@@ -132,6 +135,9 @@ const LOOKED_UP = [
   { name: "evicted", label: "Evicted" },
   { name: "forgotten", label: "New or evicted long ago" },
   { name: "no_snapshot", label: "No state snapshot" },
+  { name: "host_memory", label: "In host memory" },
+  { name: "files", label: "In files" },
+  { name: "unreadable", label: "File lost" },
   { name: "last_block", label: "Last block, always computed" },
 ];
 
