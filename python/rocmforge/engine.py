@@ -132,7 +132,7 @@ class LoadedModel:
         self._kv_cache_dtype = config["kv_cache_dtype"]
         self._prepare()
         # This also runs when the interpreter exits: the engine's threads end before it does.
-        end = self._engine.close if isinstance(self._engine, Engine) else self._engine.discard
+        end = self._engine.close if isinstance(self._engine, Engine) else self._engine.end
         self._close_at_exit = weakref.finalize(self, end)
 
     def _prepare(self) -> None:

@@ -124,6 +124,42 @@ def test_a_disk_that_takes_no_more_stops_only_the_writes(settings, answers, tmp_
     assert not any(name.endswith((".kv", ".unfinished")) for _, _, names in os.walk(folder) for name in names)
 
 
+# An isolated engine that nobody closes, at the end of its interpreter.
+UNCLOSED = """
+import sys
+from rocmforge import LLM
+sys.path.insert(0, {tests!r})
+from test_kv_offload import ask
+llm = LLM(**{settings!r}, isolate=True)
+ask(llm, 0)
+"""
+
+
+def test_an_isolated_engine_writes_files_at_exit(settings, answers, tmp_path):
+    settings = {**settings, "model": str(settings["model"]), "kv_offload_dir": str(tmp_path / "kv")}
+    code = UNCLOSED.format(tests=str(Path(__file__).parent), settings=settings)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
+    with LLM(**settings) as llm:
+        assert ask(llm, 0) == (64, answers[0])
+
+
+def test_a_model_is_read_once_for_its_hash(settings, tmp_path):
+    """The first load reports the bytes that it hashes, before those of its weights. The second one need not."""
+    folder = tmp_path / "kv"
+    model = tmp_path / "model.gguf"
+    model.write_bytes(Path(settings["model"]).read_bytes())
+    os.utime(model, (1_000_000_000, 1_000_000_000))
+    totals = []
+    for _ in range(2):
+        told = []
+        with LLM(
+            **{**settings, "model": model}, kv_offload_dir=folder, on_load=lambda *done, told=told: told.append(done)
+        ):
+            totals.append({total for _, total in told})
+    assert model.stat().st_size in totals[0]
+    assert model.stat().st_size not in totals[1]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -20,6 +20,8 @@ from rocmforge.isolation.job import EXIT_DEAD, Hello, Job
 
 # Threads for calls that wait for the engine, or compute.
 SLOW_CALLS = 4
+# The interval between two reports of an engine that is being closed.
+CLOSE_LOOK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
 
 
@@ -130,7 +132,7 @@ class _Child(logging.Handler):
                 message = io.BytesIO(self._connection.recv_bytes())
                 number, name = pickle.load(message)  # noqa: S301 - of our own parent
                 if name == "close":
-                    engine.close()
+                    self._close(engine)
                     return 0
                 try:
                     arguments = pickle.load(message)  # noqa: S301 - of our own parent
@@ -147,6 +149,25 @@ class _Child(logging.Handler):
         # Its last outputs are still on their way.
         engine.close()
         return EXIT_DEAD
+
+    def _close(self, engine: Engine) -> None:
+        """Closes the engine. While it writes its KV cache to files, the parent hears that it goes on."""
+        is_closed = threading.Event()
+
+        def report() -> None:
+            written = -1
+            # Without a parent nobody waits.
+            with contextlib.suppress(OSError):
+                while not is_closed.wait(CLOSE_LOOK_SECONDS):
+                    before, written = written, engine.stats().kv_offload_disk_written
+                    if written != before:
+                        self._send("progress", written, written)
+
+        thread = threading.Thread(target=report, name="rocmforge-closing", daemon=True)
+        thread.start()
+        engine.close()
+        is_closed.set()
+        thread.join()
 
     def _answer(self, number: int, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:

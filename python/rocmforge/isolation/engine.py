@@ -159,9 +159,9 @@ class IsolatedEngine:
         """Closes the engine and ends its process."""
         self._supervisor.close()
 
-    def discard(self) -> None:
-        """Kills the process at once, at the end of the interpreter or for an engine that was not closed."""
-        self._supervisor.discard()
+    def end(self) -> None:
+        """Ends the process of an engine that was not closed: at once, unless it has files to write."""
+        self._supervisor.end()
 
     def _call(self, name: str, *arguments: object) -> Any:
         return self._supervisor.call(name, *arguments).result()

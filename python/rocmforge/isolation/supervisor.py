@@ -213,8 +213,11 @@ class Supervisor:
             # The last statistics, which stay available.
             self.stats()
             self._closing.set()
+            self._seen = time.monotonic()
             self.tell("close")
-            self._thread.join(self._watchdog)
+            # A child that writes its KV cache to files reports how far it is.
+            while self._thread.is_alive() and time.monotonic() - self._seen < self._watchdog:
+                self._thread.join(min(LOOK_SECONDS, self._watchdog / LOOKS))
         self.discard()
         self._thread.join()
 
@@ -223,6 +226,15 @@ class Supervisor:
         if os.getpid() == self._owner:
             self._closing.set()
             self._kill("kill", "was ended")
+
+    def end(self) -> None:
+        """Ends the engine for a finalizer: closes one that has files to write, so that it writes them."""
+        has_files = self._hello is not None and self._hello.stats.kv_offload_disk_capacity > 0
+        # A thread cannot wait for itself.
+        if has_files and threading.current_thread() not in (self._thread, self._watching):
+            self.close()
+        else:
+            self.discard()
 
     def _kill(self, reason: str, what: str) -> None:
         with self._lock:
