@@ -7,11 +7,15 @@ token is compared with that of a third request, whose whole prefix is on the dev
 Decoding: two engines decode in turns, one of them with host memory. Their KV caches are so small that each run evicts
 the blocks of the one before, which the second engine copies to the host.
 
+Beside a hit: a stream decodes while conversations that were evicted come back from host memory. Its longest times
+between two tokens are compared with those while it runs alone.
+
     scripts/make_model.py qwen3.6-35b-a3b q4_k_m m.gguf
     scripts/bench_offload.py m.gguf
 """
 
 import argparse
+import asyncio
 import json
 import random
 import statistics
@@ -21,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge import LLM, RequestOutput, SamplingParams
+from rocmforge import LLM, AsyncLLM, RequestOutput, SamplingParams
 
 GIB = 1 << 30
 
@@ -97,6 +101,51 @@ def decoding(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, ob
     }
 
 
+async def beside(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, object]:
+    # The last ones evict the first ones.
+    length = args.tokens // 2
+    greedy = {"temperature": 0.0, "ignore_eos": True}
+    gaps: list[float] = []
+
+    async def run(llm: AsyncLLM, prompt: list[int], max_tokens: int) -> RequestOutput:
+        params = SamplingParams(max_tokens=max_tokens, **greedy)
+        outputs = [output async for output in llm.generate(prompt, params)]
+        return outputs[-1]
+
+    async def decode(llm: AsyncLLM) -> None:
+        last = None
+        params = SamplingParams(max_tokens=settings["max_model_len"] - 64, **greedy)
+        async for _ in llm.generate(text("stream", 32), params):
+            now = time.perf_counter()
+            if last is not None:
+                gaps.append(now - last)
+            last = now
+
+    def longest() -> list[float]:
+        return [round(1000 * gap, 2) for gap in sorted(gaps)[-5:]]
+
+    async with AsyncLLM(args.model, **settings) as llm:
+        prompts = [text(f"beside {number}", length) for number in range(4 * max(1, args.fill))]
+        for prompt in prompts:
+            await run(llm, prompt, 1)
+        stream = asyncio.create_task(decode(llm))
+        await asyncio.sleep(2)
+        alone = longest()
+        gaps.clear()
+        before = llm.stats()
+        hits = [figures(await run(llm, prompt, 1)) for prompt in prompts[:4]]
+        after = llm.stats()
+        results = {
+            "longest_gaps_alone_ms": alone,
+            "longest_gaps_beside_hits_ms": longest(),
+            "hits": hits,
+            "loaded": after.kv_offload_loaded - before.kv_offload_loaded,
+        }
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -109,6 +158,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=2000, help="tokens of a stream's prompt")
     parser.add_argument("--decode", type=int, default=512, help="tokens that each stream decodes")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--fill", type=int, default=4, help="times four conversations that come before the hits")
     parser.add_argument("--warm-up", type=int, default=2, help="turns that are not counted")
     parser.add_argument("--folder", type=Path, help="where the files go for a while; by default a temporary folder")
     args = parser.parse_args()
@@ -120,7 +170,11 @@ def main() -> None:
         "kv_offload_memory": args.memory * GIB,
     }
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        results = {"restart": restart(args, settings, Path(folder)), "decoding": decoding(args, settings)}
+        results = {
+            "restart": restart(args, settings, Path(folder)),
+            "decoding": decoding(args, settings),
+            "beside_a_hit": asyncio.run(beside(args, settings)),
+        }
     print(json.dumps(results, indent=2))
 
 
