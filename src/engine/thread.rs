@@ -57,6 +57,7 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
     let mut running = None;
     loop {
         if running.is_none() && !core.has_requests() {
+            core.finish_loads()?;
             #[cfg(debug_assertions)]
             core.check_integrity(None)?;
             core.rest();

@@ -53,7 +53,6 @@ impl Core {
     /// # Errors
     /// Errors of the device.
     pub(super) fn save_while(&mut self, is_idle: impl Fn() -> bool) -> Result<()> {
-        self.finish_loads()?;
         let Some(offload) = &mut self.offload else { return Ok(()) };
         loop {
             let saved = offload.stats().index.saved;

@@ -86,6 +86,7 @@ impl Files {
     pub(super) fn start(store: Store, report: impl Fn(FileEvent) + Send + 'static) -> Result<Self> {
         let ((reads, read_queue), (writes, write_queue)) = (unbounded(), unbounded());
         let counters = Arc::new(Counters::default());
+        counters.bytes.store(store.bytes(), Ordering::Relaxed);
         let worker = Worker { store, counters: Arc::clone(&counters), report };
         let thread = spawn("rocmforge-kv-files", move || worker.run(&read_queue, &write_queue))?;
         Ok(Self { reads, writes, counters, thread, num_clears: 0 })
@@ -150,7 +151,6 @@ struct Worker<R> {
 
 impl<R: Fn(FileEvent)> Worker<R> {
     fn run(mut self, reads: &Receiver<Read>, writes: &Receiver<Write>) -> Store {
-        self.note_bytes();
         loop {
             // A request waits for each read.
             select_biased! {
