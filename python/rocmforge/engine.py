@@ -37,7 +37,7 @@ class LoadedModel:
         device: `auto` (a working GPU, otherwise the CPU), `cpu`, `gpu`, or `gpu:1` (the driver's second GPU). `hip` and
             `rocm` choose an AMD GPU, `cuda` an NVIDIA GPU. By default, discrete cards come before integrated GPUs.
         num_threads: CPU threads; by default one per available logical CPU. For experts that a GPU leaves in host
-            memory, the default is one fewer.
+            memory, the default is one less than the physical cores.
         max_model_len: Maximum tokens of a prompt and its answer together; by default the model's context, or less if
             memory is short.
         max_num_seqs: Maximum sequences in one step, at most `max_num_batched_tokens`; by default 256 on a GPU and 64 on

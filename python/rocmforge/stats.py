@@ -201,7 +201,7 @@ class MemoryUsage:
     scratch: int
     other: int
     host_weights: int = 0
-    """Page-locked memory of the host with weights of a GPU's model."""
+    """Page-locked memory of the host with weights of a GPU's model, and rows of experts that the CPU computes."""
     kv_offload: int = 0
     """Host memory for evicted KV blocks and snapshots, at most."""
 

@@ -10,6 +10,7 @@
 mod check_batch;
 pub mod conformance;
 mod contents;
+mod cores;
 pub mod cpu;
 mod experts;
 pub mod gpu;

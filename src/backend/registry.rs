@@ -2,6 +2,7 @@
 //! device.
 
 use super::Loader;
+use super::cores::physical_cores;
 use super::cpu::{CpuLoader, Isa};
 use super::gpu::{Device, GpuLoader};
 use super::specs::StepLimits;
@@ -47,11 +48,14 @@ pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     }
 }
 
-/// Returns the number of CPU threads next to a GPU: the requested number, or all cores but one, on which the engine's
-/// thread waits for the GPU.
+/// Returns the number of CPU threads next to a GPU: the requested number, or one less than the physical cores. The
+/// engine's thread has the last core. Threads that share a core would only share its path to memory.
 fn threads_beside_gpu(args: &EngineArgs) -> Result<usize> {
-    let one_less = |cores: usize| cores.saturating_sub(1).max(1);
-    args.num_threads.map_or_else(|| resolve_threads(args).map(one_less), Ok)
+    let threads = resolve_threads(args)?;
+    match args.num_threads {
+        Some(_) => Ok(threads),
+        None => Ok((physical_cores().unwrap_or(threads).min(threads) - 1).max(1)),
+    }
 }
 
 /// Returns the instruction set that the arguments name, otherwise the best of this CPU.

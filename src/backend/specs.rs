@@ -347,7 +347,7 @@ pub struct MemoryLedger {
     pub kv_cache: u64,
     pub scratch: u64,
     pub other: u64,
-    /// Page-locked memory of the host that holds weights of a GPU.
+    /// Page-locked memory of the host that holds weights of a GPU, and the rows of experts that the CPU computes.
     pub host_weights: u64,
     /// Host memory for blocks and snapshots that the device has evicted.
     pub kv_offload: u64,

@@ -3,7 +3,7 @@
 mod lent;
 mod routes;
 
-pub(crate) use lent::{LentExperts, LentWork};
+pub(crate) use lent::{LentExperts, LentWork, ROWS as LENT_ROWS};
 pub(super) use routes::Routes;
 
 use super::activation;

@@ -23,7 +23,7 @@ mod tests;
 
 pub use backend::{CpuBackend, HeadMatrices};
 pub use experts::{ExpertWork, Experts};
-pub(crate) use experts::{LentExperts, LentWork};
+pub(crate) use experts::{LENT_ROWS, LentExperts, LentWork};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;
 pub use ops::CpuStep;

@@ -102,9 +102,15 @@ impl GpuBackend {
     }
 
     /// Measures from how many rows on copies of experts take less time than the CPU. Without the self-test it is a
-    /// fixed number.
+    /// fixed number. Copies are no part of captured graphs, so larger batches are not captured.
     pub(super) fn measure_host(&mut self) -> Result<()> {
-        if self.options.self_test { self.compute.measure_host() } else { Ok(()) }
+        if self.options.self_test {
+            self.compute.measure_host()?;
+        }
+        if let Some(rows) = self.compute.copied_rows() {
+            self.graphs.limit(rows.saturating_sub(1));
+        }
+        Ok(())
     }
 
     /// Dequantises those segments (with their columns) that have reserved room for it.
@@ -119,7 +125,9 @@ impl Drop for GpuBackend {
         self.graphs.abandon(stream);
         // Memory and modules are dropped next, so nothing may still use them. If this wait fails, the stream waits
         // again when it is dropped, which is before they are. After that, only the wait that AMD and NVIDIA document
-        // for a free remains.
-        let _ = stream.synchronize();
+        // for a free remains. It does not cover the CPU's part, so that is kept.
+        if stream.synchronize().is_err() {
+            self.compute.keep_host();
+        }
     }
 }

@@ -37,7 +37,7 @@ pub struct Compute {
 pub(super) struct Host {
     pub cpu: Arc<HostCpu>,
     /// Kept here for queued work and captured graphs.
-    pub _exchanges: Vec<Arc<Exchange>>,
+    pub exchanges: Vec<Arc<Exchange>>,
     /// The turn of the step, if it is captured, or `NO_TURN`.
     pub turn: u32,
     /// The fewest rows of a step for which copies of the experts take less time than the CPU.
@@ -163,15 +163,28 @@ impl Compute {
     /// Errors of a copy, and of the memory for the measurement.
     pub(super) fn measure_host(&mut self) -> Result<()> {
         if let (Some(host), Some(staging)) = (&mut self.host, &self.staging)
-            && let Some(copies) = staging.seconds_of_packed()?
+            && let Some(copies) = staging.seconds_per_packed_byte()?
         {
-            host.copied_rows = host.cpu.rows_in(copies)?;
+            host.copied_rows = host.cpu.copied_rows(copies)?;
             tracing::info!(
                 "steps of {} rows and more copy experts to the device, others use the CPU",
                 host.copied_rows
             );
         }
         Ok(())
+    }
+
+    /// Returns the fewest rows of a step that copies experts; `None` if the CPU computes them in all steps.
+    pub(super) fn copied_rows(&self) -> Option<usize> {
+        let copies = self.staging.as_ref().is_some_and(Staging::copies_packed);
+        self.host.as_ref().filter(|_| copies).map(|host| host.copied_rows)
+    }
+
+    /// Keeps for ever what queued calls of the CPU use. They may still run if the wait for them has failed.
+    pub(super) fn keep_host(&self) {
+        for exchange in self.host.iter().flat_map(|host| &host.exchanges) {
+            std::mem::forget(Arc::clone(exchange));
+        }
     }
 
     /// Returns the failure of the CPU's part of a step that has run.

@@ -128,6 +128,16 @@ impl Graphs {
         self.left_out
     }
 
+    /// Captures no batch of more rows than this. Call it before the first capture.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.most = self.most.min(most);
+    }
+
+    /// Returns the most rows of a captured batch; 0 if no steps are captured.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Stops using captured graphs.
     pub(super) fn give_up(&mut self, reason: String) {
         *self = Self::new(Err(reason), 0);

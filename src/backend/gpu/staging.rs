@@ -138,12 +138,16 @@ impl Staging {
         self.weights.iter().any(|weight| rows >= if weight.packed.is_some() { copied_rows } else { STAGED_ROWS })
     }
 
-    /// Returns the seconds that copies of all experts in the CPU's layout take, from a copy of one of their matrices.
-    /// Call it before the first step.
-    pub(super) fn seconds_of_packed(&self) -> Result<Option<f64>> {
-        let packed = || self.weights.iter().enumerate().filter(|(_, weight)| weight.packed.is_some());
-        let Some((weight, measured)) = packed().next() else { return Ok(None) };
-        let all: u64 = packed().map(|(_, weight)| weight.memory.bytes()).sum();
+    /// True if there are experts in the CPU's layout among the weights.
+    pub(super) fn copies_packed(&self) -> bool {
+        self.weights.iter().any(|weight| weight.packed.is_some())
+    }
+
+    /// Returns the seconds that the copy of a byte of experts in the CPU's layout takes, from a copy of one of their
+    /// matrices. Call it before the first step.
+    pub(super) fn seconds_per_packed_byte(&self) -> Result<Option<f64>> {
+        let mut all = self.weights.iter().enumerate();
+        let Some((weight, measured)) = all.find(|(_, weight)| weight.packed.is_some()) else { return Ok(None) };
         let mut seconds = 0.0;
         // The first copy pays for what only a first one needs.
         for _ in 0..2 {
@@ -152,7 +156,7 @@ impl Staging {
             self.copies.synchronize()?;
             seconds = start.elapsed().as_secs_f64();
         }
-        Ok(Some(seconds / measured.memory.bytes() as f64 * all as f64))
+        Ok(Some(seconds / measured.memory.bytes() as f64))
     }
 
     /// True during a step of many rows.

@@ -137,3 +137,35 @@ fn batch_invariant_steps_do_not_use_the_cpu() {
     assert!(model.logits(&tokens, 0) == expected);
     assert_eq!(faults.calls(Call::LaunchHost), before);
 }
+
+/// From as many rows as a copy of the experts is worth, decode steps copy them. No captured graph is in the way.
+#[test]
+fn decode_steps_of_many_rows_copy_experts() {
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@many") else { return };
+    let tokens = tokens(&testdata::npz("arch/qwen3moe"));
+    let mut model = load(&(device, options)).unwrap();
+    let experts = model.backend.memory().weights;
+    let one = |index: usize| (&tokens[index..=index], 0);
+    let copied_by = |model: &mut Model<GpuBackend>, rows: usize| {
+        let before = faults.host_bytes();
+        model.step(&(0..rows).map(|row| one(row % 32)).collect::<Vec<_>>()).unwrap();
+        faults.host_bytes() - before
+    };
+    // 64 rows are the threshold without a measurement.
+    let [few, many] = [63, 64].map(|rows| copied_by(&mut model, rows));
+    assert!(many > few + experts, "{few}, {many}, {experts}");
+}
+
+/// If the wait at the end fails, calls of the CPU may still run, so their memory stays.
+#[test]
+fn a_failed_wait_keeps_the_memory_of_the_cpu() {
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@kept") else { return };
+    for (fails, kept) in [(false, false), (true, true)] {
+        let model = load(&(device.clone(), options.clone())).unwrap();
+        if fails {
+            faults.fail(Call::Synchronize, 0, INVALID);
+        }
+        drop(model);
+        assert_eq!((fails && faults.disarm(), faults.live().host_allocations > 0), (false, kept));
+    }
+}

@@ -10,7 +10,7 @@ use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, LinearPart, Progress
 use crate::{Error, Result};
 
 /// Rows that are computed at once. More of them need more memory and save little.
-const ROWS: usize = 64;
+pub(crate) const ROWS: usize = 64;
 
 /// The matrices of a layer's experts.
 #[derive(Debug)]
@@ -119,7 +119,14 @@ impl LentWork {
             let reserved = len.is_some_and(|len| values.try_reserve_exact(len).is_ok());
             match len.filter(|_| reserved) {
                 Some(len) => values.resize(len, 0.0),
-                None => return Err(Error::internal(format!("no memory for {rows} rows of {spec:?}"))),
+                None => {
+                    return Err(Error::OutOfMemory {
+                        what: format!("{rows} rows of experts on the CPU"),
+                        requested: len.map_or(u64::MAX, |len| 4 * len as u64),
+                        available: 0,
+                        advice: "use a machine with more memory",
+                    });
+                }
             }
             Ok(values)
         };

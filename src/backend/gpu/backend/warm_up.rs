@@ -85,7 +85,7 @@ impl GpuBackend {
                 let longest = self.contexts().map_or(1, |contexts| contexts.longest);
                 let launcher = self.compute.launcher();
                 let (tuning, multiprocessors) = (launcher.tuning(), launcher.multiprocessors());
-                let most_rows = self.inputs.most_decodes();
+                let most_rows = self.graphs.most();
                 let waiting = wanted(most_rows, longest, &self.attention_shapes, tuning, multiprocessors);
                 self.warm_up = WarmUp::Capturing(Capturing {
                     waiting: waiting

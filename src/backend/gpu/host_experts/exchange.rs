@@ -85,6 +85,15 @@ impl Exchange {
         })
     }
 
+    /// Returns the bytes of an exchange.
+    pub(in crate::backend::gpu) fn bytes_of(spec: &ExpertSpec, rows: usize) -> u64 {
+        Places::of(spec, rows).end
+    }
+
+    pub(in crate::backend::gpu) fn bytes(&self) -> u64 {
+        self.places.end
+    }
+
     /// Returns the memory of the call, the rows, the experts and the weights, for the kernel that writes them.
     pub(in crate::backend::gpu) fn inputs(&self) -> Result<[DeviceSlice<'_>; 4]> {
         let Places { x, experts, weights, .. } = self.places;

@@ -8,38 +8,42 @@
 //! restores the layout of the device's kernels.
 
 mod exchange;
+mod threshold;
 
 pub(super) use exchange::{Exchange, NO_TURN};
+pub(super) use threshold::MOST_ROWS;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::backend::ExpertSpec;
 use crate::backend::cpu::pool::ThreadPool;
-use crate::backend::cpu::{Isa, LentExperts, LentWork};
+use crate::backend::cpu::{Isa, LentExperts};
 use crate::{Error, Result};
 
 /// The time that threads without work spin: longer than the device takes from one layer's experts to the next.
 const SPIN: Duration = Duration::from_micros(300);
-
-/// Rows of the step that measures the CPU. They use most experts of a layer.
-const MEASURED_ROWS: usize = 32;
-/// The bounds of the rows from which on experts are copied.
-const LEAST_COPIED_ROWS: usize = 16;
-const MOST_COPIED_ROWS: usize = 1024;
 
 /// The CPU of a backend: its threads, and the experts that it computes.
 #[derive(Debug)]
 pub(super) struct HostCpu {
     pub pool: ThreadPool,
     pub isa: Isa,
-    layers: Mutex<Vec<Arc<LentExperts>>>,
+    layers: Mutex<Vec<HostLayer>>,
     /// The rows of the last step of each turn. A captured graph has more.
     rows: Vec<AtomicUsize>,
     has_failed: AtomicBool,
+}
+
+/// The experts of a layer.
+#[derive(Debug, Clone)]
+struct HostLayer {
+    experts: Arc<LentExperts>,
+    /// Bytes of the copies of all its experts; 0 if they are not copied.
+    copied_bytes: u64,
 }
 
 impl HostCpu {
@@ -51,41 +55,22 @@ impl HostCpu {
         Ok(Self { pool, isa, layers, rows, has_failed: AtomicBool::new(false) })
     }
 
-    /// Adds the experts of a layer. Returns their number.
-    pub(super) fn add(&self, experts: LentExperts) -> usize {
+    /// Adds the experts of a layer, of which long steps copy so many bytes. Returns their number.
+    pub(super) fn add(&self, experts: LentExperts, copied_bytes: u64) -> usize {
         let mut layers = self.layers.lock();
-        layers.push(Arc::new(experts));
+        layers.push(HostLayer { experts: Arc::new(experts), copied_bytes });
         layers.len() - 1
     }
 
-    /// True if there are experts of this kind.
-    pub(super) fn has(&self, spec: &ExpertSpec) -> bool {
-        self.layers.lock().iter().any(|experts| experts.spec() == spec)
-    }
-
-    /// Returns the rows of a step that the CPU's experts compute in this many seconds, at the rate of a measured step
-    /// of one layer. Call it before the first step.
-    pub(super) fn rows_in(&self, seconds: f64) -> Result<usize> {
-        let layers = self.layers.lock().len();
-        let Some(experts) = self.layer(0) else { return Ok(LEAST_COPIED_ROWS) };
-        let spec = *experts.spec();
-        let pairs = MEASURED_ROWS * spec.used;
-        let (x, weights) = (vec![1.0; MEASURED_ROWS * spec.hidden_size], vec![1.0; pairs]);
-        let numbers: Vec<u32> = (0..pairs).map(|pair| (pair % spec.num) as u32).collect();
-        let (mut out, mut work) = (x.clone(), LentWork::new(self.isa, &spec, MEASURED_ROWS)?);
-        let mut measured = 0.0;
-        // The first time wakes the threads.
-        for _ in 0..2 {
-            let start = Instant::now();
-            experts.mix(&x, &numbers, &weights, &mut out, &mut work, &self.pool);
-            measured = start.elapsed().as_secs_f64();
-        }
-        let rows = seconds / (measured * layers as f64).max(f64::MIN_POSITIVE) * MEASURED_ROWS as f64;
-        Ok((rows as usize).clamp(LEAST_COPIED_ROWS, MOST_COPIED_ROWS))
+    /// Returns the most rows of a step of `rows` rows that experts of this kind compute; `None` if there are none.
+    pub(super) fn most_rows(&self, spec: &ExpertSpec, rows: usize) -> Option<usize> {
+        let layers = self.layers.lock();
+        let of_kind = layers.iter().filter(|layer| layer.experts.spec() == spec);
+        of_kind.map(|layer| if layer.copied_bytes > 0 { rows.min(MOST_ROWS) } else { rows }).max()
     }
 
     fn layer(&self, number: usize) -> Option<Arc<LentExperts>> {
-        self.layers.lock().get(number).cloned()
+        self.layers.lock().get(number).map(|layer| Arc::clone(&layer.experts))
     }
 
     /// Notes the rows of the next step of a turn.

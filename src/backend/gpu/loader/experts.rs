@@ -149,7 +149,7 @@ impl GpuLoader {
         };
         if is_packed {
             let Experts { gate, up, down, .. } = &experts;
-            experts.on_cpu = self.pack_experts(tensors, [gate.as_ref(), Some(up), Some(down)], progress)?;
+            experts.on_cpu = self.pack_experts(tensors, gate.as_ref(), [up, down], progress)?;
         }
         if let Some(cache) = self.cache_memory.as_mut().filter(|_| on_host.is_there()) {
             let Experts { gate, up, down, .. } = &mut experts;

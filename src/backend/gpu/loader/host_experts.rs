@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::experts::largest_matrix_bytes;
 use super::on_host::OnHost;
 use super::{GpuLoader, WEIGHTS_ADVICE};
 use crate::backend::cpu::linear::WeightBytes;
@@ -9,7 +10,7 @@ use crate::backend::cpu::{Isa, LentExperts};
 use crate::backend::gpu::arena::aligned;
 use crate::backend::gpu::buffer::{ExpertMatrix, Staged};
 use crate::backend::gpu::compute::Host;
-use crate::backend::gpu::host_experts::{Exchange, HostCpu, NO_TURN};
+use crate::backend::gpu::host_experts::{Exchange, HostCpu, MOST_ROWS, NO_TURN};
 use crate::backend::gpu::staging::STAGED_ROWS;
 use crate::backend::gpu::step::TURNS;
 use crate::backend::gpu::unpack::{Packed, Unpacker, scratch_bytes, tables, tables_bytes};
@@ -137,6 +138,22 @@ impl GpuLoader {
         }
     }
 
+    /// Returns the bytes of the host's memory that experts at these places share with the CPU for their rows. Experts
+    /// with staging buffers need it only for short steps.
+    pub(super) fn exchange_bytes(&self, uploads: &[Upload<'_>], places: &[Place]) -> Result<u64> {
+        let mut kinds: Vec<(ExpertSpec, u64)> = Vec::new();
+        for tensors in experts(uploads, |index| self.cpu.settings.is_some() && places[index] == Place::Host) {
+            let is_copied = largest_matrix_bytes(tensors)? <= self.staging_buffer;
+            let rows = if is_copied { self.limits.tokens.min(MOST_ROWS) } else { self.limits.tokens };
+            let bytes = Exchange::bytes_of(&tensors.spec, rows);
+            match kinds.iter_mut().find(|(spec, _)| *spec == tensors.spec) {
+                Some((_, most)) => *most = bytes.max(*most),
+                None => kinds.push((tensors.spec, bytes)),
+            }
+        }
+        Ok(kinds.into_iter().map(|(_, bytes)| bytes).sum())
+    }
+
     /// Allocates what copies of packed experts need.
     pub(super) fn reserve_unpacking(&mut self) -> Result<()> {
         let bytes = std::mem::take(&mut self.cpu.unpacking_bytes);
@@ -185,17 +202,17 @@ impl GpuLoader {
     pub(super) fn pack_experts(
         &mut self,
         tensors: &ExpertTensors<'_>,
-        [gate, up, down]: [Option<&ExpertMatrix>; 3],
+        gate: Option<&ExpertMatrix>,
+        [up, down]: [&ExpertMatrix; 2],
         progress: &mut Progress<'_>,
     ) -> Result<Option<usize>> {
         let Some(HostExperts { cpu, .. }) = &self.cpu.host else { return Ok(None) };
         let mut take = |part, expert: usize| {
             let matrix = match part {
-                ExpertPart::Gate => gate,
+                ExpertPart::Gate => gate.ok_or_else(|| Error::internal("an expert without its gate"))?,
                 ExpertPart::Up => up,
                 ExpertPart::Down => down,
             };
-            let matrix = matrix.ok_or_else(|| Error::internal("an expert without one of its matrices"))?;
             let bytes = LentExperts::matrix_bytes(tensors, part)?;
             let memory = matrix.tiles.part(expert as u64 * bytes, bytes)?;
             let (start, len) = (memory.host_address()?, bytes as usize);
@@ -204,13 +221,18 @@ impl GpuLoader {
             Ok(unsafe { WeightBytes::lent(Arc::new(memory), start, len) })
         };
         let experts = LentExperts::pack(cpu.isa, tensors, &mut take, &cpu.pool, progress)?;
-        Ok(Some(cpu.add(experts)))
+        let matrices = || gate.iter().chain([&up, &down]);
+        let is_staged = matrices().all(|matrix| matrix.staged.is_some());
+        let copied_bytes = if is_staged { matrices().map(|matrix| matrix.tiles.bytes()).sum() } else { 0 };
+        Ok(Some(cpu.add(experts, copied_bytes)))
     }
 
     /// Returns the memory that steps of this many rows share with the CPU, if it computes experts.
     pub(super) fn exchange(&mut self, spec: &ExpertSpec, rows: usize) -> Result<Option<Arc<Exchange>>> {
-        let Some(host) = self.cpu.host.as_mut().filter(|host| host.cpu.has(spec)) else { return Ok(None) };
+        let Some(host) = &mut self.cpu.host else { return Ok(None) };
+        let Some(rows) = host.cpu.most_rows(spec, rows) else { return Ok(None) };
         let exchange = Arc::new(Exchange::new(&self.device, &host.cpu, spec, rows)?);
+        self.ledger.host_weights += exchange.bytes();
         host.exchanges.push(Arc::clone(&exchange));
         Ok(Some(exchange))
     }
@@ -230,7 +252,7 @@ impl GpuLoader {
     /// Returns the CPU's part of the backend.
     pub(super) fn host_part(&mut self) -> Option<Host> {
         let HostExperts { cpu, exchanges, .. } = self.cpu.host.take()?;
-        Some(Host { cpu, _exchanges: exchanges, turn: NO_TURN, copied_rows: STAGED_ROWS })
+        Some(Host { cpu, exchanges, turn: NO_TURN, copied_rows: STAGED_ROWS })
     }
 }
 

@@ -110,7 +110,8 @@ impl GpuLoader {
             (placement, needed, self.staging_buffer, self.cpu.unpacking_bytes) =
                 (staged, needed_with, buffer, unpacking);
         }
-        let mut on_host = 0;
+        let places: Vec<_> = placement.places().map(|(place, _)| place).collect();
+        let mut on_host = self.exchange_bytes(uploads, &places)?;
         for (upload, (_, weight)) in
             uploads.iter().zip(placement.places()).filter(|(_, (place, _))| *place == Place::Host)
         {
@@ -137,7 +138,7 @@ impl GpuLoader {
                 ),
                 requested: on_host,
                 available,
-                advice: "use a smaller model, or a machine with more memory",
+                advice: "use a smaller model, a lower max_num_batched_tokens, or a machine with more memory",
             });
         }
         // A size that the user sets may shrink the KV cache to the least. Otherwise the cache takes half of what the
@@ -146,7 +147,6 @@ impl GpuLoader {
             Some(bytes) => bytes.min(room - needed),
             None => (room - needed + least).saturating_sub(beside) / 2,
         };
-        let places: Vec<_> = placement.places().map(|(place, _)| place).collect();
         let sizes = cache_sizes(uploads, |index| !on_cpu && places[index] == Place::Host)?;
         let most = (placement.host_reads() / sizes.slot_bytes.max(1)).max(1) as usize;
         self.cache_sizes = CacheSizes { most, ..sizes }.within(bytes);
