@@ -326,6 +326,39 @@ struct GateHeadsArgs {
   u32 format;
 };
 
+// Clips the first `cols` columns of a row: x[r][c] = max(0, x[r][c] - mean - deviations * standard deviation of these).
+// sparsify, one block per row
+struct SparsifyArgs {
+  float* x;               // [rows][2 * cols]
+  u32 cols;
+  float deviations;
+};
+
+// out[r] = x[r] * rms(like[r]) / sqrt(max(least, mean square of x[r])). level_rows, one block per row
+struct LevelRowsArgs {
+  const float* x;         // [rows][cols]
+  const float* like;      // [rows][cols]
+  float* out;             // [rows][cols]
+  u32 cols;
+  float least;
+};
+
+// Hidden streams of a token (AltUp). The coefficients of a row are c = weight . tanh(scale * routed[r]).
+// predict_streams: stream k += sum over j of c[4 k + j] * stream j. Stream 0 is `active` and is copied to `predicted`.
+// correct_streams: stream k = prediction k + (1 + c[k]) * (active - predicted). Grid (rows, ceil(cols / STREAM_COLS))
+constexpr u32 STREAM_COLS = 1024;
+struct StreamsArgs {
+  const float* routed;    // [rows][4]
+  const float* weight;    // [16][4], or [4][4]
+  float* active;          // [rows][cols]
+  float* predicted;       // [rows][cols]
+  float* first;           // [rows][cols]
+  float* second;          // [rows][cols]
+  float* third;           // [rows][cols]
+  u32 cols;
+  float scale;
+};
+
 // out[i] = x[indices[i]]. gather_rows, one block per row
 struct GatherArgs {
   const void* x;          // rows of `cols` in format_in

@@ -180,6 +180,114 @@ KERNEL(256, gate_heads, GateHeadsArgs) {
   store_activations(a.out, a.format, row, c, cols, y);
 }
 
+// The square root; 0 for numbers that are not normal.
+DEV float root(float x) { return x < 0x1p-126f ? 0.f : x * rsqrt_accurate(x); }
+
+// Grid: rows.
+KERNEL(256, sparsify, SparsifyArgs) {
+  pdl_launch(); pdl_wait();
+  SHARED float of_values[THREADS / WARP], of_squares[THREADS / WARP];
+  const u32 first = 4 * (u32)tid_x(), row = (u32)bid_x();
+  float* gates = a.x + (u64)row * 2 * a.cols;
+  float sum = 0.f, squares = 0.f;
+  for (u32 c = first; c < a.cols; c += 4 * THREADS) {
+    const Four x = load_four(gates, c, a.cols);
+    for (u32 i = 0; i < 4; i++) sum += x.v[i];
+  }
+  const float mean = block_sum<THREADS>(sum, of_values) / (float)a.cols;
+  for (u32 c = first; c < a.cols; c += 4 * THREADS) {
+    const Four x = load_four(gates, c, a.cols);
+    for (u32 i = 0; i < 4; i++)
+      if (c + i < a.cols) squares = fma_(x.v[i] - mean, x.v[i] - mean, squares);
+  }
+  const float variance = block_sum<THREADS>(squares, of_squares) / (float)a.cols;
+  const float cutoff = fma_(a.deviations, root(variance), mean);
+  for (u32 c = first; c < a.cols; c += 4 * THREADS) {
+    Four x = load_four(gates, c, a.cols);
+    for (u32 i = 0; i < 4; i++) x.v[i] = x.v[i] <= cutoff ? 0.f : x.v[i] - cutoff;   // NaN stays NaN
+    store_activations(gates, FORMAT_F32, 0, c, a.cols, x);
+  }
+}
+
+// Grid: rows.
+KERNEL(256, level_rows, LevelRowsArgs) {
+  pdl_launch(); pdl_wait();
+  SHARED float of_x[THREADS / WARP], of_like[THREADS / WARP];
+  const u32 first = 4 * (u32)tid_x();
+  const u64 at = (u64)bid_x() * a.cols;
+  float x_squares = 0.f, squares = 0.f;
+  for (u32 c = first; c < a.cols; c += 4 * THREADS) {
+    const Four x = load_four(a.x + at, c, a.cols), like = load_four(a.like + at, c, a.cols);
+    for (u32 i = 0; i < 4; i++) {
+      x_squares = fma_(x.v[i], x.v[i], x_squares);
+      squares = fma_(like.v[i], like.v[i], squares);
+    }
+  }
+  const float x_square = block_sum<THREADS>(x_squares, of_x) / (float)a.cols;
+  const float square = block_sum<THREADS>(squares, of_like) / (float)a.cols;
+  const float factor = root(square) * rsqrt_accurate(x_square < a.least ? a.least : x_square);
+  for (u32 c = first; c < a.cols; c += 4 * THREADS) {
+    Four x = load_four(a.x + at, c, a.cols);
+    for (u32 i = 0; i < 4; i++) x.v[i] *= factor;
+    store_activations(a.out + at, FORMAT_F32, 0, c, a.cols, x);
+  }
+}
+
+// Returns a coefficient of the streams of a row, from the tangents of its router.
+DEV float coefficient(const StreamsArgs& a, const Four& tangents, u32 index) {
+  const float* weight = a.weight + 4 * index;
+  float sum = 0.f;
+  for (u32 i = 0; i < 4; i++) sum = fma_(weight[i], tangents.v[i], sum);
+  return sum;
+}
+
+DEV Four router_tangents(const StreamsArgs& a, u32 row) {
+  Four tangents;
+  for (u32 i = 0; i < 4; i++) tangents.v[i] = soft_cap(a.scale * a.routed[4 * (u64)row + i], 1.f);
+  return tangents;
+}
+
+// Grid: (rows, columns / STREAM_COLS rounded up).
+KERNEL(256, predict_streams, StreamsArgs) {
+  static_assert(STREAM_COLS == 4 * THREADS, "four columns a thread");
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= a.cols) return;
+  const Four tangents = router_tangents(a, row);
+  float* const streams[4] = {a.active, a.first, a.second, a.third};
+  const u64 at = (u64)row * a.cols;
+  Four old[4];
+  for (u32 k = 0; k < 4; k++) old[k] = load_four(streams[k] + at, c, a.cols);
+  for (u32 k = 0; k < 4; k++) {
+    Four y = old[k];
+    for (u32 j = 0; j < 4; j++) {
+      const float by = coefficient(a, tangents, 4 * k + j);
+      for (u32 i = 0; i < 4; i++) y.v[i] = fma_(by, old[j].v[i], y.v[i]);
+    }
+    store_activations(streams[k] + at, FORMAT_F32, 0, c, a.cols, y);
+    if (k == 0) store_activations(a.predicted + at, FORMAT_F32, 0, c, a.cols, y);
+  }
+}
+
+// Grid: (rows, columns / STREAM_COLS rounded up).
+KERNEL(256, correct_streams, StreamsArgs) {
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= a.cols) return;
+  const Four tangents = router_tangents(a, row);
+  float* const streams[4] = {a.active, a.first, a.second, a.third};
+  const u64 at = (u64)row * a.cols;
+  const Four predicted = load_four(a.predicted + at, c, a.cols);
+  Four news = load_four(a.active + at, c, a.cols);
+  for (u32 i = 0; i < 4; i++) news.v[i] -= predicted.v[i];
+  for (u32 k = 0; k < 4; k++) {
+    Four y = k == 0 ? predicted : load_four(streams[k] + at, c, a.cols);
+    const float by = 1.f + coefficient(a, tangents, k);
+    for (u32 i = 0; i < 4; i++) y.v[i] = fma_(by, news.v[i], y.v[i]);
+    store_activations(streams[k] + at, FORMAT_F32, 0, c, a.cols, y);
+  }
+}
+
 // Grid: rows of the result.
 KERNEL(256, gather_rows, GatherArgs) {
   pdl_launch(); pdl_wait();

@@ -29,10 +29,10 @@ pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub(crate) use op_args::bias_reach;
 pub use op_args::{
     Activate, AddNorm, AddRows, Attention, Cap, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateHeads,
-    GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, Mamba2Weights,
+    GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, LevelRows, Linear, Mamba, Mamba2, Mamba2Weights,
     MambaConvolution, MixExperts, Norm, NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, QkNorms,
     RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, Rotation, ScaleRows, Scoring, ShortConvolution,
-    TableRow, Temperature,
+    Sparsify, Streams, TableRow, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use placement::{ByHand, Place, Placement, Role, Weight};
@@ -42,7 +42,7 @@ pub use shapes::{
 };
 pub use specs::{
     Activation, ExpertCacheUse, GateFunction, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout,
-    RopeKind, RopeSpec, StepLimits, Xielu,
+    RopeKind, RopeSpec, STREAMS, StepLimits, Xielu,
 };
 pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, MambaShape, ShortConvolutionShape, StateLayerSpec};
 pub use upload::Upload;

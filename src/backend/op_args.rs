@@ -12,6 +12,7 @@ mod mamba;
 mod mamba2;
 mod scale_rows;
 mod short_convolution;
+mod streams;
 
 pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
@@ -25,6 +26,7 @@ pub use mamba::{Mamba, MambaConvolution};
 pub use mamba2::{Mamba2, Mamba2Weights};
 pub use scale_rows::{Cap, ScaleRows};
 pub use short_convolution::ShortConvolution;
+pub use streams::{LevelRows, Sparsify, Streams};
 
 use super::Backend;
 use super::shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};

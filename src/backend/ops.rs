@@ -8,9 +8,9 @@
 use super::Backend;
 use super::op_args::{
     Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateHeads, GateRows,
-    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, MambaConvolution, MixExperts,
-    NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent, RopeAngles,
-    RopeAttention, ScaleRows, ShortConvolution,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, LevelRows, Linear, Mamba, Mamba2, MambaConvolution,
+    MixExperts, NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, RopeAndStore, RopeAndStoreLatent,
+    RopeAngles, RopeAttention, ScaleRows, ShortConvolution, Sparsify, Streams,
 };
 use crate::Result;
 
@@ -129,6 +129,21 @@ pub trait Ops<B: Backend> {
 
     /// `x = cap(scale * x)` in place; the cap is optional.
     fn scale_rows(&mut self, args: ScaleRows<'_, B>) -> Result<()>;
+
+    /// Clips the first `cols` columns of rows of `2 * cols`, the gates of a feed-forward: `x = max(0, x - cutoff)`. The
+    /// cutoff is the mean of the row's gates plus `deviations` standard deviations (gaussian top-k).
+    fn sparsify(&mut self, args: Sparsify<'_, B>) -> Result<()>;
+
+    /// `out[r] = x[r] * rms(like[r]) / rms(x[r])`. The mean square of `x[r]` counts as at least `least`.
+    fn level_rows(&mut self, args: LevelRows<'_, B>) -> Result<()>;
+
+    /// Predicts the hidden streams of each token (AltUp, arXiv 2301.13310): `stream_k += sum_j c_kj * stream_j`, with
+    /// `c = weight · tanh(scale * routed)`. Stream 0 is `active`, and its prediction is also written to `predicted`.
+    fn predict_streams(&mut self, args: Streams<'_, B>) -> Result<()>;
+
+    /// Corrects predicted streams after a layer has changed the active one: `stream_k = prediction_k + (1 + c_k) *
+    /// (active - predicted)`, with `c` as in `predict_streams`.
+    fn correct_streams(&mut self, args: Streams<'_, B>) -> Result<()>;
 
     /// `out[i] = x[logits_indices[i]]`: gathers the rows whose logits the step needs.
     fn gather_rows(&mut self, args: GatherRows<'_, B>) -> Result<()>;

@@ -163,6 +163,9 @@ impl LatentShape {
     }
 }
 
+/// Hidden streams of a token in models with several: the active one, which layers read and change, and the others.
+pub const STREAMS: usize = 4;
+
 /// The kind of a norm. RMS norm divides a row by its root mean square. LayerNorm subtracts the row's mean and divides
 /// by its standard deviation. Without either, the row is only multiplied by the weights (LayerScale, arXiv 2103.17239).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::spec::{Ffn, LatentSpec, MambaSpec, Mixer, ModelSpec};
 use crate::Result;
-use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader, Mamba2Shape, MambaShape};
+use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader, Mamba2Shape, MambaShape, STREAMS};
 
 /// The largest step that the activations have room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,15 @@ pub(super) struct Stream<M: Memory> {
     pub(super) beside: Option<M::Buffer>,
     /// Per-layer inputs. Each row has the inputs of all layers.
     pub(super) inputs: Option<M::Buffer>,
+    /// Only in models with several streams.
+    pub(super) streams: Option<StreamBuffers<M>>,
+}
+
+/// The hidden streams beside the residual, which is the active one.
+pub(super) struct StreamBuffers<M: Memory> {
+    /// A layer's prediction of the active stream.
+    pub(super) predicted: M::Buffer,
+    pub(super) others: [M::Buffer; STREAMS - 1],
 }
 
 /// Intermediate results within a layer.
@@ -161,7 +170,9 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     });
     // The per-layer inputs go through the same buffers.
     let inputs = spec.all_models().map(ModelSpec::input_cols).max().unwrap_or(0);
-    let gated = dense.chain(spec.all_models().filter_map(|model| Some(model.layer_inputs?.size))).max();
+    let ranks = spec.all_models().filter_map(|model| Some(model.streams?.laurel_rank));
+    let has_streams = spec.all_models().any(|model| model.streams.is_some());
+    let gated = dense.chain(spec.all_models().filter_map(|model| Some(model.layer_inputs?.size))).chain(ranks).max();
     let hidden = spec.all_models().map(|model| model.hidden_size).max().unwrap_or(0);
     let vocab = spec.all_models().map(|model| model.vocab_size).max().unwrap_or(0);
     let (mut kinds, mut has_norm_behind, mut has_branches) = (Vec::new(), false, false);
@@ -180,6 +191,13 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
             mixed: memory.buffer(rows, mixed)?,
             beside: beside.map(|cols| memory.buffer(rows, cols)).transpose()?,
             inputs: (inputs > 0).then(|| memory.buffer(rows, inputs)).transpose()?,
+            streams: match has_streams {
+                true => Some(StreamBuffers {
+                    predicted: memory.buffer(rows, hidden)?,
+                    others: [memory.buffer(rows, hidden)?, memory.buffer(rows, hidden)?, memory.buffer(rows, hidden)?],
+                }),
+                false => None,
+            },
         })
     };
     let (all, last) = (stream(tokens)?, stream(logits)?);
@@ -213,7 +231,8 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
             },
             dense: match gated {
                 Some(size) => {
-                    let products = size.saturating_mul(2).max(inputs);
+                    let of_streams = if has_streams { hidden.max(STREAMS) } else { 0 };
+                    let products = size.saturating_mul(2).max(inputs).max(of_streams);
                     Some([memory.buffer(tokens, products)?, memory.buffer(tokens, size)?])
                 }
                 None => None,

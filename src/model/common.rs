@@ -84,6 +84,7 @@ impl Keys<'_> {
             embedding: EmbeddingSpec::PLAIN,
             logits: LogitsSpec::PLAIN,
             layer_inputs: None,
+            streams: None,
             layers: Vec::new(),
             nextn_layers: self.nextn_layers()?,
             drafter: None,

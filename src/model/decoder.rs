@@ -7,9 +7,9 @@ use super::head::Head;
 use super::layers::{DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, Weights};
 use super::spec::{DenseSpec, Gate, ModelSpec, RowGate};
 use crate::backend::{
-    Activate, Backend, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader, MatrixShape,
-    MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAngles, StateLayerSpec, StepOps,
-    WorkShape,
+    Activate, Backend, ExpertShape, Fusions, GateRows, GatedActivation, GatherRows, KvLayerSpec, Linear, Loader,
+    MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAngles, Sparsify,
+    StateLayerSpec, StepOps, WorkShape,
 };
 use crate::{Error, Result};
 
@@ -26,6 +26,7 @@ mod logits;
 mod mamba;
 mod rows;
 mod states;
+mod streams;
 
 use attention::Attend;
 use branches::Branches;
@@ -182,6 +183,7 @@ impl<B: Backend> Model<B> {
         // Rows of images have replaced embeddings by then.
         if part.layers.contains(&0) {
             weights.inputs.as_ref().map_or(Ok(()), |inputs| inputs::add_projected(step, inputs, all, work))?;
+            weights.streams.as_ref().map_or(Ok(()), |streams| streams::create(step, streams, all, work))?;
         }
         // A layer that shares the keys and values of another layer stores nothing.
         let last_stored = spec.layers.iter().rposition(|layer| layer.mixer.stores());
@@ -201,6 +203,7 @@ impl<B: Backend> Model<B> {
                 continue;
             }
             step.check_interrupt()?;
+            layer.streams.as_ref().map_or(Ok(()), |streams| streams::predict(step, streams, tokens, all, work))?;
             let norm = layer.mixer_norms.before.as_ref();
             let ends_here = named == 0 && last_stored == Some(i) && !needs_all;
             match &layer.mixer {
@@ -254,11 +257,21 @@ impl<B: Backend> Model<B> {
                 if let (Some(_), Some(x), Some(out)) = (spec.layer_inputs, &all.inputs, &mut last.inputs) {
                     step.gather_rows(GatherRows { x, cols: spec.input_cols(), out })?;
                 }
+                if let (Some(_), Some(from), Some(to)) = (spec.streams, &all.streams, &mut last.streams) {
+                    let others = from.others.iter().zip(&mut to.others);
+                    for (x, out) in others.chain([(&from.predicted, &mut to.predicted)]) {
+                        step.gather_rows(GatherRows { x, cols: spec.hidden_size, out })?;
+                    }
+                }
             }
             finish_layer(step, layer, named, last, work)?;
         }
         if part.layers.end < weights.layers.len() {
             return Ok(());
+        }
+        if let Some(streams) = &weights.streams {
+            let (rows, stream) = if needs_all { (tokens, &mut *all) } else { (named, &mut *last) };
+            streams::unite(step, streams, rows, stream, work)?;
         }
         if let Some(drafter) = drafter {
             if named > 0 {
@@ -316,7 +329,7 @@ fn linear_of<B: Backend>(
 
 /// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`. Each
 /// addition is followed by the norm of the sum, if the layer has one. In a parallel layer, both read the same residual,
-/// and the feed-forward goes first.
+/// and the feed-forward goes first. Hidden streams are corrected, and the layer's input is added, at the end.
 fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
     layer: &LayerWeights<B>,
@@ -324,7 +337,7 @@ fn finish_layer<B: Backend>(
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let Stream { residual, mixed, beside, inputs } = stream;
+    let Stream { residual, mixed, beside, inputs, streams } = stream;
     let after = layer.mixer_norms.after.as_ref();
     let mixed = layer.mixer.output().map(|matrix| Output { x: mixed, matrix, norm: after, rows });
     let beside = layer.beside.as_ref().zip(beside.as_ref());
@@ -344,13 +357,22 @@ fn finish_layer<B: Backend>(
     let norm_sum = |step: &mut B::Step<'_>, norm: &Option<NormWeights<B>>, residual: &mut B::Buffer| {
         norm.as_ref().map_or(Ok(()), |norm| norm.apply(step, residual, rows))
     };
+    let mut streams = layer.streams.as_ref().zip(streams.as_mut());
+    if let Some((weights, streams)) = &streams {
+        let before = layer.mixer_norms.before.as_ref();
+        streams::add_laurel(step, weights, before, rows, (&streams.predicted, &mut *residual), work)?;
+    }
     add_mixed(step, residual, &mut work.normed)?;
     norm_sum(step, &layer.mixer_norms.of_sum, residual)?;
     let norms = [&layer.ffn_norms.before, &layer.ffn_norms.after];
     feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
     norm_sum(step, &layer.ffn_norms.of_sum, residual)?;
+    if let Some((weights, streams)) = &mut streams {
+        streams::correct(step, weights, rows, residual, streams, work)?;
+    }
+    let others = streams.map(|(_, streams)| &mut streams.others);
     match (&layer.input, inputs) {
-        (Some(weights), Some(inputs)) => inputs::add(step, weights, inputs, rows, residual, work),
+        (Some(weights), Some(inputs)) => inputs::add(step, weights, inputs, rows, (residual, others), work),
         _ => Ok(()),
     }
 }
@@ -418,18 +440,22 @@ fn gate<B: Backend>(
     input: Input<'_, B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let DenseWeights { spec: DenseSpec { size: cols, activation, gate, .. }, gate_up, .. } = dense;
-    let (cols, activation) = (*cols, *activation);
+    let &DenseWeights { spec: DenseSpec { size: cols, activation, gate, sparsity, .. }, ref gate_up, .. } = dense;
     let Work { normed, dense: Some([products, out]), .. } = work else {
         return Err(Error::internal("a feed-forward without its buffers"));
     };
     let rows = input.rows;
-    match gate {
-        Gate::Own | Gate::InUp => {
+    match (gate, sparsity) {
+        (Gate::Own | Gate::InUp, Some(deviations)) => {
+            linear_of(step, input, gate_up, normed, products)?;
+            step.sparsify(Sparsify { x: products, rows, cols, deviations })?;
+            step.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out })
+        }
+        (Gate::Own | Gate::InUp, None) => {
             let (x, norm) = (input.x, input.norm.map(NormWeights::norm));
             step.norm_gated_linear(NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out })
         }
-        Gate::None => {
+        (Gate::None, _) => {
             linear_of(step, input, gate_up, normed, products)?;
             step.activation(Activate { x: products, activation, rows, cols, out })
         }

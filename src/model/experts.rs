@@ -31,7 +31,14 @@ impl Keys<'_> {
 
     pub(super) fn dense_of(&self, layer: usize, activation: Activation, gate: Gate) -> Result<Ffn> {
         let size = self.size_of(layer, "feed_forward_length")?;
-        Ok(Ffn::Dense(DenseSpec { size, activation, gate, bias: Presence::Optional, row_gate: RowGate::None }))
+        Ok(Ffn::Dense(DenseSpec {
+            size,
+            activation,
+            gate,
+            bias: Presence::Optional,
+            row_gate: RowGate::None,
+            sparsity: None,
+        }))
     }
 
     /// # Errors
@@ -189,7 +196,7 @@ impl Keys<'_> {
             None => ffn_size.saturating_mul(count),
         };
         let bias = Presence::Absent;
-        let shared = DenseSpec { size, activation, gate: Gate::Own, bias, row_gate: RowGate::None };
+        let shared = DenseSpec { size, activation, gate: Gate::Own, bias, row_gate: RowGate::None, sparsity: None };
         Ok((size > 0).then_some(shared))
     }
 

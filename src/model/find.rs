@@ -159,7 +159,12 @@ impl<'a> Finder<'a> {
     }
 
     fn linear(&self, part: &Part) -> Result<Linear<'a>> {
-        let weight = self.required(&format!("{}.weight", part.name), &[part.cols, part.rows])?;
+        let name = format!("{}.weight", part.name);
+        let weight = match (part.runs, self.gguf.tensor(&name).map(|info| info.shape.len())) {
+            // Matrices of one size may be stacked in a third dimension.
+            (Some(Runs { len, .. }), Some(3)) => self.required(&name, &[part.cols, len, part.rows / len])?,
+            _ => self.required(&name, &[part.cols, part.rows])?,
+        };
         let (weight, scale) = self.scaled(weight, 1)?;
         let bias_name = format!("{}.bias", part.name);
         let bias = match part.bias {

@@ -25,11 +25,13 @@ mod branches;
 mod drafter;
 mod embedding;
 mod inputs;
+mod streams;
 
 pub(super) use branches::BranchNorms;
 pub(super) use drafter::DrafterWeights;
 pub(super) use embedding::EmbeddingWeights;
 pub(super) use inputs::{InputWeights, InputsWeights};
+pub(super) use streams::{StreamWeights, StreamsWeights};
 
 /// Types of the weights of each kind: a device's types, or empty types to only look for tensors.
 pub trait Tensors {
@@ -147,6 +149,8 @@ pub struct Weights<T: Tensors> {
     pub(super) ropes: Vec<T::Rope>,
     /// The weights that compute the per-layer inputs.
     pub(super) inputs: Option<InputsWeights<T>>,
+    /// The weights that create and unite the hidden streams.
+    pub(super) streams: Option<StreamsWeights<T>>,
     pub(super) layers: Vec<LayerWeights<T>>,
     /// The MTP block, if the spec has one.
     pub(super) drafter: Option<DrafterWeights<T>>,
@@ -165,6 +169,8 @@ pub(super) struct LayerWeights<T: Tensors> {
     pub(super) parallel: bool,
     /// The weights that add the per-layer input at the end of the layer.
     pub(super) input: Option<InputWeights<T>>,
+    /// The weights that predict and correct the hidden streams.
+    pub(super) streams: Option<StreamWeights<T>>,
 }
 
 /// Weights of a norm over rows.
@@ -250,12 +256,13 @@ impl<T: Tensors> Weights<T> {
         let output_norm = spec.output_norm.map(|name| NormWeights::visit(name, spec, visitor)).transpose()?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
         let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
+        let streams = spec.streams.map(|_| StreamsWeights::visit(spec, visitor)).transpose()?;
         let layers = spec.layers.iter().enumerate();
         let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec, visitor));
         let layers = layers.collect::<Result<_>>()?;
         let drafter = spec.drafter.as_ref().map(|layer| DrafterWeights::visit(layer, spec, visitor)).transpose()?;
         let draft_model = None;
-        Ok(Self { token_embd, embedding, output, output_norm, ropes, inputs, layers, drafter, draft_model })
+        Ok(Self { token_embd, embedding, output, output_norm, ropes, inputs, streams, layers, drafter, draft_model })
     }
 }
 
@@ -281,7 +288,12 @@ impl<T: Tensors> LayerWeights<T> {
             ffn: FfnWeights::visit(index, &layer.ffn, spec, visitor)?,
             parallel: layer.parallel,
             input: spec.layer_inputs.map(|inputs| InputWeights::visit(index, inputs, spec, visitor)).transpose()?,
+            streams: spec.streams.map(|streams| StreamWeights::visit(index, streams, spec, visitor)).transpose()?,
         };
+        // The sum of the residual, attention and the low-rank addition is divided by the root of 2.
+        if let (Some(_), Some(after)) = (&weights.streams, &mut weights.mixer_norms.after) {
+            after.sum_factor = std::f32::consts::FRAC_1_SQRT_2;
+        }
         if let Some(scale) = layer.output_scale {
             weights.last_norm()?.sum_factor = scale;
         }

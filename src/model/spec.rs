@@ -5,12 +5,14 @@ mod heads;
 mod kv_groups;
 mod mixers;
 mod sections;
+mod streams;
 
 pub(super) use distance_biases::DistanceBiases;
 pub(super) use heads::{EmbedSpec, HeadActivation, HeadDense, RankSpec, Score};
 pub use kv_groups::KvGroupSpec;
 pub(super) use mixers::{DeltaNetSpec, LatentSpec, Mamba2Spec, MambaNorms, MambaSpec, Projections};
 pub(super) use sections::Sections;
+pub(super) use streams::StreamsSpec;
 
 use kv_groups::KvLayout;
 
@@ -55,6 +57,8 @@ pub struct ModelSpec {
     pub logits: LogitsSpec,
     /// The additional input of each layer, beside the output of the previous layer.
     pub layer_inputs: Option<LayerInputsSpec>,
+    /// The hidden streams of each token, in models with several.
+    pub streams: Option<StreamsSpec>,
     pub layers: Vec<LayerSpec>,
     /// MTP blocks in the file after these layers. Each drafts one more token and is not part of the model itself.
     pub nextn_layers: usize,
@@ -403,6 +407,8 @@ pub struct DenseSpec {
     /// Biases of gate, up and down.
     pub bias: Presence,
     pub row_gate: RowGate,
+    /// Gates are clipped at this many standard deviations above their mean; see `Ops::sparsify`.
+    pub sparsity: Option<f32>,
 }
 
 /// Factor on the result of a feed-forward.

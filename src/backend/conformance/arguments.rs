@@ -1,6 +1,7 @@
 //! Contradictory arguments: every op refuses them before it computes anything.
 
 mod latent;
+mod streams;
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
@@ -35,6 +36,7 @@ pub(super) fn judge(what: &str, outcome: Result<()>, arguments: &str, tally: &mu
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("arguments that are refused");
     latent::check(loader(TOKENS)?, tally)?;
+    streams::check(loader(TOKENS)?, tally)?;
     tally.begin("arguments that contradict each other")?;
     let mut loader = loader(TOKENS)?;
     let mut random = Random(1);

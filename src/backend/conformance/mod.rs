@@ -21,6 +21,7 @@ pub(crate) mod selection;
 mod shared_kv;
 pub(crate) mod splits;
 pub(crate) mod states;
+pub(crate) mod streams;
 mod tally;
 mod written;
 
@@ -90,6 +91,7 @@ pub(crate) fn check_types<L: Loader>(
     kv_groups::check(loader, accuracy, tally)?;
     latent::check(loader, accuracy, tally)?;
     states::check(loader, tally)?;
+    streams::check(loader, tally)?;
     shared_kv::check(loader, accuracy, tally)?;
     arguments::check(loader, tally)?;
     selection::check(loader, tally)

@@ -18,6 +18,7 @@ mod split;
 mod state_layer;
 mod states;
 mod storage;
+mod streams;
 #[cfg(test)]
 mod tests;
 

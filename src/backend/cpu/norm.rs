@@ -145,7 +145,7 @@ pub(super) fn normalize<S: Simd>(s: S, row: &mut [f32], weight: &[f32], eps: f32
 }
 
 #[inline(always)]
-fn sum<S: Simd>(s: S, row: &[f32]) -> f32 {
+pub(super) fn sum<S: Simd>(s: S, row: &[f32]) -> f32 {
     let mut sums = [s.splat(0.0); 4];
     let (vectors, tail) = row.as_chunks::<LANES>();
     for (i, x) in vectors.iter().enumerate() {

@@ -7,15 +7,15 @@ use super::linear::{PackedMatrix, Store};
 use super::split::for_rows;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
-use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, states};
+use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, states, streams};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::op_args::check_written;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, Backend, BufferShape, Content, Copied, CopyBlocks, DeltaNet,
     DeltaNetWeights, Embed, ExpertCacheUse, Fusions, GateColumns, GateHeads, GateRows, GatedActivation, GatherRows,
-    HeadProducts, JoinRows, Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger, MixExperts,
-    NormInPlace, NormRows, Ops, Part, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape, RopeSpec,
-    Rotation, ScaleRows, ShortConvolution, StepOps, TableRow,
+    HeadProducts, JoinRows, LevelRows, Linear, Mamba, Mamba2, Mamba2Weights, MambaConvolution, MemoryLedger,
+    MixExperts, NormInPlace, NormRows, Ops, Part, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape,
+    RopeSpec, Rotation, STREAMS, ScaleRows, ShortConvolution, Sparsify, StepOps, Streams, TableRow,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -448,6 +448,30 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let (left, right) = (&left[..tokens * cols], &right[..tokens * cols]);
         let joined = states::JoinRows { left, right, cols, batch };
         joined.run_on(&self.cpu.pool, previous, &mut out[..2 * tokens * cols]);
+        Ok(())
+    }
+
+    fn sparsify(&mut self, args: Sparsify<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        streams::sparsify(&self.cpu.pool, self.cpu.isa, args);
+        Ok(())
+    }
+
+    fn level_rows(&mut self, args: LevelRows<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        streams::level_rows(&self.cpu.pool, self.cpu.isa, args);
+        Ok(())
+    }
+
+    fn predict_streams(&mut self, args: Streams<'_, CpuBackend>) -> Result<()> {
+        args.validate(STREAMS)?;
+        streams::predict(&self.cpu.pool, self.cpu.isa, args);
+        Ok(())
+    }
+
+    fn correct_streams(&mut self, args: Streams<'_, CpuBackend>) -> Result<()> {
+        args.validate(1)?;
+        streams::correct(&self.cpu.pool, self.cpu.isa, args);
         Ok(())
     }
 

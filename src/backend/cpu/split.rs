@@ -53,15 +53,25 @@ impl<'a, T> Split<'a, T> {
 
 /// Processes rows `0..rows` in chunks on the thread pool: `job(first row, rows of data)`, with rows of `cols`.
 pub(super) fn for_rows<T: Send>(pool: &ThreadPool, data: &mut [T], cols: usize, job: impl Fn(usize, &mut [T]) + Sync) {
-    let rows = data.len().checked_div(cols).unwrap_or(0);
+    for_rows_of(pool, [data], cols, |first, [rows]| job(first, rows));
+}
+
+/// Like `for_rows`, with the same rows of several slices of one length.
+pub(super) fn for_rows_of<T: Send, const N: usize>(
+    pool: &ThreadPool,
+    data: [&mut [T]; N],
+    cols: usize,
+    job: impl Fn(usize, [&mut [T]; N]) + Sync,
+) {
+    let rows = data.iter().map(|data| data.len()).min().and_then(|len| len.checked_div(cols)).unwrap_or(0);
     let fewest = MIN_CHUNK_ELEMENTS.div_ceil(cols.max(1));
     // A few more chunks than threads, so that a late thread costs little.
     let rows_per_chunk = rows.div_ceil(4 * pool.num_threads()).max(fewest);
-    let data = Split::new(data);
+    let data = data.map(Split::new);
     pool.run(rows.div_ceil(rows_per_chunk), &|chunk| {
         let start = chunk * rows_per_chunk;
         let part = start * cols..(start + rows_per_chunk).min(rows) * cols;
         // SAFETY: chunks have disjoint rows, and the pool runs each chunk once.
-        unsafe { job(start, data.part(part)) }
+        unsafe { job(start, data.each_ref().map(|data| data.part(part.clone()))) }
     });
 }

@@ -202,6 +202,19 @@ kernel_args! {
     GateHeadsArgs {
         gate: DevicePtr, out: DevicePtr, heads: u32, head_cols: u32, function: GateCode, format: Format,
     }
+    SparsifyArgs { x: DevicePtr, cols: u32, deviations: f32 }
+    LevelRowsArgs { x: DevicePtr, like: DevicePtr, out: DevicePtr, cols: u32, least: f32 }
+    StreamsArgs {
+        routed: DevicePtr,
+        weight: DevicePtr,
+        active: DevicePtr,
+        predicted: DevicePtr,
+        first: DevicePtr,
+        second: DevicePtr,
+        third: DevicePtr,
+        cols: u32,
+        scale: f32,
+    }
     GatherArgs { x: DevicePtr, indices: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format }
     ChooseExpertsArgs {
         logits: DevicePtr,

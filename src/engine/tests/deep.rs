@@ -22,6 +22,7 @@ fn every_family_in_steps_of_every_kind() {
 fn families_in_amd_code_in_steps_of_every_kind() {
     for target in ["gfx1100", "gfx942"] {
         let Some(device) = devices::open(target) else { return };
+        check(&device, "gemma3n", &ALL[..1]);
         check(&device, "gemma4_e", &ALL[..1]);
         check(&device, "qwen35moe", &ALL[..1]);
     }

@@ -32,6 +32,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             gate: Gate::None,
             bias: Presence::Required,
             row_gate: RowGate::None,
+            sparsity: None,
         });
         model.layers.push(LayerSpec { mixer_norms, ffn_norms, ..LayerSpec::new(attention, ffn) });
     }

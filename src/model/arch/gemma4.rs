@@ -23,21 +23,8 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     model.logits = LogitsSpec { softcap: keys.opt_positive("final_logit_softcapping")?, ..LogitsSpec::PLAIN };
     model.layer_inputs = layer_inputs(keys, &model)?;
     let (layers, is_windowed) = (keys.layers_of(&model)?.end, keys.listed_windows()?);
-    let shared = keys.opt_u32(SHARED_LAYERS)?.unwrap_or(0) as usize;
-    let own = layers.checked_sub(shared).filter(|&own| own > 0);
-    let own = own.ok_or_else(|| keys.error(SHARED_LAYERS, format!("is {shared}, expected less than {layers}")))?;
     for layer in 0..layers {
-        let of_kind = Kind::of(keys, is_windowed[layer])?;
-        let attention = if layer < own {
-            of_kind.attention(keys, &mut model, layer)?
-        } else {
-            let owner = (0..own).rev().find(|&owner| is_windowed[owner] == is_windowed[layer]);
-            let owner = owner.ok_or_else(|| {
-                let problem = format!("is {shared}: layer {layer} has no layer of its kind before these");
-                keys.error(SHARED_LAYERS, problem)
-            })?;
-            of_kind.attention_of(keys, &model, layer, owner)?
-        };
+        let attention = Kind::of(keys, is_windowed[layer])?.attention(keys, &mut model, layer, &is_windowed)?;
         let ffn = match (keys.opt_u32("expert_count")?.unwrap_or(0), keys.dense(layer, Activation::Gelu)?) {
             (1.., Ffn::Dense(dense)) => Ffn::Branches { dense, experts: experts(keys, &model)? },
             (_, ffn) => ffn,
@@ -53,10 +40,10 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
 }
 
 /// A layer's kind of attention: a window or all tokens.
-struct Kind {
-    heads: HeadKeys,
-    window: Option<u32>,
-    rope: LayerRope,
+pub(super) struct Kind {
+    pub(super) heads: HeadKeys,
+    pub(super) window: Option<u32>,
+    pub(super) rope: LayerRope,
 }
 
 impl Kind {
@@ -71,7 +58,30 @@ impl Kind {
         })
     }
 
-    fn attention(&self, keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<AttentionSpec> {
+    /// Returns a layer's attention. The last layers share the keys and values of the last layer of their kind before
+    /// them.
+    pub(super) fn attention(
+        &self,
+        keys: &Keys<'_>,
+        model: &mut ModelSpec,
+        layer: usize,
+        is_windowed: &[bool],
+    ) -> Result<AttentionSpec> {
+        let (layers, shared) = (is_windowed.len(), keys.opt_u32(SHARED_LAYERS)?.unwrap_or(0) as usize);
+        let own = layers.checked_sub(shared).filter(|&own| own > 0);
+        let own = own.ok_or_else(|| keys.error(SHARED_LAYERS, format!("is {shared}, expected less than {layers}")))?;
+        if layer < own {
+            return self.own_attention(keys, model, layer);
+        }
+        let owner = (0..own).rev().find(|&owner| is_windowed[owner] == is_windowed[layer]);
+        let owner = owner.ok_or_else(|| {
+            let problem = format!("is {shared}: layer {layer} has no layer of its kind before these");
+            keys.error(SHARED_LAYERS, problem)
+        })?;
+        self.attention_of(keys, model, layer, owner)
+    }
+
+    fn own_attention(&self, keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<AttentionSpec> {
         let attention = keys.attention_by(self.heads, model, layer, self.window, self.rope)?;
         Ok(AttentionSpec {
             scoring: Scoring::scaled(1.0),
@@ -105,9 +115,9 @@ fn experts(keys: &Keys<'_>, model: &ModelSpec) -> Result<ExpertSpec> {
     Ok(ExpertSpec { router_scale: 1.0 / (model.hidden_size as f32).sqrt(), output_scales: true, ..experts })
 }
 
-/// The model computes `(sqrt(size) * row + norm(W · x / sqrt(hidden))) / sqrt(2)`. RMS norm is scale-invariant, so both
-/// divisors cancel. Only the epsilons have to be rescaled.
-fn layer_inputs(keys: &Keys<'_>, model: &ModelSpec) -> Result<Option<LayerInputsSpec>> {
+/// Returns the per-layer inputs. The model computes `(sqrt(size) * row + norm(W · x / sqrt(hidden))) / sqrt(2)`. RMS
+/// norm is scale-invariant, so both divisors cancel. Only the epsilons have to be rescaled.
+pub(super) fn layer_inputs(keys: &Keys<'_>, model: &ModelSpec) -> Result<Option<LayerInputsSpec>> {
     if keys.opt_u32(LAYER_INPUTS)?.unwrap_or(0) == 0 {
         return Ok(None);
     }

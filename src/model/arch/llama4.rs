@@ -50,7 +50,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             false => keys.dense(layer, Activation::Silu)?,
             true => {
                 let (activation, gate, bias) = (Activation::Silu, Gate::Own, Presence::Absent);
-                let shared = Some(DenseSpec { size, activation, gate, bias, row_gate: RowGate::None });
+                let shared = Some(DenseSpec { size, activation, gate, bias, row_gate: RowGate::None, sparsity: None });
                 Ffn::Experts { experts, shared }
             }
         };

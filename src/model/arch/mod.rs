@@ -22,6 +22,7 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gemma_embedding;
 mod glm4;
@@ -116,6 +117,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "gemma-embedding", spec: gemma_embedding::spec },
     Architecture { name: "gemma2", spec: gemma2::spec },
     Architecture { name: "gemma3", spec: gemma3::spec },
+    Architecture { name: "gemma3n", spec: gemma3n::spec },
     Architecture { name: "gemma4", spec: gemma4::spec },
     Architecture { name: "glm4", spec: glm4::spec },
     Architecture { name: "glm4moe", spec: glm4moe::spec },

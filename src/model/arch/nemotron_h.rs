@@ -17,7 +17,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     spec_with(keys, |_, _, size| {
         let (activation, bias) = (Activation::SquaredRelu, Presence::Optional);
-        Ok(Ffn::Dense(DenseSpec { size, activation, gate: Gate::None, bias, row_gate: RowGate::None }))
+        Ok(Ffn::Dense(DenseSpec { size, activation, gate: Gate::None, bias, row_gate: RowGate::None, sparsity: None }))
     })
 }
 

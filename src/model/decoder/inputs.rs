@@ -1,7 +1,7 @@
 //! Per-layer inputs: computed once per step, and added at the end of each layer.
 
-use super::{Stream, Work};
-use crate::backend::{Backend, Embed, GateColumns, Linear, Ops};
+use super::{Input, Stream, Work, linear_of};
+use crate::backend::{Backend, Embed, GateColumns, Linear, Ops, STREAMS};
 use crate::model::layers::{InputWeights, InputsWeights};
 use crate::{Error, Result};
 
@@ -34,23 +34,27 @@ pub(super) fn add_projected<B: Backend>(
     norm.add_to(step, products, rows * num_layers, inputs)
 }
 
-/// `residual += norm(projection · (act(gate · residual) * input))`.
+/// `sum += norm(projection · (act(gate · factors * residual) * input))`. The sum is the residual, or each of the other
+/// streams.
 pub(super) fn add<B: Backend>(
     step: &mut B::Step<'_>,
     weights: &InputWeights<B>,
     inputs: &B::Buffer,
     rows: usize,
-    residual: &mut B::Buffer,
+    (residual, others): (&mut B::Buffer, Option<&mut [B::Buffer; STREAMS - 1]>),
     work: &mut Work<B>,
 ) -> Result<()> {
-    let &InputWeights { spec, ref gate, ref projection, ref norm, first, row_cols: x_cols } = weights;
+    let &InputWeights { spec, ref factors, ref gate, ref projection, ref norm, first, row_cols: x_cols } = weights;
     let Work { normed: product, dense: Some([gates, gated]), .. } = work else {
         return Err(Error::internal("the input of a layer without its buffers"));
     };
     let (activation, cols) = (spec.activation, spec.size);
-    step.linear(Linear { x: residual, matrix: gate, rows, out: gates, add: false })?;
+    linear_of(step, Input { x: residual, norm: factors.as_ref(), rows }, gate, product, gates)?;
     let columns = GateColumns { gate: gates, x: inputs, x_cols, first, activation, rows, cols, out: gated };
     step.gate_columns(columns)?;
     step.linear(Linear { x: gated, matrix: projection, rows, out: product, add: false })?;
-    norm.add_to(step, product, rows, residual)
+    match others {
+        Some(others) => others.iter_mut().try_for_each(|other| norm.add_to(step, product, rows, other)),
+        None => norm.add_to(step, product, rows, residual),
+    }
 }

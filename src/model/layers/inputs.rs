@@ -1,5 +1,6 @@
 //! The tensors of the per-layer inputs.
 
+use super::streams::visit_factors;
 use super::{NormWeights, Tensors, Visitor, of_layer, part, table};
 use crate::Result;
 use crate::model::spec::{LayerInputsSpec, ModelSpec, NormSpec, Presence};
@@ -35,6 +36,8 @@ impl<T: Tensors> InputsWeights<T> {
 /// The weights with which a layer adds its input.
 pub(in crate::model) struct InputWeights<T: Tensors> {
     pub(in crate::model) spec: LayerInputsSpec,
+    /// Factors on the residual before the gate, in models with several streams.
+    pub(in crate::model) factors: Option<NormWeights<T>>,
     pub(in crate::model) gate: T::Matrix,
     pub(in crate::model) projection: T::Matrix,
     pub(in crate::model) norm: NormWeights<T>,
@@ -52,10 +55,11 @@ impl<T: Tensors> InputWeights<T> {
     ) -> Result<Self> {
         let (hidden, size) = (spec.hidden_size, inputs.size);
         let matrix = |name: &str, rows, cols| part(of_layer(index, name), rows, cols, Presence::Absent);
+        let factors = spec.streams.map(|_| visit_factors(index, spec, visitor)).transpose()?;
         let gate = visitor.matrix(&[matrix("inp_gate", size, hidden)])?;
         let projection = visitor.matrix(&[matrix("proj", hidden, size)])?;
         let norm = NormSpec { eps: inputs.output_eps, ..spec.norm };
         let norm = NormWeights { spec: norm, ..NormWeights::visit(&of_layer(index, "post_norm"), spec, visitor)? };
-        Ok(Self { spec: inputs, gate, projection, norm, first: index * size, row_cols: spec.input_cols() })
+        Ok(Self { spec: inputs, factors, gate, projection, norm, first: index * size, row_cols: spec.input_cols() })
     }
 }

@@ -20,7 +20,7 @@ fn golden_logits_cpu_wave64() {
 
 #[test]
 fn steps_are_captured_at_the_load_alone() {
-    gpu_captures::check_captures(&["arch/jamba", "arch/lfm2", "arch/qwen35"]);
+    gpu_captures::check_captures(&["arch/gemma3n", "arch/jamba", "arch/lfm2", "arch/qwen35"]);
 }
 
 #[test]
@@ -95,6 +95,7 @@ fn golden_logits_of_all_families_in_fp8() {
 fn batch_invariant_mode_is_exact_in_more_families() {
     gpu::check_batch_invariance(&[
         "arch/gemma3",
+        "arch/gemma3n",
         "arch/gemma4_e",
         "arch/jamba",
         "arch/lfm2moe",

@@ -14,9 +14,13 @@ use crate::testdata::{self, TempFile};
 /// The last three of its six layers have no keys and values.
 const GOLDEN: &str = "arch/gemma4_e";
 
-/// Returns the golden file with one key changed, or without one tensor.
 fn changed(key: &str, value: Option<Value>, without: &str) -> TempFile {
-    let file = testdata::file(&format!("{GOLDEN}.gguf"));
+    changed_file(GOLDEN, key, value, without)
+}
+
+/// Returns a golden file with one key changed, or without one tensor.
+pub(super) fn changed_file(golden: &str, key: &str, value: Option<Value>, without: &str) -> TempFile {
+    let file = testdata::file(&format!("{golden}.gguf"));
     let gguf = GgufFile::open(&file.0).unwrap();
     let mut writer = Writer::new();
     for (name, old) in gguf.metadata().iter() {
@@ -26,7 +30,7 @@ fn changed(key: &str, value: Option<Value>, without: &str) -> TempFile {
         let view = gguf.view(info);
         writer = writer.tensor(Tensor::new(&info.name, &info.shape, view.ggml_type, view.data));
     }
-    testdata::temp_file("gemma4.gguf", &writer.bytes())
+    testdata::temp_file("changed.gguf", &writer.bytes())
 }
 
 /// K10: shared keys and values are in the pool only once.
@@ -83,7 +87,7 @@ fn contradictions_are_errors() {
 /// A step without requested logits ends with the last layer that stores keys and values. The steps after it find all of
 /// them.
 pub(super) fn check_steps_without_logits<L: Loader>(loader: impl Fn() -> L, bound: f32) {
-    for name in [GOLDEN, "arch/gemma4_dense"] {
+    for name in [GOLDEN, "arch/gemma4_dense", "arch/gemma3n"] {
         let z = testdata::npz(name);
         let (tokens, expected) = (tokens(&z), z.f32("logits"));
         let vocab = expected.len() / tokens.len();

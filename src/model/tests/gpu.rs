@@ -283,6 +283,7 @@ fn the_budget_is_what_is_taken() {
         "arch/lfm2",
         "arch/qwen35",
         "arch/starcoder2",
+        "arch/gemma3n",
         "arch/gemma4_e",
         "embedding/bert",
         "embedding/modern_bert",

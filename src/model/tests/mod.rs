@@ -7,6 +7,7 @@ mod drafter;
 mod encoders;
 mod experts;
 mod fused;
+mod gemma3n;
 mod gemma4;
 mod golden;
 mod gpu;
@@ -267,8 +268,14 @@ fn the_budget_is_what_is_taken() {
         "arch/gemma4_moe.gguf",
         "arch/lfm2moe.gguf",
     ];
-    let others =
-        ["arch/qwen2.gguf", "arch/qwen3.gguf", "arch/gemma4_e.gguf", "arch/deepseek2.gguf", "quant_models/Q4_K_M.gguf"];
+    let others = [
+        "arch/qwen2.gguf",
+        "arch/qwen3.gguf",
+        "arch/gemma3n.gguf",
+        "arch/gemma4_e.gguf",
+        "arch/deepseek2.gguf",
+        "quant_models/Q4_K_M.gguf",
+    ];
     let encoders = ["embedding/bert.gguf", "embedding/modern_bert.gguf"];
     for name in others.into_iter().chain(of_experts).chain(encoders) {
         let loader = CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0);

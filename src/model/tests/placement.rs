@@ -137,10 +137,11 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
 type Layouts = [(&'static str, &'static [Layout])];
 
 /// A dense model, mixtures with and without biases, one with latent attention, hybrids with experts, one with Mamba-2,
-/// and one with a table of per-layer inputs.
-pub(super) const LAYOUTS: [(&str, &[Layout]); 9] = [
+/// and two with a table of per-layer inputs, of which one has several hidden streams.
+pub(super) const LAYOUTS: [(&str, &[Layout]); 10] = [
     ("qwen3", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
     ("granitehybrid", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
+    ("gemma3n", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
     ("gemma4_e", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
     ("qwen3moe", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
     ("gpt_oss", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),

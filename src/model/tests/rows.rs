@@ -92,10 +92,11 @@ fn check_on((device, options): &Opened, name: &str) {
 }
 
 /// One family of each kind of layer, and those whose last layers run on few rows or read rows without a norm.
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 14] = [
     "deepseek2",
     "falcon_h1",
     "gemma2",
+    "gemma3n",
     "gemma4_e",
     "gemma4_moe",
     "gpt_oss",

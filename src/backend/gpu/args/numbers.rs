@@ -110,6 +110,8 @@ constants! {
     GATE_SOFTPLUS = 1;
     /// Columns of a block of `gate_heads`.
     GATE_HEADS_COLS = 1024;
+    /// Columns of a block of `predict_streams` and `correct_streams`.
+    STREAM_COLS = 1024;
     /// Limits of the routing kernel: experts of a layer, experts per token, and groups of experts.
     MAX_EXPERTS = 512;
     MAX_USED_EXPERTS = 32;

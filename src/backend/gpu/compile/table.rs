@@ -71,6 +71,10 @@ macro_rules! with_kernels {
                 SCALE_ROWS: ScaleRowsArgs, Once, One(256), "scale and cap";
                 GATE_ROWS: GateRowsArgs, Once, One(256), "gate of rows";
                 GATE_HEADS: GateHeadsArgs, Once, One(256), "gate of heads";
+                SPARSIFY: SparsifyArgs, Once, One(256), "sparse gates";
+                LEVEL_ROWS: LevelRowsArgs, Once, One(256), "hidden streams";
+                PREDICT_STREAMS: StreamsArgs, Once, One(256), "hidden streams";
+                CORRECT_STREAMS: StreamsArgs, Once, One(256), "hidden streams";
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";
                 COPY_BLOCKS: CopyBlocksArgs, Once, One(256), "copy KV blocks";
             }

@@ -10,6 +10,7 @@ mod latent;
 mod linear;
 mod rows;
 mod states;
+mod streams;
 
 pub(super) use states::{mamba2_pairs_bytes, pairs_bytes as delta_net_pairs_bytes};
 
@@ -18,12 +19,13 @@ pub(super) use experts::most_runs;
 use super::GpuBackend;
 use super::args::Format;
 use super::gpu_step::GpuStep;
+use super::kernel::{CORRECT_STREAMS, PREDICT_STREAMS};
 use crate::Result;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateHeads, GateRows,
-    GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba, Mamba2, MambaConvolution, MixExperts,
-    NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles,
-    RopeAttention, ScaleRows, ShortConvolution,
+    GatedActivation, GatherRows, HeadProducts, JoinRows, LevelRows, Linear, Mamba, Mamba2, MambaConvolution,
+    MixExperts, NormExperts, NormGatedLinear, NormInPlace, NormLinear, NormRows, Ops, RopeAndStore, RopeAndStoreLatent,
+    RopeAngles, RopeAttention, STREAMS, ScaleRows, ShortConvolution, Sparsify, Streams,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -157,6 +159,26 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn join_rows(&mut self, args: JoinRows<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         states::join_rows(self, args)
+    }
+
+    fn sparsify(&mut self, args: Sparsify<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        streams::sparsify(self, args)
+    }
+
+    fn level_rows(&mut self, args: LevelRows<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        streams::level_rows(self, args)
+    }
+
+    fn predict_streams(&mut self, args: Streams<'_, GpuBackend>) -> Result<()> {
+        args.validate(STREAMS)?;
+        streams::change(self, PREDICT_STREAMS, STREAMS, args)
+    }
+
+    fn correct_streams(&mut self, args: Streams<'_, GpuBackend>) -> Result<()> {
+        args.validate(1)?;
+        streams::change(self, CORRECT_STREAMS, 1, args)
     }
 
     fn gather_rows(&mut self, args: GatherRows<'_, GpuBackend>) -> Result<()> {

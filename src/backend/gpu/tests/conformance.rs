@@ -60,6 +60,7 @@ fn cpu_wave64_down() {
         conformance::linear::check_type(loader, GgmlType::F16, tally)?;
         conformance::attention::check(loader, Accuracy::GPU, tally)?;
         conformance::states::check(loader, tally)?;
+        conformance::streams::check(loader, tally)?;
         conformance::selection::check(loader, tally)
     });
     assert_eq!(device.0.allocated_bytes(), 0);
