@@ -104,7 +104,16 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let id = format!("{}x{}/{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads, dtype.name());
         group.bench_function(BenchmarkId::from_parameter(id), |b| {
             let mut ops = |step: &mut CpuStep<'_>| {
-                step.attention(Attention { qkv: &qkv, layout, scoring, sinks: None, group: 0, kv: &kv, out: &mut out })
+                step.attention(Attention {
+                    qkv: &qkv,
+                    layout,
+                    scoring,
+                    sinks: None,
+                    biases: None,
+                    group: 0,
+                    kv: &kv,
+                    out: &mut out,
+                })
             };
             b.iter(|| backend.step(&step, &mut ops).unwrap());
         });

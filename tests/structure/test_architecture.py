@@ -47,7 +47,7 @@ UNSAFE_PLACES = (
 MAX_LINES = 500
 MAX_COLUMNS = 120
 MAX_TEST_DATA = 60_000_000
-MAX_TREE = 66 * 1024 * 1024
+MAX_TREE = 68 * 1024 * 1024
 
 
 def forbidden_imports(path: Path, code: str) -> list[str]:

@@ -200,7 +200,9 @@ fn the_compiler_speaks_up() {
     let mut hashed = common::source("../../kernels/host/gpu_cpu.h").to_bytes().to_vec();
     #[cfg(target_arch = "x86_64")]
     for (has, option) in [(is_x86_feature_detected!("fma"), "-mfma"), (is_x86_feature_detected!("f16c"), "-mf16c")] {
-        hashed.extend(has.then_some(option.as_bytes()).unwrap_or_default());
+        if has {
+            hashed.extend(option.as_bytes());
+        }
     }
     let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     let expected = (hashed.iter().fold(0x811c_9dc5, hash) >> 1).cast_signed();

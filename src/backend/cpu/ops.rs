@@ -490,8 +490,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
     fn copy_blocks(&mut self, args: CopyBlocks<'_, CpuBackend>) -> Result<()> {
         args.validate(&self.batch.block_copies)?;
         let CopyBlocks { group, kv } = args;
-        let copies = self.batch.block_copies.iter().filter(|copy| copy.group as usize == group);
-        for copy in copies {
+        for copy in self.batch.block_copies.iter().filter(|copy| copy.group as usize == group) {
             kv.copy_block(copy.src, copy.dst);
         }
         Ok(())
