@@ -22,8 +22,8 @@ SAY = @printf '==> %s\n'
 SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (for all: make gpu-tools wheel)/'
 
 # Files that the extension module is built from, and those that the wheel has besides.
-MODULE_SOURCES := $(shell find src crates kernels build -type f 2>/dev/null) \
-                  $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml)
+MODULE_SOURCES := $(shell find src crates kernels -type f 2>/dev/null) \
+                  $(wildcard Cargo.toml Cargo.lock pyproject.toml rust-toolchain.toml)
 SOURCES := $(MODULE_SOURCES) README.md $(shell find python -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
 # The crates of the wheel, and the one that only their tests use.
 ENGINE := --workspace --exclude amdsim --exclude hipsim --exclude rocmforge-fuzz --exclude rocmforge-loom
@@ -84,7 +84,7 @@ QUICK_TESTS = $(addprefix tests/,structure/test_architecture.py templates/test_c
 
 test-fast: $(VENV)/editable.stamp ## Rust and Python tests without simulated kernels, browser and soak
 	$(SAY) 'Rust tests without GPU kernels'
-	@ROCMFORGE_HIP_TARGETS=none cargo test --quiet --locked $(ENGINE) --lib -- --skip ::deep:: --skip gpu --skip backend::cpu::tests::conformance
+	@ROCMFORGE_HIP_TARGETS=none cargo test --quiet --locked $(ENGINE) --exclude rocmforge-gpu --lib --tests -- --skip ::deep:: --skip gpu --skip conformance_on
 	$(SAY) 'Python tests without browser and soak'
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests --ignore tests/server/page --ignore tests/server/hostile/test_server_soak.py
 
@@ -100,9 +100,9 @@ stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 
 test-rust: gpu-tools stand-in ## tests of the engine's crates, AMD machine code among them
 	$(SAY) 'Rust tests: compiling'
-	@cargo test --quiet --locked $(ENGINE) --lib --no-run
+	@cargo test --quiet --locked $(ENGINE) --lib --tests --no-run
 	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
-	@cargo test --quiet --locked $(ENGINE) --lib -- --skip ::deep::
+	@cargo test --quiet --locked $(ENGINE) --lib --tests -- --skip ::deep::
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
@@ -145,9 +145,9 @@ SOAK_SECONDS ?= 600
 test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server; long sessions of agents
 	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
 	@PROPTEST_CASES=50000 cargo test --quiet --locked -p rocmforge-scheduler -p rocmforge-kv-cache -p rocmforge-gguf \
-	    -p rocmforge --lib -- tests::prop tests::free_list tests::damage engine::tests::device_failures
+	    -p rocmforge-gpu -p rocmforge-engine --lib -- tests::prop tests::free_list tests::damage tests::device_failures
 	$(SAY) 'tokenizers, chats, sampling, text: 2,000 cases each'
-	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-tokenizer -p rocmforge --lib -- tests::prop engine::tests::text
+	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-tokenizer -p rocmforge-engine --lib -- tests::prop tests::text
 	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-sampler
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/hostile/test_server_soak.py
@@ -158,7 +158,7 @@ test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/de
 
 test-kernels: gpu-tools stand-in ## kernels on more simulated devices, eight AMD targets among them, and without each of their barriers
 	$(SAY) 'kernels: gfx908, gfx90a, gfx942, gfx950, gfx1030, gfx1151, gfx1201, the other size of a wave, all types and shapes, other orders, barriers left out'
-	@cargo test --quiet --locked --lib -- ::deep::
+	@cargo test --quiet --locked $(ENGINE) --lib --tests -- ::deep::
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'

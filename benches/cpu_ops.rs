@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rocmforge::backend::cpu::pool::ThreadPool;
-use rocmforge::backend::cpu::{CpuLoader, CpuStep};
 use rocmforge::backend::{
     Attention, Backend, DeltaNet, DeltaNetShape, DeltaNetWeights, Embed, HeadOrder, KvLayerSpec, LinearPart, Loader,
     Norm, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind, RopeSpec, Rotation, Scoring,
 };
 use rocmforge::batch::{Batch, GroupKind, GroupTables, StateTables, StateWrite};
 use rocmforge::config::KvCacheDtype;
+use rocmforge::cpu::pool::ThreadPool;
+use rocmforge::cpu::{CpuLoader, CpuStep};
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
 

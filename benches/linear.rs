@@ -12,9 +12,9 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use rocmforge::Result;
 use rocmforge::backend::LinearPart;
-use rocmforge::backend::cpu::Isa;
-use rocmforge::backend::cpu::linear::{LinearScratch, PackedMatrix, Store, WeightMemory};
-use rocmforge::backend::cpu::pool::ThreadPool;
+use rocmforge::cpu::Isa;
+use rocmforge::cpu::linear::{LinearScratch, PackedMatrix, Store, WeightMemory};
+use rocmforge::cpu::pool::ThreadPool;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
 

@@ -18,9 +18,9 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 GLIBC = (2, 28)
 MODULE = "rocmforge/_rocmforge.abi3.so"
 IN_WHEEL = {MODULE, "rocmforge/__init__.py", "rocmforge/_rocmforge.pyi", "rocmforge/py.typed"}
-IN_SOURCE = {"Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "build.rs", "README.md"}
+IN_SOURCE = {"Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "src/gpu/build.rs", "README.md"}
 IN_SOURCE |= {"LICENSE", "THIRD_PARTY_LICENSES.txt"}
-SOURCE_FOLDERS = {"src", "crates", "kernels", "build", "benches", "python"}
+SOURCE_FOLDERS = {"src", "crates", "kernels", "benches", "python"}
 
 
 def wheel_faults(path: Path) -> list[str]:

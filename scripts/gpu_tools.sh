@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 version=22
 
-# The programs that build/clang.rs looks for, and the linkers that they call; `clang` may be of any version.
+# The programs that src/gpu/build/clang.rs looks for, and the linkers that they call; `clang` may be of any version.
 found() {
     local tool
     echo "ROCMFORGE_HIP_CLANG=${ROCMFORGE_HIP_CLANG:-}"
@@ -26,7 +26,7 @@ record() {
     if [ "$(cat "$file" 2>/dev/null)" != "$now" ]; then
         mkdir -p "$(dirname "$file")"
         printf '%s\n' "$now" >"$file"
-        touch build.rs
+        touch src/gpu/build.rs
     fi
 }
 

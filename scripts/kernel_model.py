@@ -65,7 +65,7 @@ class Device:
     name: str
     target: str
     family: Family
-    # The table of src/backend/gpu/tuning/ that its launches are planned by.
+    # The table of src/gpu/tuning/ that its launches are planned by.
     tuning: str
     multiprocessors: int
     mhz: int
@@ -336,7 +336,7 @@ def planned_blocks(hot: Hot, device: Device) -> int | None:
     if hot.blocks is None:
         return None
     what, rows = hot.blocks
-    path = ROOT / "src/backend/gpu/tuning" / f"{device.tuning}.rs"
+    path = ROOT / "src/gpu/tuning" / f"{device.tuning}.rs"
     pattern = {
         "gemv": r"gemv: Gemv \{[^}]*?\bblocks: (\d+)",
         "matmul": rf"shapes_of_waves\(\[(?:\d+, ){{{SHAPES.index(rows) if rows else 0}}}(\d+)",

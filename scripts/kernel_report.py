@@ -30,7 +30,7 @@ HOT = ("gemv_", "matmul_", "attention_")
 # their own, where it is slow anyhow.
 KNOWN_SPILLS = re.compile(r"matmul_\w+_n64 gfx9-generic")
 MAX_LDS = 64 * 1024
-# First version that knows every target, as in build/clang.rs.
+# First version that knows every target, as in src/gpu/build/clang.rs.
 READELF = ("llvm-readelf-22", "llvm-readelf-23", "llvm-readelf-24", "llvm-readelf")
 
 # Vector registers of a SIMD (per lane, wave32 where the family has it), allocation unit, waves at most (LLVM's
@@ -175,7 +175,9 @@ def main() -> None:
     arguments = parser.parse_args()
     listing = arguments.listing or next((path for path in LISTS if path.exists()), None)
     if listing is None:
-        raise SystemExit(f"{LISTS[0]} is not there: build with a compiler for AMD GPUs first (build.rs says which)")
+        raise SystemExit(
+            f"{LISTS[0]} is not there: build with a compiler for AMD GPUs first (src/gpu/build.rs says which)"
+        )
     paths = read_listing(listing)
     kernels = read_kernels(paths)
     targets = {kernel.target for kernel in kernels}

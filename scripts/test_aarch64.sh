@@ -24,24 +24,26 @@ echo '==> aarch64: compiling the tests'
 compiled() {
     env PATH="$bin:$PATH" ROCMFORGE_HIP_TARGETS=none CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=3 \
         CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=target/aarch64 \
-        scripts/test_program.sh cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.28 --package "$1" \
+        scripts/test_program.sh cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.28 --package "$@" \
         --config profile.dev.package.rocmforge-simd.opt-level=3
 }
-program=$(compiled rocmforge)
+cpu=$(compiled rocmforge-cpu --test cpu)
+model=$(compiled rocmforge-model)
 simd=$(compiled rocmforge-simd)
 gguf=$(compiled rocmforge-gguf)
 
 echo '==> aarch64: kernels, block formats and golden models under qemu'
 qemu-aarch64 -L "$libc" "$simd" --quiet
 qemu-aarch64 -L "$libc" "$gguf" --quiet quant::
-qemu-aarch64 -L "$libc" "$program" --quiet backend::cpu:: model::tests:: --skip model::tests::gpu::
+for program in $cpu; do qemu-aarch64 -L "$libc" "$program" --quiet; done
+qemu-aarch64 -L "$libc" "$model" --quiet tests:: --skip tests::gpu::
 
 echo '==> aarch64: the bits of golden logits against this machine'"'"'s'
 digests() {
-    "$@" --exact model::tests::instruction_sets::logits_have_the_same_bits_on_every_instruction_set --nocapture |
+    "$@" --exact tests::instruction_sets::logits_have_the_same_bits_on_every_instruction_set --nocapture |
         grep -o 'digest of .*'
 }
-digests qemu-aarch64 -L "$libc" "$program" >target/aarch64/digests.aarch64
-digests cargo test --quiet --locked --lib -- >target/aarch64/digests.host
+digests qemu-aarch64 -L "$libc" "$model" >target/aarch64/digests.aarch64
+digests cargo test --quiet --locked -p rocmforge-model --lib -- >target/aarch64/digests.host
 diff target/aarch64/digests.host target/aarch64/digests.aarch64
 printf '==> aarch64: %d golden models, the same bits as here\n' "$(wc -l <target/aarch64/digests.host)"

@@ -7,7 +7,7 @@
 #   --python       an interpreter with what requirements-dev.txt names; by default python3
 #   --wheel        tests this wheel, installed for the time of the tests, in place of what PYTHON has
 #   --conformance  the compiled Rust tests, for machines without Rust; by default cargo builds them. Elsewhere
-#                  `cargo test --locked --lib --no-run` makes the binary and prints where it is
+#                  `cargo test --locked -p rocmforge-gpu --lib --no-run` makes the binary and prints where it is
 #   --dev          where the system's device files are; by default /dev
 set -uo pipefail
 
@@ -111,7 +111,7 @@ on_device=(device_tests conformance::real_device on_this_machines_gpu --test-thr
 if [ -n "$conformance" ]; then
     run 'conformance' "$rust" "$conformance" "${on_device[@]}"
 elif command -v cargo >/dev/null; then
-    run 'conformance' "$rust" cargo test --quiet --locked --lib -- "${on_device[@]}"
+    run 'conformance' "$rust" cargo test --quiet --locked -p rocmforge-gpu --lib -- "${on_device[@]}"
 else
     fail 'conformance: no cargo here; give a compiled test binary with --conformance'
 fi

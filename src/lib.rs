@@ -1,30 +1,27 @@
 //! rocmforge: an engine for GGUF language models, driven from Python.
 //!
-//! One step of the engine reads like this (see `engine::core`):
+//! One step of the engine reads like this (see `rocmforge_engine`):
 //!
 //! ```text
 //! commands -> Scheduler::schedule() -> Batch -> Executor::launch(batch) -> Executor::collect() -> Selection
 //!          -> Sampler -> Scheduler::commit(tokens) -> outputs
 //! ```
 //!
-//! Crates below this one, from the bottom up: `core` (values that all exchange), `gguf` (the file, with `tensor` and
-//! `quant`), `tokenizer`, `grammar` (structured output), `sampler`, `kv_cache` and `scheduler` (integers only). Modules
-//! here: `backend` (ops on a device), `pixels` (pictures in prompts), `model` (a list of layers; many architectures),
-//! `engine`, `isolation` (outputs of a child process), `json` (bodies of requests), `diagnose` (reports for users),
-//! `python`.
-//! `tests/structure/test_architecture.py` enforces which modules may import which.
+//! The parts are crates, each in its folder of `src/`, from the bottom up: `core` (values that all exchange), `config`
+//! (settings), `gguf` (the file), `tokenizer`, `grammar` (structured output), `sampler`, `kv_cache` and `scheduler`
+//! (integers only), `backend` (operations on a device), `conformance` (their cases), `cpu` and `gpu`, `pixels`
+//! (pictures in prompts), `model` (a list of layers; many architectures), `devices` (opens one) and `engine`.
+//!
+//! This crate is what maturin builds, and the only one that knows Python. Modules here: `isolation` (outputs of a child
+//! process), `json` (bodies of requests), `diagnose` (reports for users), `python` (the bindings, behind the feature
+//! `python`). Start with `python/mod.rs`. The manifests say which crate may use which.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
-pub mod backend;
-pub mod config;
 pub mod diagnose;
-pub mod engine;
 #[cfg(test)]
 mod fuzz_tests;
 pub mod isolation;
 pub mod json;
-pub mod model;
-pub mod pixels;
 
 #[cfg(feature = "python")]
 mod python;
@@ -34,10 +31,19 @@ mod python;
 extern crate self as rocmforge;
 
 // The crates below, by the names that all files here use.
+pub use rocmforge_backend as backend;
+pub use rocmforge_config as config;
+pub use rocmforge_conformance as conformance;
 pub use rocmforge_core::{Error, Result, batch, error, images, interrupt, selection, sync};
+pub use rocmforge_cpu as cpu;
+pub use rocmforge_devices as devices;
+pub use rocmforge_engine as engine;
 pub use rocmforge_gguf::{self as gguf, quant, tensor};
+pub use rocmforge_gpu as gpu;
 pub use rocmforge_grammar as grammar;
 pub use rocmforge_kv_cache as kv_cache;
+pub use rocmforge_model as model;
+pub use rocmforge_pixels as pixels;
 pub use rocmforge_sampler as sampler;
 pub use rocmforge_scheduler as scheduler;
 #[cfg(test)]

@@ -30,6 +30,10 @@ _COMMENT_OR_LITERAL = re.compile(
 _TEST_FILE = re.compile(r"^(tests|prop|testdata|simulator|writer|fake|faults|loom\w*|\w+_tests|prop_\w+)\.rs$")
 
 
+# The attribute of code for tests alone, or for those of other crates, too; literals are empty.
+_FOR_TESTS = r"#\[cfg\((?:test|any\(test, feature = \"\"\))\)\]"
+
+
 # Every rule reads every file.
 @functools.cache
 def code_only(text: str) -> str:
@@ -46,19 +50,21 @@ def code_only(text: str) -> str:
 def is_test_file(path: Path) -> bool:
     """Whether a file under src is compiled for tests alone, by its name or its folder's."""
     folders = path.parts[:-1]
-    return bool({"tests", "simulator"} & set(folders)) or bool(_TEST_FILE.match(path.name))
+    return bool({"tests", "testing", "simulator"} & set(folders)) or bool(_TEST_FILE.match(path.name))
 
 
 def without_inline_tests(code: str) -> str:
     """Drops a `#[cfg(test)] mod name { … }`, which stands at the end of its file, and the heads of such functions."""
-    code = re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+\w+\s*\{", code, maxsplit=1)[0]
-    return re.sub(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?fn\s+\w+", "", code)
+    code = re.split(_FOR_TESTS + r"\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+\w+\s*\{", code, maxsplit=1)[0]
+    return re.sub(_FOR_TESTS + r"\s*(?:pub(?:\([a-z]+\))?\s+)?fn\s+\w+", "", code)
 
 
 def rust_files(root: Path = SRC) -> Iterator[tuple[Path, str]]:
-    """(path relative to src, text) of every Rust file."""
+    """(path relative to src, text) of every Rust file but build scripts."""
     for path in sorted(root.rglob("*.rs")):
-        yield path.relative_to(root), path.read_text(encoding="utf-8")
+        name = path.relative_to(root)
+        if name.name != "build.rs" and "build" not in name.parts:
+            yield name, path.read_text(encoding="utf-8")
 
 
 def product_files() -> Iterator[tuple[Path, str]]:

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// `Error::Internal`, since only the scheduler makes batches.
-pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
+pub fn validate_batch(batch: &Batch) -> Result<()> {
     let (n, s) = (batch.num_tokens(), batch.num_seqs());
     let ensure = |ok: bool, what: &str| {
         if ok { Ok(()) } else { Err(Error::internal(format!("batch of {n} tokens, {s} sequences: {what}"))) }

@@ -60,7 +60,7 @@ pub struct ExpertGroups {
 impl ExpertSpec {
     /// Returns experts without options, for tests and conformance cases: gated by SiLU, chosen by a softmax whose
     /// weights are normalized.
-    pub(crate) fn plain(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> Self {
+    pub fn plain(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> Self {
         Self {
             num,
             used,
@@ -239,7 +239,7 @@ impl<'a> ExpertTensors<'a> {
 }
 
 /// Returns part `index` of `parts` equal parts, each of whole rows. A factor belongs to one or more parts.
-pub(super) fn share(tensor: TensorView<'_>, parts: usize, index: usize) -> TensorView<'_> {
+pub fn share(tensor: TensorView<'_>, parts: usize, index: usize) -> TensorView<'_> {
     let bytes = tensor.data.len() / parts;
     let scales = tensor.scales.as_chunks::<4>().0;
     let scales = scales.get(index * scales.len() / parts).map_or(&[][..], |scale| &scale[..]);

@@ -14,24 +14,24 @@ const PINNED_MARGIN: u64 = 2 << 30;
 
 /// The machine's memory, read from the system's files under a root folder.
 #[derive(Debug, Clone)]
-pub(super) struct HostMemory {
+pub struct HostMemory {
     root: PathBuf,
 }
 
 impl Default for HostMemory {
     fn default() -> Self {
-        Self { root: PathBuf::from("/") }
+        Self::under(Path::new("/"))
     }
 }
 
 impl HostMemory {
-    #[cfg(test)]
-    pub(super) fn under(root: &Path) -> Self {
+    /// Returns the memory that the system's files under `root` describe.
+    pub fn under(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
     /// Returns the folder that contains the system's files.
-    pub(super) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 
@@ -39,7 +39,7 @@ impl HostMemory {
     ///
     /// # Errors
     /// `Device` if the system does not report them.
-    pub(super) fn available(&self) -> Result<u64> {
+    pub fn available(&self) -> Result<u64> {
         available_under(&self.root).map(|bytes| bytes.saturating_sub(MARGIN)).ok_or_else(|| Error::Device {
             device: "cpu".to_owned(),
             problem: "the system does not tell how much memory is available (/proc/meminfo)".to_owned(),
@@ -48,14 +48,14 @@ impl HostMemory {
 
     /// Returns the bytes of host memory that a device may allocate, less a reserve of 2 GiB. `None` if the system does
     /// not report them. Control groups do not count memory that a driver pins, so their limits are ignored here.
-    pub(super) fn available_to_device(&self) -> Option<u64> {
+    pub fn available_to_device(&self) -> Option<u64> {
         Some(system_available(&self.root)?.saturating_sub(PINNED_MARGIN))
     }
 
     /// Returns the bytes of page-locked memory for a large part of a model, less a reserve of 2 GiB; 0 if the system
     /// does not report them. Some drivers have them counted by control groups and the process's limits, so those count
     /// here.
-    pub(super) fn available_for_weights(&self) -> u64 {
+    pub fn available_for_weights(&self) -> u64 {
         available_under(&self.root).map_or(0, |bytes| bytes.saturating_sub(PINNED_MARGIN))
     }
 }

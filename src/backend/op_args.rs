@@ -77,7 +77,7 @@ fn check_room<T: BufferShape>(what: &str, buffer: &T, rows: usize, cols: usize) 
 }
 
 /// Checks the arguments of `Backend::write_rows`.
-pub(super) fn check_written<T: BufferShape>(buffer: &T, first: usize, values: &[f32], cols: usize) -> Result<()> {
+pub fn check_written<T: BufferShape>(buffer: &T, first: usize, values: &[f32], cols: usize) -> Result<()> {
     if cols == 0 || !values.len().is_multiple_of(cols) {
         return Err(Error::internal(format!("{} values are no rows of {cols}", values.len())));
     }
@@ -378,7 +378,7 @@ fn check_scores<V: VectorShape>(
 }
 
 /// Returns the largest distance with a bias of its own; see `Attention::biases`.
-pub(crate) fn bias_reach(biases: &impl VectorShape, num_heads: usize) -> usize {
+pub fn bias_reach(biases: &impl VectorShape, num_heads: usize) -> usize {
     (biases.elements() / num_heads).saturating_sub(1) / 2
 }
 
@@ -397,15 +397,15 @@ pub struct Scoring {
 /// The slopes of ALiBi. The first `whole` heads have slopes `2^(-step (head + 1))`. The remaining heads fill the gaps
 /// between them, from the first one on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Slopes {
+pub struct Slopes {
     /// The largest power of two that is at most the number of heads.
-    pub(crate) whole: usize,
-    pub(crate) step: f32,
+    pub whole: usize,
+    pub step: f32,
 }
 
 impl Slopes {
     /// Returns the factor on a head's distances.
-    pub(crate) fn of(self, head: usize) -> f32 {
+    pub fn of(self, head: usize) -> f32 {
         let place = if head < self.whole { (head + 1) as f32 } else { (head - self.whole) as f32 + 0.5 };
         (-self.step * place).exp2()
     }
@@ -418,7 +418,7 @@ impl Scoring {
     }
 
     /// Returns the slopes of a layer with this many heads, if it has ALiBi.
-    pub(crate) fn slopes(self, num_heads: usize) -> Option<Slopes> {
+    pub fn slopes(self, num_heads: usize) -> Option<Slopes> {
         let whole = 1 << num_heads.checked_ilog2()?;
         Some(Slopes { whole, step: self.alibi? / whole as f32 })
     }

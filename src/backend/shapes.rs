@@ -1,7 +1,7 @@
 //! The shapes of a device's own types. The arguments of ops are checked against them.
 
 use super::experts::ExpertSpec;
-use super::specs::KvLayerSpec;
+use super::specs::{KvLayerSpec, RopeSpec};
 use super::states::StateLayerSpec;
 
 /// A buffer of activations.
@@ -37,6 +37,13 @@ pub trait HeadsShape {
 pub trait RopeShape {
     /// Returns the rotated pairs of a head.
     fn num_pairs(&self) -> usize;
+}
+
+/// A device may keep the frequencies as they are.
+impl RopeShape for RopeSpec {
+    fn num_pairs(&self) -> usize {
+        self.inv_freq.len()
+    }
 }
 
 pub trait KvShape {

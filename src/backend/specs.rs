@@ -198,10 +198,10 @@ pub enum Activation {
 
 impl Activation {
     /// Low bits of a `ClampedSilu` limit that must be zero. Kernels store the number of the activation in them.
-    pub(crate) const LIMIT_SPARES: u32 = 0xFF;
+    pub const LIMIT_SPARES: u32 = 0xFF;
 
     /// True if `ClampedSilu` accepts this limit.
-    pub(crate) fn is_limit(limit: f32) -> bool {
+    pub fn is_limit(limit: f32) -> bool {
         limit.is_finite() && limit > 0.0 && limit.to_bits() & Self::LIMIT_SPARES == 0
     }
 }
@@ -256,7 +256,7 @@ impl KvLayerSpec {
     }
 
     /// Returns the blocks of a head in int4.
-    pub(in crate::backend) fn int4_blocks(&self) -> usize {
+    pub fn int4_blocks(&self) -> usize {
         self.head_dim.div_ceil(Self::INT4_BLOCK)
     }
 
@@ -328,17 +328,17 @@ impl StepLimits {
     }
 
     /// True if the model's layers carry recurrent states.
-    pub(crate) fn has_states(&self) -> bool {
+    pub fn has_states(&self) -> bool {
         self.state_writes > 0
     }
 
     /// Returns the entries of the block tables of all sequences in all groups.
-    pub(crate) fn table_entries(&self) -> usize {
+    pub fn table_entries(&self) -> usize {
         self.seqs.saturating_mul(self.table_blocks).saturating_mul(self.groups)
     }
 
     /// Returns the number of blocks that a step may copy.
-    pub(crate) fn copies(&self) -> usize {
+    pub fn copies(&self) -> usize {
         self.seqs.saturating_mul(self.groups)
     }
 }

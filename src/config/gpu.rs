@@ -114,20 +114,20 @@ pub struct GpuOptions {
     pub compute_dtype: ComputeDtype,
     /// Numbers that take the place of those of the GPU's family. `ROCMFORGE_TUNING`, and only the environment sets it.
     pub tuning: Vec<Tuned>,
-    /// A program with its arguments that ends in `backend::gpu::helper::main`. It does work that may crash. Only the
+    /// A program with its arguments that ends in `rocmforge_gpu::helper::main`. It does work that may crash. Only the
     /// Python bindings set it. With `None`, AMD's matrix library is not used, its driver is not probed, and code is
     /// compiled in a fork of this process.
     pub helper: Option<Vec<OsString>>,
     /// Whether this process of the tests is such a helper. `ROCMFORGE_TEST_HELPER`, in tests alone.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub is_helper: bool,
     /// Whether kernels that were compiled into this library are left out, so that every kernel is compiled at run time.
     /// In tests alone.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub without_embedded: bool,
     /// A file of kernels and the number of the block barrier that it is compiled without.
     /// `ROCMFORGE_TEST_WITHOUT_BARRIER`, in tests alone: `gemv.hip:3`.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub without_barrier: Option<(String, u32)>,
 }
 
@@ -154,11 +154,11 @@ impl Default for GpuOptions {
             compute_dtype: ComputeDtype::Auto,
             tuning: Vec::new(),
             helper: None,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             is_helper: false,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             without_embedded: false,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             without_barrier: None,
         }
     }
@@ -200,7 +200,7 @@ impl GpuOptions {
         }
         self.graphs = self.graphs.or(switch("ROCMFORGE_GRAPHS")?);
         self.vendor_blas = self.vendor_blas.or(switch("ROCMFORGE_VENDOR_BLAS")?);
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         {
             self.is_helper = switch("ROCMFORGE_TEST_HELPER")?.unwrap_or(self.is_helper);
         }
@@ -212,7 +212,7 @@ impl GpuOptions {
         if self.cuda_home.is_none() {
             self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
         }
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         if let Some(value) = read("ROCMFORGE_TEST_WITHOUT_BARRIER")? {
             let barrier = value.split_once(':').and_then(|(file, n)| Some((file.to_owned(), n.parse().ok()?)));
             let expected = || Error::invalid("ROCMFORGE_TEST_WITHOUT_BARRIER", value, "a file and a number");

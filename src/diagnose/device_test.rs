@@ -1,12 +1,12 @@
 //! The parts of `rocmforge doctor --test`: the cases of every backend against references, repeated runs of split
 //! kernels, the vendor's matrix library, and the speed of copies and launches.
 
-use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
-use crate::backend::cpu::CpuLoader;
-use crate::backend::gpu::measure::{self, Bandwidth, Launches};
-use crate::backend::gpu::{Device, GpuLoader, LibrarySurvey, survey_library, trial};
-use crate::backend::{self, OpenDevice, resolve_isa, resolve_threads};
 use crate::config::{EngineArgs, GpuOptions, Tuned};
+use crate::conformance::{self, Accuracy, Extent, Group, Tally, splits};
+use crate::cpu::CpuLoader;
+use crate::devices::{self, OpenDevice, resolve_isa, resolve_threads};
+use crate::gpu::measure::{self, Bandwidth, Launches};
+use crate::gpu::{Device, GpuLoader, LibrarySurvey, survey_library, trial};
 use crate::{Error, Result};
 
 /// Called with the name of each part before it runs; returns false to stop.
@@ -23,7 +23,7 @@ pub type Done<'a> = &'a mut dyn FnMut(&Group);
 pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>, done: Done<'_>) -> Result<Vec<Group>> {
     let args = args.clone().with_env()?;
     let mut tally = Tally::new(extent, watch).reporting(done);
-    match backend::open(&args)? {
+    match devices::open(&args)? {
         OpenDevice::Gpu(device) => {
             let loader = |rows| trial::case_loader(&device, &args.gpu, rows);
             conformance::check_all(loader, Accuracy::GPU, &mut tally)?;
@@ -119,7 +119,7 @@ pub fn launches(args: &EngineArgs, count: usize) -> Result<Launches> {
 
 fn gpu(args: &EngineArgs) -> Result<(Device, GpuOptions)> {
     let args = args.clone().with_env()?;
-    match backend::open(&args)? {
+    match devices::open(&args)? {
         OpenDevice::Gpu(device) => Ok((device, args.gpu)),
         OpenDevice::Cpu => {
             Err(Error::Device { device: "cpu".to_owned(), problem: "there is no GPU to test".to_owned() })
@@ -130,8 +130,8 @@ fn gpu(args: &EngineArgs) -> Result<(Device, GpuOptions)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
     use crate::config::{DeviceKind, TunedNumber};
+    use crate::gpu::testing::devices::{self, CPU_TARGETS};
 
     fn on(device: DeviceKind, gpu: GpuOptions) -> EngineArgs {
         EngineArgs { device, gpu, num_threads: Some(1), ..EngineArgs::new("") }

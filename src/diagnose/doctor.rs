@@ -2,14 +2,14 @@
 
 use crate::Result;
 use crate::backend::LinearPart;
-use crate::backend::cpu::linear::{PackedMatrix, WeightMemory};
-use crate::backend::cpu::pool::ThreadPool;
-use crate::backend::cpu::simd::Isa;
-use crate::backend::gpu::{
+use crate::config::{DeviceKind, EngineArgs, Platform};
+use crate::cpu::linear::{PackedMatrix, WeightMemory};
+use crate::cpu::pool::ThreadPool;
+use crate::cpu::simd::Isa;
+use crate::engine::LoadProgress;
+use crate::gpu::{
     Device, KernelRow, Survey, embedded_targets, graph_capture, kernel_rows, matrix_library, system_lines,
 };
-use crate::config::{DeviceKind, EngineArgs, Platform};
-use crate::engine::LoadProgress;
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
 

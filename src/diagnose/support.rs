@@ -1,9 +1,9 @@
 //! Determines which devices a model file runs on.
 
-use crate::backend::gpu::{check_experts, check_kv_layers};
 use crate::config::KvCacheDtype;
 use crate::engine::load_tokenizer;
 use crate::gguf::GgufFile;
+use crate::gpu::{check_experts, check_kv_layers};
 use crate::model::{ModelSpec, ModelTensors};
 use crate::{Error, Result};
 

@@ -9,11 +9,12 @@ use super::offload::{namespace, prepare_folder};
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
-use crate::backend::{self, Backend, Loader, OpenDevice, Reserve, StepLimits, UseLoader, resolve_threads};
+use crate::backend::{Backend, Loader, Reserve, StepLimits};
 use crate::config::{
     ComputeDtype, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, KvFilesConfig, KvOffloadConfig,
     SpeculativeMethod, defaults,
 };
+use crate::devices::{self, OpenDevice, UseLoader, resolve_threads};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::vision::{self, Encoder, ImageEncoder, VisionTensors, find_projector, open_projector};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
@@ -47,7 +48,7 @@ impl LoadedModel {
 /// The errors of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`) and of the device, and
 /// `OutOfMemory` naming the setting that helps. `Interrupted` if `progress` returned `false`.
 pub(super) fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
-    load_on(args, || backend::open(args), progress)
+    load_on(args, || devices::open(args), progress)
 }
 
 /// Loads the model onto the device that `open` returns. The device is opened only if the file is known to be loadable.
@@ -257,7 +258,7 @@ fn load_onto<L: Loader>(
 }
 
 /// Returns `None` for a file without a tokenizer.
-pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
+pub fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     match metadata.opt_str("tokenizer.ggml.model")? {
         None | Some("none") => Ok(None),
         Some(_) => Tokenizer::from_metadata(metadata).map(Some),

@@ -8,7 +8,7 @@ const PREFIX: &str = "general.sampling.";
 
 /// Returns the settings that the file recommends. An unusable value is skipped with a warning, since the user did not
 /// ask for it.
-pub(crate) fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
+pub fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
     let file = Recommended { metadata };
     // A penalty that looks back over no tokens penalizes nothing.
     let penalised = file.integer("penalty_last_n") != Some(0);

@@ -198,7 +198,7 @@ impl ModelTensors<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::spec::HeadDense;
+    use crate::spec::HeadDense;
 
     const QWEN3: RankSpec = RankSpec { input: Pooling::Last, dense: None, score: Score::Softmax };
 

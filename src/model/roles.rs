@@ -37,9 +37,9 @@ fn layer_of(name: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelTensors;
     use crate::backend::Upload;
     use crate::gguf::GgufFile;
-    use crate::model::ModelTensors;
     use crate::testdata;
 
     /// Returns the names and roles of the matrices and experts of a file, up to those of the second layer.

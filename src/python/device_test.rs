@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::Result;
-use crate::backend::conformance::{Extent, Group};
 use crate::config::{EngineArgs, Tuned};
+use crate::conformance::{Extent, Group};
 use crate::diagnose::device_test;
 
 type Watcher = Option<Py<PyAny>>;

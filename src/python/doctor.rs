@@ -10,11 +10,11 @@ use super::engine::with_progress;
 use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::Error;
-use crate::backend::cpu::simd::Isa;
-use crate::backend::gpu::{KernelRow, KernelType, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
+use crate::cpu::simd::Isa;
 use crate::diagnose::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, system, taken_device};
 use crate::engine::LoadProgress;
+use crate::gpu::{KernelRow, KernelType, Listed, Origin, Survey};
 
 #[derive(IntoPyObject)]
 pub(super) struct DoctorReport<'py> {

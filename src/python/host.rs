@@ -40,7 +40,7 @@ fn helper(py: Python<'_>) -> Option<Vec<OsString>> {
 /// Does the job on the standard input and ends the process, in an interpreter that was started only for it.
 #[pyfunction]
 pub(super) fn run_helper() {
-    crate::backend::gpu::helper::main()
+    crate::gpu::helper::main()
 }
 
 /// Returns the folders of installed packages. Other folders of the path, such as the current one, may hold anyone's

@@ -12,8 +12,8 @@ use super::host::engine_args;
 use super::json::to_json;
 use super::logging::{flush, prepare};
 use super::snapshots::speculation;
-use crate::backend::{self, OpenDevice};
 use crate::config::{ComputeDtype, EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting, SpeculativeConfig};
+use crate::devices::{self, OpenDevice};
 
 /// Returns arguments for an engine in this interpreter, with defaults for absent settings.
 ///
@@ -82,7 +82,7 @@ fn file(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
 pub(super) fn uses_gpu(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<bool> {
     prepare(py)?;
     let args = args_with(py, PathBuf::new(), settings)?;
-    let device = py.detach(|| backend::open(&args.with_env()?));
+    let device = py.detach(|| devices::open(&args.with_env()?));
     flush(py);
     Ok(matches!(device?, OpenDevice::Gpu(_)))
 }

@@ -317,7 +317,7 @@ def test_every_launch_is_in_the_tuning_tables() -> None:
     planned = {(hot.name, device.name): kernel_model.planned_blocks(hot, device) for hot in HOT for device in DEVICES}
     assert all((planned[hot.name, device.name] is None) == (hot.blocks is None) for hot in HOT for device in DEVICES)
     for device in DEVICES:
-        table = (ROOT / f"src/backend/gpu/tuning/{device.tuning}.rs").read_text(encoding="utf-8")
+        table = (ROOT / f"src/gpu/tuning/{device.tuning}.rs").read_text(encoding="utf-8")
         (blocks,) = re.findall(r"shapes_of_waves\(\[([\d, ]+)\]\)", table)
         assert [planned[f"matmul_q4_k_n{n}", device.name] for n in (8, 16, 32, 64)] == [*map(int, blocks.split(", "))]
 

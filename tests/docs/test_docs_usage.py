@@ -22,8 +22,7 @@ def variables(text: str) -> set[str]:
 
 def product_variables() -> set[str]:
     """Variables that the library, its Python half or its build script read."""
-    files = [*(ROOT / "src").rglob("*.rs"), *(ROOT / "build").rglob("*.rs"), ROOT / "build.rs"]
-    files += (ROOT / "python").rglob("*.py")
+    files = [*(ROOT / "src").rglob("*.rs"), *(ROOT / "python").rglob("*.py")]
     return set().union(*(variables(path.read_text(encoding="utf-8")) for path in files)) - IN_TESTS_ALONE
 
 

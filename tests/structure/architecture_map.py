@@ -2,9 +2,8 @@
 
     PYTHONPATH=tests python tests/structure/architecture_map.py
 
-writes docs/architecture.svg anew. A room is a module or a crate in src, the two devices of `backend` being rooms of
-their own; those that all may use are left out. An arrow means "imports". It is left out where others lead there
-already, and each room stands right below what imports it.
+writes docs/architecture.svg anew. A room is a module or a crate in src; those that all may use are left out. An arrow
+means "imports". It is left out where others lead there already, and each room stands right below what imports it.
 """
 
 from collections.abc import Mapping
@@ -17,15 +16,13 @@ PICTURE = ROOT / "docs" / "architecture.svg"
 
 # Modules that all rooms use; their arrows would hide the others.
 EVERYWHERE = {"config", "core", "lib"}
-INNER = {("backend", "cpu"), ("backend", "gpu"), ("backend", "conformance")}
 
 WIDTH, HEIGHT, GAP, FLOOR = 168, 34, 30, 84  # pixels of a room, between two of a floor, from floor to floor
 
 
 def room_of(path: Path) -> str:
-    """`backend/gpu` for its files, else the module of the top level."""
-    parts = path.with_suffix("").parts
-    return "/".join(parts[:2]) if parts[:2] in INNER else parts[0]
+    """The module or crate of the top level."""
+    return path.with_suffix("").parts[0]
 
 
 def rooms(imports: Mapping[Path, set[Path]]) -> dict[str, set[str]]:
@@ -34,9 +31,7 @@ def rooms(imports: Mapping[Path, set[Path]]) -> dict[str, set[str]]:
     for path, used in imports.items():
         room = room_of(path)
         if room not in EVERYWHERE:
-            others = {room_of(target) for target in used} - EVERYWHERE - {room}
-            # A module opens what is within it: such arrows go without saying.
-            graph.setdefault(room, set()).update(other for other in others if not other.startswith(f"{room}/"))
+            graph.setdefault(room, set()).update({room_of(target) for target in used} - EVERYWHERE - {room})
     return graph
 
 

@@ -81,14 +81,6 @@ def _absolute(module: Module, path: list[str], crates: Set[str] = frozenset()) -
     return names + rest
 
 
-def crate_imports(path: Path, code: str) -> set[str]:
-    """Names of the crate's top level, and of the workspace's crates, that a file uses; `path` is relative to src."""
-    paths = list(_paths(code))
-    found = (_absolute(module_of(path), segments) for segments in paths)
-    crates = {head.removeprefix(CRATE_PREFIX) for head, *_ in paths if head.startswith(CRATE_PREFIX)}
-    return {segments[0] for segments in found if segments} | crates
-
-
 def file_imports(files: Mapping[Path, str]) -> dict[Path, set[Path]]:
     """The files, of those given, that each file uses something of. What a module re-exports counts as its definer's."""
     modules = {module_of(path): path for path in files}

@@ -44,9 +44,9 @@ def write_wheel(folder: Path, machine: str, **changed: bytes | None) -> None:
 
 
 def write_source(folder: Path, *, without: str = "", beside: str = "") -> None:
-    names = ["Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "build.rs", "LICENSE", "README.md"]
-    names += ["THIRD_PARTY_LICENSES.txt"]
-    names += ["src/lib.rs", "crates/a/src/lib.rs", "kernels/a.hip", "build/clang.rs", "benches/a.rs"]
+    names = ["Cargo.toml", "Cargo.lock", "pyproject.toml", "rust-toolchain.toml", "LICENSE", "README.md"]
+    names += ["THIRD_PARTY_LICENSES.txt", "src/gpu/build.rs"]
+    names += ["src/lib.rs", "crates/a/src/lib.rs", "kernels/a.hip", "src/gpu/build/clang.rs", "benches/a.rs"]
     names += ["python/rocmforge/__init__.py"]
     with tarfile.open(folder / "rocmforge-1.0.tar.gz", "w:gz") as archive:
         for name in [*names, beside]:

@@ -61,8 +61,8 @@ def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: l
 
 def write_tree(folder: Path) -> Path:
     """Writes what `make` needs for the stamp of the targets; returns the stamp."""
-    for name in ("Makefile", "build.rs", "scripts/gpu_tools.sh"):
-        (folder / name).parent.mkdir(exist_ok=True)
+    for name in ("Makefile", "src/gpu/build.rs", "scripts/gpu_tools.sh"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / ".venv").mkdir()
     (folder / ".venv" / "venv.stamp").touch()
@@ -85,7 +85,7 @@ def test_what_was_built_without_a_compiler_is_built_again(tmp_path: Path, way: l
     environment = {"PATH": str(programs)}
 
     def is_built_again() -> bool:
-        files = [tmp_path / "build.rs", *([stamp] if way[0] == "make" and stamp.exists() else [])]
+        files = [tmp_path / "src/gpu/build.rs", *([stamp] if way[0] == "make" and stamp.exists() else [])]
         for file in files:
             os.utime(file, (1, 1))
         done = subprocess.run(way, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

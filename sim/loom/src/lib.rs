@@ -5,7 +5,7 @@
 pub mod error;
 #[path = "../../../src/core/interrupt.rs"]
 pub mod interrupt;
-#[path = "../../../src/backend/cpu/pool/mod.rs"]
+#[path = "../../../src/cpu/pool/mod.rs"]
 pub mod pool;
 #[path = "../../../src/core/sync.rs"]
 pub mod sync;

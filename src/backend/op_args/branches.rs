@@ -1,9 +1,9 @@
 //! Arguments of the ops for side branches of a layer, which have their own inputs and weighted sums.
 
 use super::{Norm, check_gate, check_room};
-use crate::backend::Backend;
-use crate::backend::shapes::VectorShape;
-use crate::backend::specs::Activation;
+use crate::Backend;
+use crate::shapes::VectorShape;
+use crate::specs::Activation;
 use crate::{Error, Result};
 
 /// See `Ops::add_norm`.

@@ -1,9 +1,9 @@
 //! Arguments of the op for gated delta nets.
 
 use super::{check_room, check_vector};
-use crate::backend::Backend;
-use crate::backend::shapes::StateShape;
-use crate::backend::states::DeltaNetShape;
+use crate::Backend;
+use crate::shapes::StateShape;
+use crate::states::DeltaNetShape;
 use crate::{Error, Result};
 
 /// The weights of a gated delta net apart from its matrices.

@@ -1,10 +1,10 @@
 //! Arguments of the fusions.
 
 use super::{Norm, Rotation, Scoring, check_experts, check_gate, check_room, check_rotation, check_scores};
+use crate::Backend;
 use crate::Result;
-use crate::backend::Backend;
-use crate::backend::shapes::{ExpertShape, MatrixShape};
-use crate::backend::specs::{Activation, QkvLayout};
+use crate::shapes::{ExpertShape, MatrixShape};
+use crate::specs::{Activation, QkvLayout};
 
 /// See `Fusions::norm_linear`.
 pub struct NormLinear<'a, B: Backend> {

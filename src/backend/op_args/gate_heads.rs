@@ -1,9 +1,9 @@
 //! Arguments of the op that multiplies each head of a row by its gate.
 
 use super::check_room;
+use crate::Backend;
 use crate::Result;
-use crate::backend::Backend;
-use crate::backend::specs::GateFunction;
+use crate::specs::GateFunction;
 
 /// See `Ops::gate_heads`.
 pub struct GateHeads<'a, B: Backend> {

@@ -1,9 +1,9 @@
 //! Arguments of the op that multiplies each row by its gate.
 
 use super::{Norm, check_room};
-use crate::backend::Backend;
-use crate::backend::shapes::VectorShape;
-use crate::backend::specs::NormKind;
+use crate::Backend;
+use crate::shapes::VectorShape;
+use crate::specs::NormKind;
 use crate::{Error, Result};
 
 /// See `Ops::gate_rows`.

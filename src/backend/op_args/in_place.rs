@@ -1,10 +1,10 @@
 //! Arguments of the ops that change rows in place.
 
 use super::{Norm, check_room};
-use crate::backend::Backend;
-use crate::backend::check_batch::check_positions;
-use crate::backend::shapes::VectorShape;
+use crate::Backend;
 use crate::batch::Batch;
+use crate::check_batch::check_positions;
+use crate::shapes::VectorShape;
 use crate::{Error, Result};
 
 /// See `Ops::norm_in_place`.

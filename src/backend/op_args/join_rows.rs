@@ -1,9 +1,9 @@
 //! Arguments of the op that joins two rows into one.
 
 use super::check_room;
-use crate::backend::Backend;
-use crate::backend::shapes::StateShape;
-use crate::backend::states::StateLayerSpec;
+use crate::Backend;
+use crate::shapes::StateShape;
+use crate::states::StateLayerSpec;
 use crate::{Error, Result};
 
 /// See `Ops::join_rows`.

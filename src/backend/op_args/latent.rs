@@ -1,9 +1,9 @@
 //! Arguments of the ops for latent attention.
 
 use super::{Temperature, check_room, check_vector};
-use crate::backend::Backend;
-use crate::backend::shapes::{HeadsShape, KvShape, RopeShape};
-use crate::backend::specs::LatentShape;
+use crate::Backend;
+use crate::shapes::{HeadsShape, KvShape, RopeShape};
+use crate::specs::LatentShape;
 use crate::{Error, Result};
 
 /// See `Ops::head_products`.

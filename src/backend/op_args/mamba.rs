@@ -1,9 +1,9 @@
 //! Arguments of the ops for Mamba mixers of the first version.
 
 use super::{check_room, check_vector};
-use crate::backend::Backend;
-use crate::backend::shapes::StateShape;
-use crate::backend::states::{MambaShape, StateLayerSpec};
+use crate::Backend;
+use crate::shapes::StateShape;
+use crate::states::{MambaShape, StateLayerSpec};
 use crate::{Error, Result};
 
 /// See `Ops::mamba_convolution`.

@@ -1,9 +1,9 @@
 //! Arguments of the op for Mamba-2 mixers.
 
 use super::{check_room, check_vector};
-use crate::backend::Backend;
-use crate::backend::shapes::StateShape;
-use crate::backend::states::Mamba2Shape;
+use crate::Backend;
+use crate::shapes::StateShape;
+use crate::states::Mamba2Shape;
 use crate::{Error, Result};
 
 /// The weights of a Mamba-2 mixer apart from its matrices.

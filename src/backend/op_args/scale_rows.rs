@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::check_room;
-use crate::backend::Backend;
+use crate::Backend;
 use crate::{Error, Result};
 
 /// Keeps values within bounds.

@@ -1,9 +1,9 @@
 //! Arguments of the op for short convolutions.
 
 use super::{check_room, check_vector};
-use crate::backend::Backend;
-use crate::backend::shapes::StateShape;
-use crate::backend::states::ShortConvolutionShape;
+use crate::Backend;
+use crate::shapes::StateShape;
+use crate::states::ShortConvolutionShape;
 use crate::{Error, Result};
 
 /// See `Ops::short_convolution`.

@@ -1,9 +1,9 @@
 //! Arguments of the ops for several hidden streams per token, and for sparse feed-forwards.
 
 use super::{check_room, check_vector};
+use crate::Backend;
 use crate::Result;
-use crate::backend::Backend;
-use crate::backend::specs::STREAMS;
+use crate::specs::STREAMS;
 
 /// See `Ops::sparsify`.
 pub struct Sparsify<'a, B: Backend> {

@@ -7,17 +7,17 @@ use crossbeam_channel::Receiver;
 
 use super::{Encoded, Job, RequestImage, RowCache};
 use crate::Result;
-use crate::engine::ids::RequestId;
-use crate::engine::panics::{guarded, panicked};
-use crate::engine::stats::ImageStats;
+use crate::ids::RequestId;
 use crate::model::vision::{ImageEncoder, ImageRows};
+use crate::panics::{guarded, panicked};
+use crate::stats::ImageStats;
 
 /// Bytes of rows that stay for further requests with the same image.
 const CACHED_BYTES: usize = 512 << 20;
 
 /// Encodes the images of requests, one after the other, until the engine thread has ended. `is_active` tells if a
 /// request still needs its rows, and `deliver` takes them.
-pub(in crate::engine) fn run(
+pub(crate) fn run(
     mut encoder: Box<dyn ImageEncoder>,
     jobs: &Receiver<Job>,
     is_active: impl Fn(RequestId) -> bool,

@@ -16,11 +16,11 @@ use crossbeam_channel::Sender;
 
 use super::ids::RequestId;
 use super::stats::ImageStats;
-use crate::images::{ImageDigest, ImageId, SeqImages};
 use crate::model::vision::{ImageRows, Images};
 use crate::pixels::Picture;
 use crate::scheduler::NewSequence;
 use crate::{Error, Result};
+use rocmforge_core::images::{ImageDigest, ImageId, SeqImages};
 
 pub(super) use encoder::run;
 pub use reader::{ImageReader, LoadedImages};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::RequestImage;
-use crate::images::{ImageId, ImageSpan, SeqImages, Sight};
 use crate::model::vision::{ImageEncoder, PartTexts, TokenTexts, VisionSpec};
 use crate::pixels::{Parts, Picture};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
+use rocmforge_core::images::{ImageId, ImageSpan, SeqImages, Sight};
 
 /// The most images of a request.
 const MAX_IMAGES: usize = 256;
@@ -113,13 +113,13 @@ impl ImageReader {
     }
 
     /// Describes the encoder, for start-up and `doctor`.
-    pub(in crate::engine) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let VisionSpec { family, num_layers, hidden_size, .. } = &self.spec;
         let (kind, path) = (family.values().projector_type, self.path.display());
         format!("image encoder: {kind}, {num_layers} layers of {hidden_size}, {path}")
     }
 
-    pub(in crate::engine) fn spec(&self) -> &VisionSpec {
+    pub(crate) fn spec(&self) -> &VisionSpec {
         &self.spec
     }
 
@@ -129,7 +129,7 @@ impl ImageReader {
     }
 
     /// Returns the most tokens of an image that a step may not cut; 0 if it may cut all of them.
-    pub(in crate::engine) fn most_uncut_tokens(&self) -> usize {
+    pub(crate) fn most_uncut_tokens(&self) -> usize {
         let of_largest = self.spec.most_patches() / self.spec.patches_per_row();
         if self.spec.sight == Sight::Causal { 0 } else { of_largest }
     }
@@ -138,7 +138,7 @@ impl ImageReader {
     ///
     /// # Errors
     /// `InvalidRequest` for a shape that the encoder does not take.
-    pub(in crate::engine) fn num_tokens(&self, picture: &Picture) -> Result<u32> {
+    pub(crate) fn num_tokens(&self, picture: &Picture) -> Result<u32> {
         let mut spans = Vec::new();
         self.append_parts(&mut Vec::new(), &mut spans, ImageId(0), picture)?;
         Ok(spans.iter().map(ImageSpan::num_tokens).sum())
@@ -177,7 +177,7 @@ impl ImageReader {
     ///
     /// # Errors
     /// `InvalidRequest` for another number of placeholders than of images.
-    pub(in crate::engine) fn expand(
+    pub(crate) fn expand(
         &self,
         prompt: &[u32],
         pictures: Vec<Arc<Picture>>,

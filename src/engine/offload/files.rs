@@ -11,10 +11,10 @@ use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
 use super::store::Store;
 use super::{Content, ReadContent};
 use crate::Result;
-use crate::engine::ids::RequestId;
-use crate::engine::panics::{guarded, panicked};
-use crate::engine::spawn::spawn;
+use crate::ids::RequestId;
 use crate::kv_cache::ContentKey;
+use crate::panics::{guarded, panicked};
+use crate::spawn::spawn;
 
 /// The bytes of contents that may wait to be written; one content always may. More are dropped.
 const QUEUE_BYTES: u64 = 256 << 20;
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A report of the thread to the engine.
 #[derive(Debug)]
-pub(in crate::engine) struct FileEvent {
+pub(crate) struct FileEvent {
     /// The number of times that the files had been cleared when this was asked for.
     num_clears: u64,
     pub(super) report: FileReport,

@@ -14,7 +14,7 @@ pub(super) const HASH_BYTES: usize = blake3::OUT_LEN;
 ///
 /// # Errors
 /// `InvalidRequest` for a folder of others, or that others may use; `Io` if it cannot be read or written.
-pub(in crate::engine) fn prepare_folder(folder: &Path) -> Result<()> {
+pub(crate) fn prepare_folder(folder: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::Io {
         operation: "create or read the folder of kv_offload_dir",
         path: folder.to_owned(),

@@ -8,7 +8,7 @@ const LOAD_BYTES: u64 = 64 << 20;
 
 impl Offload {
     /// True if contents are on their way to the device.
-    pub(in crate::engine) fn is_loading(&self) -> bool {
+    pub(crate) fn is_loading(&self) -> bool {
         self.kv_cache.read().num_loading() > 0
     }
 
@@ -38,7 +38,7 @@ impl Offload {
     ///
     /// # Errors
     /// Errors of the device.
-    pub(in crate::engine) fn end_loads(&mut self, wait: bool, executor: &mut dyn Executor) -> Result<bool> {
+    pub(crate) fn end_loads(&mut self, wait: bool, executor: &mut dyn Executor) -> Result<bool> {
         let mut has_ended = false;
         while let Some(number) = executor.restored(wait)? {
             let unknown = || Error::internal(format!("copy {number} to the device is unknown"));
@@ -56,7 +56,7 @@ impl Offload {
     ///
     /// # Errors
     /// Errors of the device.
-    pub(in crate::engine) fn finish_loads(&mut self, executor: &mut dyn Executor) -> Result<()> {
+    pub(crate) fn finish_loads(&mut self, executor: &mut dyn Executor) -> Result<()> {
         self.move_contents(executor)?;
         while !self.loading.is_empty() || !self.to_load.is_empty() {
             self.end_loads(true, executor)?;

@@ -14,8 +14,8 @@ use crossbeam_channel::unbounded;
 
 use super::folder::{known_digest, remember_digest};
 use crate::config::EngineArgs;
-use crate::engine::progress::LoadProgress;
 use crate::gguf::GgufFile;
+use crate::progress::LoadProgress;
 use crate::{Error, Result};
 
 /// Bytes that are hashed as a unit, so that several threads share a file.
@@ -29,7 +29,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// `Interrupted` if `progress` returned `false`.
-pub(in crate::engine) fn namespace(
+pub(crate) fn namespace(
     args: &EngineArgs,
     folder: &Path,
     files: &[&GgufFile],
@@ -118,7 +118,7 @@ fn digest(bytes: &[u8], threads: usize, hashed: &mut dyn FnMut(u64) -> bool) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::offload::{Store, prepare_folder};
+    use crate::offload::{Store, prepare_folder};
     use crate::testdata;
 
     /// The hash of a file is computed once, with progress, and again once the file has changed. It can be stopped.

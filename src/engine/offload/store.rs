@@ -59,7 +59,7 @@ const PIECE_BYTES: usize = 32 << 20;
 /// The most bytes that are read before they are hashed.
 const HASHED_BYTES: usize = 1 << 20;
 
-pub(in crate::engine) struct Store {
+pub(crate) struct Store {
     folder: PathBuf,
     namespace: [u8; HASH_BYTES],
     key: [u8; HASH_BYTES],
@@ -92,7 +92,7 @@ impl Store {
     ///
     /// # Errors
     /// See `prepare_folder`.
-    pub(in crate::engine) fn open(folder: &Path, namespace: [u8; HASH_BYTES], capacity: u64) -> Result<Self> {
+    pub(crate) fn open(folder: &Path, namespace: [u8; HASH_BYTES], capacity: u64) -> Result<Self> {
         let failed =
             |operation, error: &io::Error| Error::Io { operation, path: folder.to_owned(), message: error.to_string() };
         prepare_folder(folder)?;
@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Returns the key of the block hashes.
-    pub(in crate::engine) fn hash_key(&self) -> [u8; HASH_BYTES] {
+    pub(crate) fn hash_key(&self) -> [u8; HASH_BYTES] {
         self.key
     }
 

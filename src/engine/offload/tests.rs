@@ -17,7 +17,7 @@ use super::{Content, FileEvent, Offload};
 use crate::Error;
 use crate::batch::{GroupKind, SeqExtras};
 use crate::config::{GroupConfig, KvFilesConfig, KvOffloadConfig};
-use crate::engine::ids::{RequestId, request_of, seq_id};
+use crate::ids::{RequestId, request_of, seq_id};
 use crate::kv_cache::{BlockHash, ContentKey, KvCache, KvCacheConfig, OffloadConfig, Tokens};
 use crate::scheduler::NewSequence;
 

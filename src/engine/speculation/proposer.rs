@@ -17,7 +17,7 @@ use crate::config::{SpeculativeConfig, SpeculativeMethod};
 
 /// A sequence's tokens and the draft tokens that may follow.
 #[derive(Debug)]
-pub(in crate::engine) struct Proposer {
+pub(crate) struct Proposer {
     source: Source,
     num_tokens: usize,
     proposed: Vec<u32>,
@@ -51,7 +51,7 @@ enum Source {
 
 /// The proposed draft tokens of a sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::engine) struct Proposal {
+pub(crate) struct Proposal {
     /// The draft tokens. `TO_DRAFT` stands for a token that is only computed if a step verifies it.
     pub tokens: Vec<u32>,
     /// The probability that the first is right, and that each later one is if all before it are.
@@ -86,7 +86,7 @@ impl Proposer {
     }
 
     /// Takes the next tokens of the sequence and proposes draft tokens to follow them.
-    pub(in crate::engine) fn push(&mut self, tokens: &[u32]) {
+    pub(crate) fn push(&mut self, tokens: &[u32]) {
         for (place, &token) in tokens.iter().enumerate() {
             if let Source::Text { lookup, .. } = &mut self.source {
                 lookup.push(token);
@@ -117,7 +117,7 @@ impl Proposer {
     }
 
     /// Takes draft tokens that the model computed.
-    pub(in crate::engine) fn drafted(&mut self, tokens: &[u32]) {
+    pub(crate) fn drafted(&mut self, tokens: &[u32]) {
         self.proposed.clear();
         self.proposed.extend_from_slice(tokens);
     }
@@ -131,7 +131,7 @@ impl Proposer {
     }
 
     /// Returns at most `most` draft tokens, up to the first for which `may_be` is false; `None` if there are none.
-    pub(in crate::engine) fn proposed(&mut self, most: usize, may_be: impl Fn(u32) -> bool) -> Option<Proposal> {
+    pub(crate) fn proposed(&mut self, most: usize, may_be: impl Fn(u32) -> bool) -> Option<Proposal> {
         let tokens: Vec<u32> = match self.source {
             Source::Text { .. } => {
                 self.proposed.iter().copied().take(most).take_while(|&token| may_be(token)).collect()

@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering;
 
 use super::support::*;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::{ChannelSink, FinishReason};
+use crate::{ChannelSink, FinishReason};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 

@@ -4,15 +4,15 @@
 
 use super::drafter::args;
 use super::support::*;
-use crate::backend::OpenDevice;
-use crate::backend::gpu::Device;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{
     DeviceKind, EngineArgs, GpuOptions, KvCacheDtype, SamplingParams, SpeculativeConfig, SpeculativeMethod,
 };
-use crate::engine::load::load_on;
-use crate::engine::{Engine, LoadedModel};
+use crate::devices::OpenDevice;
+use crate::gpu::Device;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::load::load_on;
 use crate::testdata::{self, TempFile};
+use crate::{Engine, LoadedModel};
 
 /// The settings with which an engine is loaded.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 
 use super::crossing::{ALL, check, check_on_cpu};
 use super::{draft_model, drafter, images, offload};
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::testdata;
 
 /// F2: every family with each setting, on devices with 32 and 64 lanes per wave.

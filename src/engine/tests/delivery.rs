@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::support::*;
 use crate::Error;
 use crate::config::SamplingParams;
-use crate::engine::{OutputSink, RequestId, RequestMetrics, SequenceOutput};
+use crate::{OutputSink, RequestId, RequestMetrics, SequenceOutput};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 

@@ -1,13 +1,13 @@
 //! Whole engines that draft with a draft model.
 
 use super::drafter::{ROOMY, args, assert_same, end, run, same_on_a_gpu};
-use crate::backend::OpenDevice;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{EngineArgs, SpeculativeConfig, SpeculativeMethod};
-use crate::engine::load::load_on;
-use crate::engine::{Engine, SpeculationStats};
-use crate::model::tests::draft_model::of_vocabulary;
+use crate::devices::OpenDevice;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::load::load_on;
 use crate::testdata::{self, TempFile};
+use crate::testmodels::of_vocabulary;
+use crate::{Engine, SpeculationStats};
 use crate::{Error, Result};
 
 fn drafting(draft: &TempFile, num_speculative_tokens: usize) -> Option<SpeculativeConfig> {

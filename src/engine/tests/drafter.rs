@@ -1,14 +1,14 @@
 //! Whole engines with models whose files have a block that proposes draft tokens (MTP).
 
 use super::support::*;
-use crate::backend::OpenDevice;
-use crate::backend::gpu::Device;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{DeviceKind, EngineArgs, GpuOptions, SamplingParams, SpeculativeConfig, SpeculativeMethod};
-use crate::engine::load::load_on;
-use crate::engine::{Engine, FinishReason, LoadedModel, SpeculationStats};
-use crate::model::tests::nextn::right_drafts;
+use crate::devices::OpenDevice;
+use crate::gpu::Device;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::load::load_on;
 use crate::testdata::{self, TempFile};
+use crate::testmodels::right_drafts;
+use crate::{Engine, FinishReason, LoadedModel, SpeculationStats};
 use crate::{Error, Result};
 
 /// The bytes of a KV cache that holds all prompts of a test.

@@ -8,8 +8,8 @@ use super::fake::{Fault, hashed, listed};
 use super::support::*;
 use crate::backend::MemoryLedger;
 use crate::config::SamplingParams;
-use crate::engine::{Engine, FinishReason, StopReason};
-use crate::{Error, engine::RequestId};
+use crate::{Engine, FinishReason, StopReason};
+use crate::{Error, RequestId};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 

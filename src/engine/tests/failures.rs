@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::fake::Fault;
 use super::support::*;
 use crate::Error;
-use crate::engine::{Engine, FinishReason, NewRequest, OutputSink, Prompt, SequenceOutput};
+use crate::{Engine, FinishReason, NewRequest, OutputSink, Prompt, SequenceOutput};
 
 /// S6, S24: when the device is lost, all live and later requests end at once with `EngineDead`.
 #[test]

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::Executor;
 use crate::backend::{Content, Copied, MemoryLedger};
 use crate::batch::{Batch, NO_STATE, TO_DRAFT};
-use crate::engine::Executor;
 use crate::interrupt::Interrupt;
 use crate::model::vision::Images;
 use crate::selection::{Needs, SamplingRequest, Selection, Wanted};

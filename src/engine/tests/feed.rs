@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::support::*;
+use crate::FinishReason;
 use crate::config::SamplingParams;
-use crate::engine::FinishReason;
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 

@@ -1,7 +1,7 @@
 use super::fake::hashed;
 use super::support::*;
+use crate::FinishReason;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::FinishReason;
 
 const PROMPT: [u32; 9] = [9, 8, 7, 6, 5, 4, 3, 2, 1];
 

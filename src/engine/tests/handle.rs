@@ -7,8 +7,8 @@ use super::fake::hashed;
 use super::support::*;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
-use crate::engine::handle::same_process;
-use crate::engine::{ChannelSink, Engine, LoadedModel, NewRequest, Prompt};
+use crate::handle::same_process;
+use crate::{ChannelSink, Engine, LoadedModel, NewRequest, Prompt};
 use crate::{Error, Result};
 
 fn what(result: Result<Client>) -> &'static str {

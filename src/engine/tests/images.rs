@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::support::*;
-use crate::backend::OpenDevice;
-use crate::backend::gpu::Device;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{DeviceKind, EngineArgs, GpuOptions, KvCacheDtype, SamplingParams, SpeculativeConfig};
-use crate::engine::load::{load_on, load_tokenizer};
-use crate::engine::start::with_room_for;
-use crate::engine::{Engine, ImageReader};
+use crate::devices::OpenDevice;
 use crate::gguf::GgufFile;
+use crate::gpu::Device;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::load::{load_on, load_tokenizer};
 use crate::model::vision::VisionSpec;
 use crate::pixels::{DecodeLimits, Picture, Sizing};
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
+use crate::start::with_room_for;
 use crate::testdata;
+use crate::{Engine, ImageReader};
 
 pub(super) const NAMES: [&str; 12] = [
     "gemma3",

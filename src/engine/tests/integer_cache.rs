@@ -1,9 +1,9 @@
 //! A KV cache of int8 or int4 in an engine takes less memory, and texts have the same bits in any situation.
 
 use super::support::*;
+use crate::Engine;
 use crate::Error;
 use crate::config::{DeviceKind, EngineArgs, KvCacheDtype, SamplingParams};
-use crate::engine::Engine;
 use crate::testdata;
 
 const LENGTH: usize = 128;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::fake::Fault;
 use super::support::*;
 use crate::Error;
+use crate::FinishReason;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::FinishReason;
 
 pub(super) fn synchronous(config: EngineConfig) -> Rig {
     let rig = Rig::with(config, super::fake::hashed(VOCAB), None);

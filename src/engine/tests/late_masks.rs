@@ -10,8 +10,8 @@ use crossbeam_channel::{Sender, bounded};
 use super::structured::{PROMPT, form, rig};
 use super::support::*;
 use crate::Error;
+use crate::FinishReason;
 use crate::config::{EngineConfig, Form, SamplingParams, StructuredOutputs};
-use crate::engine::FinishReason;
 
 fn params(n: usize, regex: &str) -> SamplingParams {
     let structured_outputs = form(regex);

@@ -1,8 +1,8 @@
 //! Latent attention in an engine: the KV cache holds one row per token, and texts have the same bits in any situation.
 
 use super::support::*;
+use crate::Engine;
 use crate::config::{DeviceKind, EngineArgs};
-use crate::engine::Engine;
 use crate::testdata;
 
 /// The bytes of a block of 16 tokens of the golden model: three layers, whose rows have 48 elements in f16.

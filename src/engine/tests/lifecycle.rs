@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::fake::hashed;
 use super::support::*;
+use crate::FinishReason;
+use crate::RequestId;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::FinishReason;
-use crate::engine::RequestId;
-use crate::engine::output::RequestMetrics;
-use crate::engine::records::{MAX_RECORDS, Records, RequestRecord};
+use crate::output::RequestMetrics;
+use crate::records::{MAX_RECORDS, Records, RequestRecord};
 
 /// K1, K2: a finished request leaves nothing.
 #[test]

@@ -3,8 +3,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::fake::{Fault, hashed};
 use super::support::*;
 use crate::Error;
+use crate::TokenLogprobs;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::TokenLogprobs;
 
 fn log_softmax(row: &[f32]) -> Vec<f64> {
     let total: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();

@@ -9,19 +9,19 @@ use super::stress::{a_thousand_requests, tiny as crowded};
 use super::support::*;
 use super::tiny;
 use crate::Error;
-use crate::backend::OpenDevice;
-use crate::backend::gpu::Device;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{
     DeviceKind, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, KvFilesConfig, KvOffloadConfig, SamplingParams,
     StateConfig,
 };
-use crate::engine::load::load_on;
-use crate::engine::{Engine, FinishReason, LoadedModel, OffloadStats};
+use crate::devices::OpenDevice;
 use crate::gguf::GgufFile;
+use crate::gpu::Device;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::load::load_on;
 use crate::model::ModelSpec;
 use crate::scheduler::WaitingReason;
 use crate::testdata::{self, TempFile};
+use crate::{Engine, FinishReason, LoadedModel, OffloadStats};
 
 fn offloading(config: EngineConfig, memory: u64, folder: Option<&Path>) -> EngineConfig {
     let files = folder.map(|folder| KvFilesConfig { folder: folder.join("kv"), capacity: 1 << 16, namespace: [3; 32] });

@@ -5,7 +5,7 @@ use super::support::{Rig, VOCAB, alone, assert_nothing_left, blocks, config, gre
 use crate::Error;
 use crate::batch::GroupKind;
 use crate::config::{EngineConfig, GroupConfig, Pooling, PoolingParams, RequestParams};
-use crate::engine::{ChannelSink, FinishReason, NewRequest, Prompt, SequenceOutput};
+use crate::{ChannelSink, FinishReason, NewRequest, Prompt, SequenceOutput};
 
 fn wanted(pooling: Option<Pooling>, normalize: bool) -> RequestParams {
     RequestParams::Pooling(PoolingParams { pooling, normalize })

@@ -1,13 +1,13 @@
 //! Whole engines with ranking encoders.
 
 use super::support::*;
-use crate::backend::OpenDevice;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{DeviceKind, EngineArgs, GpuOptions, Pooling, PoolingParams, RequestParams};
-use crate::engine::load::load_on;
-use crate::engine::{ChannelSink, Engine, FinishReason, LoadedModel, NewRequest};
-use crate::model::tests::rankers::{RANKERS, golden, ranker};
+use crate::devices::OpenDevice;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::load::load_on;
 use crate::testdata::TempFile;
+use crate::testmodels::{RANKERS, golden, ranker};
+use crate::{ChannelSink, Engine, FinishReason, LoadedModel, NewRequest};
 
 fn args(file: &TempFile) -> EngineArgs {
     EngineArgs {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::structured::{LOGITS, PROMPT, form, rig};
 use super::support::*;
+use crate::FinishReason;
 use crate::config::{BeginToken, EngineConfig, SamplingParams, StructuredOutputs};
-use crate::engine::FinishReason;
 use crate::sampler::{Sampler, SequenceSampler};
 
 /// A token without meaning in structured output.

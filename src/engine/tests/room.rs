@@ -2,13 +2,13 @@
 
 use super::support::*;
 use super::tiny;
-use crate::backend::OpenDevice;
-use crate::backend::gpu::Device;
-use crate::backend::gpu::tests::devices::{self, Live};
 use crate::config::{DeviceKind, EngineArgs, GpuOptions};
-use crate::engine::load::load_on;
-use crate::engine::{Engine, LoadedModel};
+use crate::devices::OpenDevice;
+use crate::gpu::Device;
+use crate::gpu::testing::devices::{self, Live};
+use crate::load::load_on;
 use crate::testdata::TempFile;
+use crate::{Engine, LoadedModel};
 use crate::{Error, Result};
 
 /// A pool of exactly the available size is served, without the matrix library, whose memory it takes.

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::fake::{Fault, Rule, hashed};
 use super::support::*;
 use crate::Error;
+use crate::FinishReason;
 use crate::config::SamplingParams;
-use crate::engine::FinishReason;
 
 /// More than the candidates that a step returns, and so flat that these do not always include the token.
 const LARGE: usize = 1000;

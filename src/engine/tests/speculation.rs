@@ -11,7 +11,7 @@ use super::stress::{a_thousand_requests, draft, tiny};
 use super::structured::{LOGITS, PROMPT, assert_all_same, form};
 use super::support::*;
 use crate::config::{BeginToken, EngineConfig, SamplingParams, SpeculativeConfig, StructuredOutputs};
-use crate::engine::{FinishReason, SpeculationStats};
+use crate::{FinishReason, SpeculationStats};
 
 /// Draft tokens are found everywhere, so many are wrong.
 pub(super) const EAGER: SpeculativeConfig =

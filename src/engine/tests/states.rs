@@ -8,9 +8,9 @@ use super::speculation::EAGER;
 use super::structured::{self, form};
 use super::support::*;
 use crate::config::{DeviceKind, EngineArgs, EngineConfig, SamplingParams};
-use crate::engine::{Engine, FinishReason};
 use crate::kv_cache::PrefixMiss;
 use crate::testdata;
+use crate::{Engine, FinishReason};
 
 fn hybrid(slots_per_seq: usize) -> EngineConfig {
     EngineConfig { states: slots(8, slots_per_seq, 16), ..config() }

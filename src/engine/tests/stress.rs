@@ -11,8 +11,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::fake::{Rule, hashed};
 use super::support::*;
+use crate::FinishReason;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::FinishReason;
 
 const THREADS: u64 = 16;
 const REQUESTS: u64 = 1000;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::fake::hashed;
 use super::support::*;
 use crate::Error;
+use crate::FinishReason;
 use crate::config::{EngineConfig, Form, SamplingParams, StructuredOutputs};
-use crate::engine::FinishReason;
 use crate::sampler::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs};
 
 /// The tokens of `tokenizer`, and the larger number of the model's logits.

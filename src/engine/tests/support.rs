@@ -11,15 +11,15 @@ use crate::batch::GroupKind;
 use crate::config::{
     EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams, SpeculativeMethod, StateConfig,
 };
-use crate::engine::output::SharedSink;
-use crate::engine::{
-    AcceptedRequest, ChannelSink, Engine, FinishReason, LoadedModel, NewRequest, Prompt, SequenceOutput, StopReason,
-    TokenLogprobs,
-};
 use crate::gguf::{Array, Metadata, Value};
+use crate::output::SharedSink;
 use crate::pixels::Picture;
 use crate::sampler::{Sampler, SequenceSampler};
 use crate::tokenizer::Tokenizer;
+use crate::{
+    AcceptedRequest, ChannelSink, Engine, FinishReason, LoadedModel, NewRequest, Prompt, SequenceOutput, StopReason,
+    TokenLogprobs,
+};
 use crate::{Error, Result};
 
 pub(super) const VOCAB: usize = 64;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::fake::listed;
 use super::support::*;
 use crate::config::SamplingParams;
-use crate::engine::stop::{StopFound, StopMatcher, StopStrings};
-use crate::engine::{FinishReason, StopReason};
+use crate::stop::{StopFound, StopMatcher, StopStrings};
+use crate::{FinishReason, StopReason};
 
 /// Runs a request whose model produces `tokens`, after a prompt of one token.
 fn say(words: &[&str], tokens: Vec<u32>, params: SamplingParams) -> Ended {
@@ -109,12 +109,12 @@ fn stop_tokens_and_text() {
 fn prompts_of_text() {
     let tokenizer = tokenizer(&[]);
     let rig = Rig::with(config(), listed(tokenizer.vocab_size(), 4, vec![letter('y')]), Some(Arc::clone(&tokenizer)));
-    let draft = Draft { prompt: crate::engine::Prompt::Text("abc".into()), ..request(&[], greedy(2)) };
+    let draft = Draft { prompt: crate::Prompt::Text("abc".into()), ..request(&[], greedy(2)) };
     let client = submit(&rig.engine, draft).unwrap();
     assert_eq!(*client.accepted.prompt_token_ids, tokenizer.encode("abc", true, false).unwrap());
     client.wait();
     // Text that spells a control token stays text.
-    let draft = Draft { prompt: crate::engine::Prompt::Text("</s>".into()), ..request(&[], greedy(2)) };
+    let draft = Draft { prompt: crate::Prompt::Text("</s>".into()), ..request(&[], greedy(2)) };
     assert!(!submit(&rig.engine, draft).unwrap().accepted.prompt_token_ids.contains(&EOS));
 }
 

@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind, Xielu};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec, QkNorm};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec, QkNorm};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;

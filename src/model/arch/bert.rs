@@ -3,10 +3,10 @@
 
 use crate::Result;
 use crate::backend::Activation;
-use crate::model::encoder::BERT_NORMS;
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, EmbeddingSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence, RowGate};
+use crate::encoder::BERT_NORMS;
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, DenseSpec, EmbeddingSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence, RowGate};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;

@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, Scoring};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, EmbeddingSpec, Gate, LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, EmbeddingSpec, Gate, LayerSpec, ModelSpec};
 
 /// The largest exponent of slopes. The files have no key for it.
 const ALIBI: f32 = 8.0;

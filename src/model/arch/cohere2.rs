@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{LayerSpec, LogitsSpec, ModelSpec};
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{LayerSpec, LogitsSpec, ModelSpec};
 
 /// Default: full attention in the last of four layers.
 pub(super) const PATTERN: WindowPattern = WindowPattern::full_is_last_of(4);

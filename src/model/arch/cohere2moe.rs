@@ -4,9 +4,9 @@
 use super::cohere2::{PATTERN, cohere_model};
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{DenseSpec, Ffn, LayerSpec, ModelSpec, RowGate};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{DenseSpec, Ffn, LayerSpec, ModelSpec, RowGate};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = cohere_model(keys)?;

@@ -4,10 +4,10 @@
 use crate::Result;
 use crate::backend::{LatentShape, RopeKind};
 use crate::batch::GroupKind;
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{LatentSpec, LayerSpec, Mixer, ModelSpec};
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::rope::LayerRope;
+use crate::spec::{LatentSpec, LayerSpec, Mixer, ModelSpec};
 
 const KEYS_AND_VALUES: &str = "attn_kv_b.weight";
 

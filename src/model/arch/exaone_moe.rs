@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::RopeKind;
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, QkNorm};
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, LayerSpec, ModelSpec, QkNorm};
 
 /// Default: full attention in the last of four layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_last_of(4);

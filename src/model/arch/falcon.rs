@@ -3,10 +3,10 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{Gate, LayerSpec, ModelSpec, Norms};
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::rope::LayerRope;
+use crate::spec::{Gate, LayerSpec, ModelSpec, Norms};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;

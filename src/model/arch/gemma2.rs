@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, QkvLayout, RopeKind, Scoring};
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms};
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms};
 
 /// Number of layers of the largest model. No key identifies it.
 const LAYERS_OF_27B: usize = 46;

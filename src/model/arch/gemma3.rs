@@ -5,8 +5,8 @@
 use super::gemma2::score_scale;
 use crate::Result;
 use crate::backend::{Activation, Scoring};
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms, QkNorm};
+use crate::keys::{Keys, WindowPattern};
+use crate::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms, QkNorm};
 
 /// Default: full attention in the last of six layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_last_of(6);

@@ -4,11 +4,11 @@
 use super::gemma4::{Kind, layer_inputs};
 use crate::Result;
 use crate::backend::{Activation, RopeKind, STREAMS};
-use crate::model::common::HeadKeys;
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, Ffn, LayerSpec, LogitsSpec, ModelSpec, Norms, StreamsSpec};
+use crate::common::HeadKeys;
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, DenseSpec, Ffn, LayerSpec, LogitsSpec, ModelSpec, Norms, StreamsSpec};
 
 const SPARSITY: &str = "activation_sparsity_scale";
 

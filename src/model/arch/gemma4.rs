@@ -4,14 +4,14 @@
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, QkvLayout, RopeKind, Scoring};
-use crate::model::common::HeadKeys;
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{
+use crate::common::HeadKeys;
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::quant;
+use crate::rope::LayerRope;
+use crate::spec::{
     AttentionSpec, Ffn, LayerInputsSpec, LayerSpec, LogitsSpec, Mixer, ModelSpec, Norms, OUTPUT_SCALE, QkNorm,
 };
-use crate::quant;
 
 const SHARED_LAYERS: &str = "attention.shared_kv_layers";
 const LAYER_INPUTS: &str = "embedding_length_per_layer_input";

@@ -4,9 +4,9 @@
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
 use crate::config::Pooling;
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, EmbedSpec, LayerSpec, ModelSpec, NormSpec, Norms, QkNorm};
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, EmbedSpec, LayerSpec, ModelSpec, NormSpec, Norms, QkNorm};
 
 /// Default: full attention in the last of six layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_last_of(6);

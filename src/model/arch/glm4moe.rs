@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Norms, Presence, QkNorm};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Norms, Presence, QkNorm};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = keys.model()?;

@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::backend::Activation;
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{EmbeddingSpec, Gate, LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{EmbeddingSpec, Gate, LayerSpec, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;

@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind};
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Norms, Presence};
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Norms, Presence};
 
 /// Default: full attention in the second of two layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_last_of(2);

@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{Gate, LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{Gate, LayerSpec, ModelSpec};
 
 const PARALLEL: &str = "use_parallel_residual";
 

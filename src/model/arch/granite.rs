@@ -3,8 +3,8 @@
 use super::granitemoe::{scaled_attention, scaled_model};
 use crate::Result;
 use crate::backend::Activation;
-use crate::model::keys::Keys;
-use crate::model::spec::{LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::spec::{LayerSpec, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;

@@ -5,9 +5,9 @@
 use super::granitemoe::{scaled_attention_over, scaled_model};
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = scaled_model(keys)?;

@@ -4,8 +4,8 @@
 use super::granitemoe::{scaled_attention, scaled_model};
 use crate::Result;
 use crate::backend::Activation;
-use crate::model::keys::Keys;
-use crate::model::spec::{Ffn, LayerSpec, Mixer, ModelSpec};
+use crate::keys::Keys;
+use crate::spec::{Ffn, LayerSpec, Mixer, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = scaled_model(keys)?;

@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind, Scoring};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, LogitsSpec, ModelSpec, Presence};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, LogitsSpec, ModelSpec, Presence};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let mut model = scaled_model(keys)?;

@@ -3,9 +3,9 @@
 use super::dots1::spec_with;
 use crate::Result;
 use crate::backend::Activation;
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::spec::ModelSpec;
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::spec::ModelSpec;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     spec_with(keys, |model, layer| match keys.gguf.tensor(&of_layer(layer, "ffn_gate_inp.weight")) {

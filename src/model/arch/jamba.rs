@@ -3,10 +3,10 @@
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec};
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{Ffn, LayerSpec, MambaNorms, Mixer, ModelSpec};
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::rope::LayerRope;
+use crate::spec::{Ffn, LayerSpec, MambaNorms, Mixer, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_shared_experts()?;

@@ -4,10 +4,10 @@
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, GateFunction, RopeKind};
-use crate::model::common::HeadKeys;
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, QkNorm};
+use crate::common::HeadKeys;
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, QkNorm};
 
 /// Default: full attention in the first of four layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_first_of(4);

@@ -4,8 +4,8 @@
 use super::lfm2::spec_with;
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec};
-use crate::model::keys::Keys;
-use crate::model::spec::{Ffn, ModelSpec};
+use crate::keys::Keys;
+use crate::spec::{Ffn, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let dense_layers = keys.leading_dense_layers()?;

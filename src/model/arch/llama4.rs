@@ -5,10 +5,10 @@
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, RopeKind, Temperature};
 use crate::batch::GroupKind;
-use crate::model::common::HeadKeys;
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence, QkNorm, RowGate};
+use crate::common::HeadKeys;
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, ModelSpec, Presence, QkNorm, RowGate};
 
 /// Every n-th layer has no RoPE, and the other layers have chunks of this many tokens. No key states either.
 const WITHOUT_ROPE: usize = 4;

@@ -2,8 +2,8 @@
 
 use super::mamba2;
 use crate::Result;
-use crate::model::keys::Keys;
-use crate::model::spec::{MambaNorms, Mixer, ModelSpec};
+use crate::keys::Keys;
+use crate::spec::{MambaNorms, Mixer, ModelSpec};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     // Falcon Mamba has norms of time steps, B and C.

@@ -1,8 +1,8 @@
 //! `mamba2`: Mamba-2 and Codestral Mamba. Every layer is only a mixer.
 
 use crate::Result;
-use crate::model::keys::Keys;
-use crate::model::spec::{Ffn, LayerSpec, Mixer, ModelSpec, Norms};
+use crate::keys::Keys;
+use crate::spec::{Ffn, LayerSpec, Mixer, ModelSpec, Norms};
 
 /// Keys of parts that the architecture lacks. Converters write 0.
 const OTHER_PARTS: [&str; 2] = ["attention.head_count", "feed_forward_length"];

@@ -4,9 +4,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, Scoring};
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::layers::of_layer;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Presence};
+use crate::keys::{Keys, WindowPattern};
+use crate::layers::of_layer;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Presence};
 
 /// Default: full attention in the first of six layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_first_of(6);

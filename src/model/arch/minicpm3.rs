@@ -5,9 +5,9 @@
 use crate::Result;
 use crate::backend::{Activation, LatentShape, RopeKind};
 use crate::batch::GroupKind;
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{LatentSpec, LayerSpec, LogitsSpec, Mixer, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{LatentSpec, LayerSpec, LogitsSpec, Mixer, ModelSpec};
 
 /// The factors `scale_emb`, `scale_depth` and `dim_model_base`. No key states them.
 const EMBEDDING_SCALE: f32 = 12.0;

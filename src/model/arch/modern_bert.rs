@@ -4,9 +4,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::rope::LayerRope;
-use crate::model::spec::{Gate, LayerSpec, ModelSpec, Norms};
+use crate::keys::{Keys, WindowPattern};
+use crate::rope::LayerRope;
+use crate::spec::{Gate, LayerSpec, ModelSpec, Norms};
 
 /// Default: full attention in the first of three layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_first_of(3);

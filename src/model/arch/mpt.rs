@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, Scoring};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, Gate, LayerSpec, ModelSpec};
 
 const ALIBI: &str = "attention.max_alibi_bias";
 

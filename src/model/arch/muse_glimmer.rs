@@ -5,8 +5,8 @@
 use super::afmoe::gated_attention;
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::spec::{EmbeddingSpec, LayerSpec, LogitsSpec, ModelSpec, Norms};
+use crate::keys::Keys;
+use crate::spec::{EmbeddingSpec, LayerSpec, LogitsSpec, ModelSpec, Norms};
 
 /// Epsilon of the norms after attention and feed-forward. No key states it.
 const AFTER_EPS: f32 = 1e-8;

@@ -4,9 +4,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, Scoring};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{
     AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, RowGate,
 };
 

@@ -4,8 +4,8 @@
 use super::nemotron_h::spec_with;
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec};
-use crate::model::keys::Keys;
-use crate::model::spec::{DenseSpec, Ffn, Gate, ModelSpec};
+use crate::keys::Keys;
+use crate::spec::{DenseSpec, Ffn, Gate, ModelSpec};
 
 const ACTIVATION: Activation = Activation::SquaredRelu;
 

@@ -3,8 +3,8 @@
 
 use crate::Result;
 use crate::backend::Activation;
-use crate::model::keys::{Keys, WindowPattern};
-use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, Norms, QkNorm};
+use crate::keys::{Keys, WindowPattern};
+use crate::spec::{AttentionSpec, LayerSpec, ModelSpec, Norms, QkNorm};
 
 /// Default: full attention in the last of four layers.
 const PATTERN: WindowPattern = WindowPattern::full_is_last_of(4);

@@ -2,8 +2,8 @@
 //! for text, so the model equals `qwen2`.
 
 use crate::Result;
-use crate::model::keys::Keys;
-use crate::model::spec::ModelSpec;
+use crate::keys::Keys;
+use crate::spec::ModelSpec;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let model = super::qwen2::spec(keys)?;

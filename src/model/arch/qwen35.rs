@@ -3,9 +3,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, HeadOrder, QkvLayout, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{
     AttentionSpec, DeltaNetSpec, Ffn, LayerSpec, Mixer, ModelSpec, Norms, Presence, Projections, QkNorm,
 };
 

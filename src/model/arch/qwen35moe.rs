@@ -4,8 +4,8 @@
 use super::qwen35::add_layers;
 use crate::Result;
 use crate::backend::{Activation, HeadOrder};
-use crate::model::keys::Keys;
-use crate::model::spec::{DeltaNetSpec, DenseSpec, Ffn, ModelSpec, Projections, RowGate};
+use crate::keys::Keys;
+use crate::spec::{DeltaNetSpec, DenseSpec, Ffn, ModelSpec, Projections, RowGate};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let model = spec_with(keys, keys.delta_net(HeadOrder::Tiled, Projections::Apart)?)?;

@@ -4,8 +4,8 @@
 use super::qwen35moe::spec_with;
 use crate::Result;
 use crate::backend::HeadOrder;
-use crate::model::keys::Keys;
-use crate::model::spec::{ModelSpec, Projections};
+use crate::keys::Keys;
+use crate::spec::{ModelSpec, Projections};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let is_older = keys.gguf.tensors().iter().any(|tensor| tensor.name.ends_with(".ssm_in.weight"));

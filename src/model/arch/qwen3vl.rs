@@ -2,8 +2,8 @@
 //! the model equals `qwen3`.
 
 use crate::Result;
-use crate::model::keys::Keys;
-use crate::model::spec::ModelSpec;
+use crate::keys::Keys;
+use crate::spec::ModelSpec;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let model = super::qwen3::spec(keys)?;

@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{LayerSpec, ModelSpec};
 
 /// Every fourth layer has no RoPE. No key states it.
 const WITHOUT_ROPE: usize = 4;

@@ -3,10 +3,10 @@
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
-use crate::model::keys::Keys;
-use crate::model::layers::of_layer;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{LayerSpec, ModelSpec};
+use crate::keys::Keys;
+use crate::layers::of_layer;
+use crate::rope::LayerRope;
+use crate::spec::{LayerSpec, ModelSpec};
 
 const PARALLEL: &str = "use_parallel_residual";
 

@@ -4,9 +4,9 @@
 use super::laguna::spec_with;
 use crate::Result;
 use crate::backend::{Activation, GateFunction};
-use crate::model::common::HeadKeys;
-use crate::model::keys::Keys;
-use crate::model::spec::ModelSpec;
+use crate::common::HeadKeys;
+use crate::keys::Keys;
+use crate::spec::ModelSpec;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let heads = [HeadKeys::HALF_ROTATED, HeadKeys::OF_FILE];

@@ -4,9 +4,9 @@
 use crate::Result;
 use crate::backend::{Activation, Scoring};
 use crate::config::Pooling;
-use crate::model::keys::Keys;
-use crate::model::rope::LayerRope;
-use crate::model::spec::{AttentionSpec, DistanceBiases, Gate, LayerSpec, ModelSpec, NormSpec};
+use crate::keys::Keys;
+use crate::rope::LayerRope;
+use crate::spec::{AttentionSpec, DistanceBiases, Gate, LayerSpec, ModelSpec, NormSpec};
 
 const BUCKETS: &str = "attention.relative_buckets_count";
 

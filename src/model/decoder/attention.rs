@@ -5,8 +5,8 @@ use crate::Result;
 use crate::backend::{
     Backend, Cap, CopyBlocks, Fusions, GateHeads, Ops, QkNorms, RopeAndStore, RopeAttention, Rotation, ScaleRows,
 };
-use crate::model::layers::{AttentionWeights, NormWeights, QkNormWeights};
-use crate::model::spec::{AttentionSpec, QkNorm};
+use crate::layers::{AttentionWeights, NormWeights, QkNormWeights};
+use crate::spec::{AttentionSpec, QkNorm};
 
 /// The attention of a layer.
 pub(super) struct Attend<'a, B: Backend> {

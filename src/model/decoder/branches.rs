@@ -2,7 +2,7 @@
 
 use super::{NormWeights, Work};
 use crate::backend::{Backend, ExpertShape, Linear, MixExperts, NormRows, Ops, WorkShape};
-use crate::model::layers::{BranchNorms, DenseWeights};
+use crate::layers::{BranchNorms, DenseWeights};
 use crate::{Error, Result};
 
 pub(super) struct Branches<'a, B: Backend> {

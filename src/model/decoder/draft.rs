@@ -3,9 +3,9 @@
 
 use super::{Attend, Input, Ropes, Stream, Work, finish_layer, logits_of};
 use crate::backend::{Backend, Embed, JoinRows, Linear, NormRows, Ops};
-use crate::model::buffers::Drafts;
-use crate::model::layers::{DrafterWeights, MixerWeights, NormWeights, Weights};
-use crate::model::spec::ModelSpec;
+use crate::buffers::Drafts;
+use crate::layers::{DrafterWeights, MixerWeights, NormWeights, Weights};
+use crate::spec::ModelSpec;
 use crate::{Error, Result};
 
 pub(super) struct Drafter<'a, B: Backend> {

@@ -2,8 +2,8 @@
 
 use crate::Result;
 use crate::backend::{AddRows, Backend, Embed, Ops, TableRow};
-use crate::model::layers::Weights;
-use crate::model::spec::ModelSpec;
+use crate::layers::Weights;
+use crate::spec::ModelSpec;
 
 /// `residual = norm(scale * token + position + token type)`. Models have only some of these terms.
 pub(super) fn embed<B: Backend>(

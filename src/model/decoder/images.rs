@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::{Ends, Model, Models};
 use crate::backend::{Backend, StepOps};
 use crate::batch::Batch;
+use crate::buffers::Buffers;
 use crate::images::ImageRun;
-use crate::model::buffers::Buffers;
-use crate::model::spec::Sections;
-use crate::model::vision::{ImageRows, Images};
+use crate::spec::Sections;
+use crate::vision::{ImageRows, Images};
 use crate::{Error, Result};
 
 /// The padding token of the models that have inputs for each layer.

@@ -2,7 +2,7 @@
 
 use super::{Input, Stream, Work, linear_of};
 use crate::backend::{Backend, Embed, GateColumns, Linear, Ops, STREAMS};
-use crate::model::layers::{InputWeights, InputsWeights};
+use crate::layers::{InputWeights, InputsWeights};
 use crate::{Error, Result};
 
 /// `inputs = scale * row`, with the row of each token.

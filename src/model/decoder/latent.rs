@@ -3,8 +3,8 @@
 
 use super::{Input, Ropes, Stream, Work, linear_of};
 use crate::backend::{Attention, Backend, CopyBlocks, HeadProducts, Ops, RopeAndStoreLatent, Scoring};
-use crate::model::buffers::LatentWork;
-use crate::model::layers::{LatentQuery, LatentWeights, NormWeights};
+use crate::buffers::LatentWork;
+use crate::layers::{LatentQuery, LatentWeights, NormWeights};
 use crate::{Error, Result};
 
 pub(super) struct Attend<'a, B: Backend> {

@@ -2,8 +2,8 @@
 
 use super::{Input, linear_of};
 use crate::backend::{Backend, Cap, Ops, ScaleRows};
-use crate::model::layers::Weights;
-use crate::model::spec::{LogitsSpec, ModelSpec};
+use crate::layers::Weights;
+use crate::spec::{LogitsSpec, ModelSpec};
 use crate::{Error, Result};
 
 pub(super) fn no_logits() -> Error {

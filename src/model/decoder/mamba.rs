@@ -2,8 +2,8 @@
 
 use super::{Input, Work, linear_of};
 use crate::backend::{Backend, Linear, Mamba, MambaConvolution, Norm, NormInPlace, Ops};
-use crate::model::buffers::MambaWork;
-use crate::model::layers::MambaWeights;
+use crate::buffers::MambaWork;
+use crate::layers::MambaWeights;
 use crate::{Error, Result};
 
 /// `out` = the mixer of the input, before its output projection.

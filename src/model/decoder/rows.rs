@@ -8,9 +8,9 @@ use std::ops::Range;
 use super::{Buffers, Decoder, Input, Model, logits_of, no_logits};
 use crate::backend::{Backend, GatherRows, NormRows, Ops};
 use crate::batch::Batch;
-use crate::model::layers::NormWeights;
-use crate::model::vision::Images;
+use crate::layers::NormWeights;
 use crate::selection::{Needs, SamplingRequest, Selection};
+use crate::vision::Images;
 use crate::{Error, Result};
 
 /// The end of a step.

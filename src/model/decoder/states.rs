@@ -2,7 +2,7 @@
 
 use super::{Input, Stream, Work, linear_of, mamba};
 use crate::backend::{self, Backend, DeltaNet, Mamba2, Ops, ShortConvolution};
-use crate::model::layers::{DeltaNetWeights, Mamba2Weights, MixerWeights, NormWeights, ShortConvolutionWeights};
+use crate::layers::{DeltaNetWeights, Mamba2Weights, MixerWeights, NormWeights, ShortConvolutionWeights};
 use crate::{Error, Result};
 
 /// `mixed = mixer(norm(residual))`, before its output projection.

@@ -3,8 +3,8 @@
 
 use super::{Input, NormWeights, Stream, Work, linear_of};
 use crate::backend::{AddNorm, Backend, LevelRows, Linear, MatrixShape, Ops, STREAMS, Streams};
-use crate::model::buffers::StreamBuffers;
-use crate::model::layers::{StreamWeights, StreamsWeights};
+use crate::buffers::StreamBuffers;
+use crate::layers::{StreamWeights, StreamsWeights};
 use crate::{Error, Result};
 
 /// The least mean square of a row that is levelled.

@@ -2,26 +2,26 @@
 
 use super::{Part, Runs, Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{AttentionSpec, ModelSpec, QkNorm};
+use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
-pub(in crate::model) struct AttentionWeights<T: Tensors> {
-    pub(in crate::model) spec: AttentionSpec,
-    pub(in crate::model) qkv: T::Matrix,
-    pub(in crate::model) qk_norm: Option<QkNormWeights<T>>,
+pub(crate) struct AttentionWeights<T: Tensors> {
+    pub(crate) spec: AttentionSpec,
+    pub(crate) qkv: T::Matrix,
+    pub(crate) qk_norm: Option<QkNormWeights<T>>,
     /// See `AttentionSpec::head_gates`.
-    pub(in crate::model) head_gates: Option<T::Matrix>,
-    pub(in crate::model) sinks: Option<T::Vector>,
+    pub(crate) head_gates: Option<T::Matrix>,
+    pub(crate) sinks: Option<T::Vector>,
     /// See `AttentionSpec::biases`.
-    pub(in crate::model) biases: Option<T::Vector>,
-    pub(in crate::model) output: T::Matrix,
+    pub(crate) biases: Option<T::Vector>,
+    pub(crate) output: T::Matrix,
 }
 
 /// Norms of q and of k.
-pub(in crate::model) struct QkNormWeights<T: Tensors> {
-    pub(in crate::model) q: T::Vector,
+pub(crate) struct QkNormWeights<T: Tensors> {
+    pub(crate) q: T::Vector,
     /// `None` if the rows hold only q.
-    pub(in crate::model) k: Option<T::Vector>,
-    pub(in crate::model) eps: f32,
+    pub(crate) k: Option<T::Vector>,
+    pub(crate) eps: f32,
 }
 
 impl<T: Tensors> AttentionWeights<T> {

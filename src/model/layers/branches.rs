@@ -2,14 +2,14 @@
 
 use super::{NormWeights, Tensors, Visitor, of_layer};
 use crate::Result;
-use crate::model::spec::ModelSpec;
+use crate::spec::ModelSpec;
 
-pub(in crate::model) struct BranchNorms<T: Tensors> {
-    pub(in crate::model) after_dense: NormWeights<T>,
-    pub(in crate::model) before_experts: NormWeights<T>,
-    pub(in crate::model) after_experts: NormWeights<T>,
+pub(crate) struct BranchNorms<T: Tensors> {
+    pub(crate) after_dense: NormWeights<T>,
+    pub(crate) before_experts: NormWeights<T>,
+    pub(crate) after_experts: NormWeights<T>,
     /// The norm of the router's input.
-    pub(in crate::model) before_router: NormWeights<T>,
+    pub(crate) before_router: NormWeights<T>,
 }
 
 impl<T: Tensors> BranchNorms<T> {

@@ -2,22 +2,22 @@
 
 use super::{Part, Runs, Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{DeltaNetSpec, ModelSpec, Presence, Projections};
+use crate::spec::{DeltaNetSpec, ModelSpec, Presence, Projections};
 
-pub(in crate::model) struct DeltaNetWeights<T: Tensors> {
-    pub(in crate::model) spec: DeltaNetSpec,
-    pub(in crate::model) eps: f32,
+pub(crate) struct DeltaNetWeights<T: Tensors> {
+    pub(crate) spec: DeltaNetSpec,
+    pub(crate) eps: f32,
     /// Rows as `DeltaNetShape` describes them.
-    pub(in crate::model) projections: T::Matrix,
-    pub(in crate::model) taps: T::Vector,
-    pub(in crate::model) decay: T::Vector,
-    pub(in crate::model) decay_bias: T::Vector,
-    pub(in crate::model) norm: T::Vector,
-    pub(in crate::model) output: T::Matrix,
+    pub(crate) projections: T::Matrix,
+    pub(crate) taps: T::Vector,
+    pub(crate) decay: T::Vector,
+    pub(crate) decay_bias: T::Vector,
+    pub(crate) norm: T::Vector,
+    pub(crate) output: T::Matrix,
 }
 
 impl<T: Tensors> DeltaNetWeights<T> {
-    pub(in crate::model) fn visit<V: Visitor<Made = T>>(
+    pub(crate) fn visit<V: Visitor<Made = T>>(
         index: usize,
         spec: &DeltaNetSpec,
         model: &ModelSpec,

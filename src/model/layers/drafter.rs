@@ -2,7 +2,7 @@
 
 use super::{LayerWeights, NormWeights, Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{LayerSpec, ModelSpec, Presence};
+use crate::spec::{LayerSpec, ModelSpec, Presence};
 
 /// The first MTP block after the layers of the model, which proposes the token after the next one. Sources:
 /// DeepSeek-V3, arXiv 2412.19437, section 2.2; the tensor names are llama.cpp's.
@@ -15,12 +15,12 @@ use crate::model::spec::{LayerSpec, ModelSpec, Presence};
 /// hidden state.
 ///
 /// The block shares the model's embeddings and output projection. Copies of these in the file's block are not loaded.
-pub(in crate::model) struct DrafterWeights<T: Tensors> {
-    pub(in crate::model) embedding_norm: NormWeights<T>,
-    pub(in crate::model) hidden_norm: NormWeights<T>,
-    pub(in crate::model) projection: T::Matrix,
-    pub(in crate::model) layer: LayerWeights<T>,
-    pub(in crate::model) output_norm: NormWeights<T>,
+pub(crate) struct DrafterWeights<T: Tensors> {
+    pub(crate) embedding_norm: NormWeights<T>,
+    pub(crate) hidden_norm: NormWeights<T>,
+    pub(crate) projection: T::Matrix,
+    pub(crate) layer: LayerWeights<T>,
+    pub(crate) output_norm: NormWeights<T>,
 }
 
 impl<T: Tensors> DrafterWeights<T> {

@@ -2,14 +2,14 @@
 
 use super::{NormWeights, Tensors, Visitor};
 use crate::Result;
-use crate::model::spec::ModelSpec;
+use crate::spec::ModelSpec;
 
 /// See `EmbeddingSpec`.
-pub(in crate::model) struct EmbeddingWeights<T: Tensors> {
+pub(crate) struct EmbeddingWeights<T: Tensors> {
     /// Tables of positions and of token types, row by row.
-    pub(in crate::model) positions: Option<T::Vector>,
-    pub(in crate::model) token_types: Option<T::Vector>,
-    pub(in crate::model) norm: Option<NormWeights<T>>,
+    pub(crate) positions: Option<T::Vector>,
+    pub(crate) token_types: Option<T::Vector>,
+    pub(crate) norm: Option<NormWeights<T>>,
 }
 
 impl<T: Tensors> EmbeddingWeights<T> {

@@ -3,17 +3,17 @@
 use super::streams::visit_factors;
 use super::{NormWeights, Tensors, Visitor, of_layer, part, table};
 use crate::Result;
-use crate::model::spec::{LayerInputsSpec, ModelSpec, NormSpec, Presence};
+use crate::spec::{LayerInputsSpec, ModelSpec, NormSpec, Presence};
 
 /// The weights that compute the inputs of all layers from a token and its embedding.
-pub(in crate::model) struct InputsWeights<T: Tensors> {
-    pub(in crate::model) spec: LayerInputsSpec,
+pub(crate) struct InputsWeights<T: Tensors> {
+    pub(crate) spec: LayerInputsSpec,
     /// A row for each token, with the columns of all layers.
-    pub(in crate::model) table: T::Matrix,
-    pub(in crate::model) projection: T::Matrix,
+    pub(crate) table: T::Matrix,
+    pub(crate) projection: T::Matrix,
     /// The norm over one layer's part of the projection.
-    pub(in crate::model) norm: NormWeights<T>,
-    pub(in crate::model) num_layers: usize,
+    pub(crate) norm: NormWeights<T>,
+    pub(crate) num_layers: usize,
 }
 
 impl<T: Tensors> InputsWeights<T> {
@@ -34,16 +34,16 @@ impl<T: Tensors> InputsWeights<T> {
 }
 
 /// The weights with which a layer adds its input.
-pub(in crate::model) struct InputWeights<T: Tensors> {
-    pub(in crate::model) spec: LayerInputsSpec,
+pub(crate) struct InputWeights<T: Tensors> {
+    pub(crate) spec: LayerInputsSpec,
     /// Factors on the residual before the gate, in models with several streams.
-    pub(in crate::model) factors: Option<NormWeights<T>>,
-    pub(in crate::model) gate: T::Matrix,
-    pub(in crate::model) projection: T::Matrix,
-    pub(in crate::model) norm: NormWeights<T>,
+    pub(crate) factors: Option<NormWeights<T>>,
+    pub(crate) gate: T::Matrix,
+    pub(crate) projection: T::Matrix,
+    pub(crate) norm: NormWeights<T>,
     /// Offset of the layer's columns in a row of inputs, and the number of columns in such a row.
-    pub(in crate::model) first: usize,
-    pub(in crate::model) row_cols: usize,
+    pub(crate) first: usize,
+    pub(crate) row_cols: usize,
 }
 
 impl<T: Tensors> InputWeights<T> {

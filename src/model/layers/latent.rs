@@ -2,24 +2,24 @@
 
 use super::{HeadRows, NormWeights, Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{LatentSpec, ModelSpec, NormSpec, Presence};
+use crate::spec::{LatentSpec, ModelSpec, NormSpec, Presence};
 
-pub(in crate::model) struct LatentWeights<T: Tensors> {
-    pub(in crate::model) spec: LatentSpec,
-    pub(in crate::model) query: LatentQuery<T>,
+pub(crate) struct LatentWeights<T: Tensors> {
+    pub(crate) spec: LatentSpec,
+    pub(crate) query: LatentQuery<T>,
     /// Computes the latent of keys and values, followed by the key part that RoPE rotates.
-    pub(in crate::model) latent: T::Matrix,
-    pub(in crate::model) latent_norm: T::Vector,
-    pub(in crate::model) eps: f32,
+    pub(crate) latent: T::Matrix,
+    pub(crate) latent_norm: T::Vector,
+    pub(crate) eps: f32,
     /// Matrices of each head. `keys` turn the unrotated part of q into a query of latents, `values` turn a latent into
     /// values.
-    pub(in crate::model) keys: T::HeadMatrices,
-    pub(in crate::model) values: T::HeadMatrices,
-    pub(in crate::model) output: T::Matrix,
+    pub(crate) keys: T::HeadMatrices,
+    pub(crate) values: T::HeadMatrices,
+    pub(crate) output: T::Matrix,
 }
 
 /// The computation of q from a row.
-pub(in crate::model) enum LatentQuery<T: Tensors> {
+pub(crate) enum LatentQuery<T: Tensors> {
     Direct(T::Matrix),
     /// q is computed from its own latent, which is normed.
     Latent {
@@ -30,7 +30,7 @@ pub(in crate::model) enum LatentQuery<T: Tensors> {
 }
 
 impl<T: Tensors> LatentWeights<T> {
-    pub(in crate::model) fn visit<V: Visitor<Made = T>>(
+    pub(crate) fn visit<V: Visitor<Made = T>>(
         index: usize,
         spec: &LatentSpec,
         model: &ModelSpec,

@@ -2,22 +2,22 @@
 
 use super::{Part, Runs, Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{MambaNorms, MambaSpec, ModelSpec, Presence};
+use crate::spec::{MambaNorms, MambaSpec, ModelSpec, Presence};
 
-pub(in crate::model) struct MambaWeights<T: Tensors> {
-    pub(in crate::model) spec: MambaSpec,
+pub(crate) struct MambaWeights<T: Tensors> {
+    pub(crate) spec: MambaSpec,
     /// The rows are described in `MambaShape`.
-    pub(in crate::model) projections: T::Matrix,
-    pub(in crate::model) taps: T::Vector,
-    pub(in crate::model) taps_bias: Option<T::Vector>,
+    pub(crate) projections: T::Matrix,
+    pub(crate) taps: T::Vector,
+    pub(crate) taps_bias: Option<T::Vector>,
     /// The matrices that turn the convolved x into short time steps, B and C, and the norms of their results.
-    pub(in crate::model) inputs: [T::Matrix; 3],
-    pub(in crate::model) norms: Option<[T::Vector; 3]>,
+    pub(crate) inputs: [T::Matrix; 3],
+    pub(crate) norms: Option<[T::Vector; 3]>,
     /// The matrix, with biases, that turns short time steps into those of all channels.
-    pub(in crate::model) time_steps: T::Matrix,
-    pub(in crate::model) decay: T::Vector,
-    pub(in crate::model) skip: T::Vector,
-    pub(in crate::model) output: T::Matrix,
+    pub(crate) time_steps: T::Matrix,
+    pub(crate) decay: T::Vector,
+    pub(crate) skip: T::Vector,
+    pub(crate) output: T::Matrix,
 }
 
 impl<T: Tensors> MambaWeights<T> {

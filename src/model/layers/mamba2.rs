@@ -2,23 +2,23 @@
 
 use super::{Tensors, Visitor, of_layer, part};
 use crate::Result;
-use crate::model::spec::{Mamba2Spec, ModelSpec, Presence};
+use crate::spec::{Mamba2Spec, ModelSpec, Presence};
 
-pub(in crate::model) struct Mamba2Weights<T: Tensors> {
-    pub(in crate::model) spec: Mamba2Spec,
+pub(crate) struct Mamba2Weights<T: Tensors> {
+    pub(crate) spec: Mamba2Spec,
     /// The rows are described in `Mamba2Shape`.
-    pub(in crate::model) projections: T::Matrix,
-    pub(in crate::model) taps: T::Vector,
-    pub(in crate::model) taps_bias: Option<T::Vector>,
-    pub(in crate::model) decay: T::Vector,
-    pub(in crate::model) step_bias: T::Vector,
-    pub(in crate::model) skip: T::Vector,
-    pub(in crate::model) norm: Option<T::Vector>,
-    pub(in crate::model) output: T::Matrix,
+    pub(crate) projections: T::Matrix,
+    pub(crate) taps: T::Vector,
+    pub(crate) taps_bias: Option<T::Vector>,
+    pub(crate) decay: T::Vector,
+    pub(crate) step_bias: T::Vector,
+    pub(crate) skip: T::Vector,
+    pub(crate) norm: Option<T::Vector>,
+    pub(crate) output: T::Matrix,
 }
 
 impl<T: Tensors> Mamba2Weights<T> {
-    pub(in crate::model) fn visit<V: Visitor<Made = T>>(
+    pub(crate) fn visit<V: Visitor<Made = T>>(
         index: usize,
         spec: &Mamba2Spec,
         model: &ModelSpec,

@@ -3,18 +3,18 @@
 use super::{Tensors, Visitor, of_layer, part};
 use crate::Result;
 use crate::backend::ShortConvolutionShape;
-use crate::model::spec::{ModelSpec, Presence};
+use crate::spec::{ModelSpec, Presence};
 
-pub(in crate::model) struct ShortConvolutionWeights<T: Tensors> {
-    pub(in crate::model) shape: ShortConvolutionShape,
+pub(crate) struct ShortConvolutionWeights<T: Tensors> {
+    pub(crate) shape: ShortConvolutionShape,
     /// The rows are described in `ShortConvolutionShape`.
-    pub(in crate::model) projections: T::Matrix,
-    pub(in crate::model) taps: T::Vector,
-    pub(in crate::model) output: T::Matrix,
+    pub(crate) projections: T::Matrix,
+    pub(crate) taps: T::Vector,
+    pub(crate) output: T::Matrix,
 }
 
 impl<T: Tensors> ShortConvolutionWeights<T> {
-    pub(in crate::model) fn visit<V: Visitor<Made = T>>(
+    pub(crate) fn visit<V: Visitor<Made = T>>(
         index: usize,
         shape: ShortConvolutionShape,
         model: &ModelSpec,

@@ -3,17 +3,17 @@
 use super::{NormWeights, Part, Runs, Tensors, Visitor, of_layer, part};
 use crate::Result;
 use crate::backend::{NormKind, STREAMS};
-use crate::model::spec::{ModelSpec, NormSpec, Presence, StreamsSpec};
+use crate::spec::{ModelSpec, NormSpec, Presence, StreamsSpec};
 
 /// A matrix for each stream but the active one.
 type OfOthers<T> = [<T as Tensors>::Matrix; STREAMS - 1];
 
 /// The weights that create the streams from the embeddings, and unite them after the last layer.
-pub(in crate::model) struct StreamsWeights<T: Tensors> {
-    pub(in crate::model) created: OfOthers<T>,
-    pub(in crate::model) united: OfOthers<T>,
+pub(crate) struct StreamsWeights<T: Tensors> {
+    pub(crate) created: OfOthers<T>,
+    pub(crate) united: OfOthers<T>,
     /// Adds rows unchanged.
-    pub(in crate::model) sum: NormWeights<T>,
+    pub(crate) sum: NormWeights<T>,
 }
 
 impl<T: Tensors> StreamsWeights<T> {
@@ -32,13 +32,13 @@ impl<T: Tensors> StreamsWeights<T> {
 }
 
 /// The weights with which a layer predicts and corrects the streams, and the low-rank addition to its residual.
-pub(in crate::model) struct StreamWeights<T: Tensors> {
-    pub(in crate::model) router_norm: NormWeights<T>,
-    pub(in crate::model) router: T::Matrix,
-    pub(in crate::model) prediction: T::Vector,
-    pub(in crate::model) correction: T::Vector,
-    pub(in crate::model) laurel: [T::Matrix; 2],
-    pub(in crate::model) laurel_norm: NormWeights<T>,
+pub(crate) struct StreamWeights<T: Tensors> {
+    pub(crate) router_norm: NormWeights<T>,
+    pub(crate) router: T::Matrix,
+    pub(crate) prediction: T::Vector,
+    pub(crate) correction: T::Vector,
+    pub(crate) laurel: [T::Matrix; 2],
+    pub(crate) laurel_norm: NormWeights<T>,
 }
 
 impl<T: Tensors> StreamWeights<T> {

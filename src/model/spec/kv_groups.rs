@@ -52,12 +52,12 @@ impl KvGroupSpec {
 
 impl ModelSpec {
     /// Returns the number of layers that store their own keys and values.
-    pub(in crate::model) fn num_kv_layers(&self) -> usize {
+    pub(crate) fn num_kv_layers(&self) -> usize {
         self.kv_groups.iter().map(|group| group.layers.len()).sum()
     }
 
     /// Adds a layer to the group of layers that attend to these tokens. Returns the index of the group.
-    pub(in crate::model) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout, latent: Option<usize>) -> usize {
+    pub(crate) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout, latent: Option<usize>) -> usize {
         self.join_kv_layers(kind, &[KvLayout::of(qkv, latent)])
     }
 
@@ -74,7 +74,7 @@ impl ModelSpec {
 
     /// Moves the layers of a draft model into the KV groups of this model. A block of such a group then also holds
     /// their keys and values.
-    pub(in crate::model) fn join_kv_groups_of(&mut self, draft: &mut Self) {
+    pub(crate) fn join_kv_groups_of(&mut self, draft: &mut Self) {
         let groups = std::mem::take(&mut draft.kv_groups);
         let joined: Vec<usize> = groups.iter().map(|group| self.join_kv_layers(group.kind, &group.layers)).collect();
         for layer in &mut draft.layers {
@@ -101,7 +101,7 @@ impl ModelSpec {
     }
 
     /// Returns the group of each KV layer, in the order of `kv_layers`.
-    pub(in crate::model) fn groups_of_kv_layers(&self) -> Vec<usize> {
+    pub(crate) fn groups_of_kv_layers(&self) -> Vec<usize> {
         let all = self.layers.iter().chain(&self.drafter).chain(self.draft_layers());
         all.filter_map(|layer| layer.mixer.kv()).map(|(group, _)| group).collect()
     }
@@ -114,7 +114,7 @@ impl ModelSpec {
     }
 
     /// Returns the number of draft model layers that store their own keys and values.
-    pub(in crate::model) fn num_draft_kv_layers(&self) -> usize {
+    pub(crate) fn num_draft_kv_layers(&self) -> usize {
         self.draft_layers().filter(|layer| layer.mixer.kv().is_some()).count()
     }
 }

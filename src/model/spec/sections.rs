@@ -5,9 +5,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sections {
     /// The numbers of pairs that rotate with the time, the row and the column.
-    pub(in crate::model) counts: [usize; 3],
+    pub(crate) counts: [usize; 3],
     /// True if the three alternate and the remaining pairs rotate with the time. Otherwise they are consecutive.
-    pub(in crate::model) interleaved: bool,
+    pub(crate) interleaved: bool,
 }
 
 impl Sections {

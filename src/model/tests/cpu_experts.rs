@@ -3,10 +3,10 @@
 use super::gpu::bound_of;
 use super::placement::{Layout, load_with, logits, long};
 use super::{distance, max_abs, tokens};
-use crate::backend::gpu::tests::devices::{self, Call, Faults, Live};
-use crate::backend::gpu::{Device, GpuBackend};
 use crate::backend::{Backend, MemoryLedger};
 use crate::config::GpuOptions;
+use crate::gpu::testing::devices::{self, Call, Faults, Live};
+use crate::gpu::{Device, GpuBackend};
 use crate::testdata;
 use crate::{Error, Result};
 

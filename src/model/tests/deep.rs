@@ -2,10 +2,10 @@
 //! module out. `make test-kernels` runs it.
 
 use super::placement::Layout;
-use super::{cpu_experts, gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, launches, placement, rows};
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
-use crate::backend::gpu::tests::vendor;
+use super::{cpu_experts, gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, launches, library, placement, rows};
 use crate::config::KvCacheDtype;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
+use crate::gpu::testing::library::alone;
 use crate::testdata;
 
 #[test]
@@ -84,8 +84,8 @@ fn every_row_finds_room_on_a_device() {
 /// F3: every family in fp8.
 #[test]
 fn golden_logits_of_all_families_in_fp8() {
-    let _alone = vendor::alone();
-    let Some((device, options, _cache)) = vendor::open(vendor::helper("")) else { return };
+    let _alone = alone();
+    let Some((device, options, _cache)) = library::open() else { return };
     let names = testdata::architectures();
     gpu_fp8::check((device, options), &names.iter().map(String::as_str).collect::<Vec<_>>());
 }

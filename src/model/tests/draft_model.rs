@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use super::states::argmax;
 use super::{MAX_TOKENS, Machine, Model, check_budget_of, distance, load_tensors, load_with_kv, max_abs, tokens};
-use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, Loader};
 use crate::batch::{GroupKind, TO_DRAFT};
 use crate::config::KvCacheDtype;
-use crate::gguf::writer::{Tensor, Writer};
-use crate::gguf::{Array, GgufFile, Value};
-use crate::model::vision::Images;
-use crate::model::{ModelSpec, ModelTensors};
+use crate::cpu::CpuLoader;
+use crate::gguf::{GgufFile, Value};
 use crate::testdata::{self, TempFile};
+use crate::testmodels::{cut_vocabulary, of_vocabulary, rewritten};
+use crate::vision::Images;
 use crate::{Error, Result};
+use crate::{ModelSpec, ModelTensors};
 
 /// Pairs of a model and its draft model, with the same vocabulary. The draft models have, in order: other heads; the
 /// model's windows and full attention; experts; latent attention; a recurrent model to draft for; per-layer inputs and
@@ -30,45 +30,6 @@ const PAIRS: [[&str; 2]; 7] = [
 
 fn golden(name: &str) -> TempFile {
     testdata::file(&format!("arch/{name}.gguf"))
-}
-
-const TOKENS: &str = "tokenizer.ggml.tokens";
-
-/// Returns the file of a draft model whose first tokens have the texts of the model `like`.
-pub(crate) fn of_vocabulary(draft: &TempFile, like: &TempFile) -> TempFile {
-    cut_vocabulary(draft, like, 0)
-}
-
-/// Returns such a file without its last `cut` tokens.
-fn cut_vocabulary(draft: &TempFile, like: &TempFile, cut: usize) -> TempFile {
-    let like = GgufFile::open(&like.0).unwrap();
-    let tokens = like.metadata().opt_strings(TOKENS).unwrap().unwrap();
-    let name = |token: usize| tokens.get(token).cloned().unwrap_or_else(|| format!("<more {token}>"));
-    rewritten(draft, cut, |key, value| match value {
-        Value::Array(Array::String(own)) if key == TOKENS => {
-            Some(Value::Array(Array::String((0..own.len() - cut).map(name).collect())))
-        }
-        other => Some(other.clone()),
-    })
-}
-
-/// Returns the file with its keys changed or removed by `change`, and with `cut` fewer tokens.
-fn rewritten(file: &TempFile, cut: usize, change: impl Fn(&str, &Value) -> Option<Value>) -> TempFile {
-    let gguf = GgufFile::open(&file.0).unwrap();
-    let mut writer = Writer::new();
-    for (key, value) in gguf.metadata().iter() {
-        writer = change(key, value).iter().fold(writer, |writer, value| writer.key(key, value));
-    }
-    for info in gguf.tensors() {
-        let view = gguf.view(info);
-        let (mut shape, mut data) = (info.shape.clone(), view.data);
-        if cut > 0 && ["token_embd.weight", "output.weight"].contains(&info.name.as_str()) {
-            shape[1] -= cut as u64;
-            data = &data[..data.len() / view.rows * (view.rows - cut)];
-        }
-        writer = writer.tensor(Tensor::new(&info.name, &shape, view.ggml_type, data));
-    }
-    testdata::temp_file("draft.gguf", &writer.bytes())
 }
 
 fn open([main, draft]: [&TempFile; 2]) -> [GgufFile; 2] {

@@ -2,19 +2,19 @@
 
 use std::cmp::Reverse;
 
-use super::nextn::right_drafts;
 use super::states::argmax;
 use super::{CpuModel, MAX_TOKENS, Model, distance, load_spec, load_with_kv, max_abs, tokens};
 use crate::Error;
-use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, Loader};
 use crate::batch::{Batch, TO_DRAFT};
 use crate::config::KvCacheDtype;
+use crate::cpu::CpuLoader;
 use crate::gguf::GgufFile;
-use crate::model::vision::Images;
-use crate::model::{ModelSpec, ModelTensors};
 use crate::selection::Needs;
 use crate::testdata;
+use crate::testmodels::right_drafts;
+use crate::vision::Images;
+use crate::{ModelSpec, ModelTensors};
 
 const NAME: &str = "arch/qwen35_mtp";
 

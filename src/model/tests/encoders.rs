@@ -2,13 +2,13 @@
 
 use super::hidden::unit;
 use super::{CpuLoader, MAX_TOKENS, Model, distance, load_within};
-use crate::backend::cpu::Isa;
 use crate::backend::{Backend, Loader};
 use crate::config::{KvCacheDtype, Pooling};
+use crate::cpu::Isa;
 use crate::gguf::GgufFile;
-use crate::model::{DecoderLimits, Head, ModelSpec, ModelTensors};
 use crate::selection::Wanted;
 use crate::testdata;
+use crate::{DecoderLimits, Head, ModelSpec, ModelTensors};
 
 /// Returns the hidden states of prompts that are computed together.
 pub(super) fn hidden<B: Backend>(model: &mut Model<B>, prompts: &[&[u32]]) -> Vec<Vec<Vec<f32>>> {

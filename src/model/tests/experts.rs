@@ -3,15 +3,15 @@
 
 use super::layers::in_float;
 use super::{MAX_MODEL_LEN, MAX_TOKENS, Model, distance, max_abs, tokens, try_load_with};
-use crate::backend::cpu::CpuLoader;
+use crate::ModelSpec;
 use crate::backend::{ExpertSpec, Loader};
 use crate::config::KvCacheDtype;
+use crate::cpu::CpuLoader;
 use crate::gguf::GgufFile;
 use crate::gguf::writer::{Tensor, Writer};
-use crate::model::ModelSpec;
-use crate::model::layers::of_layer;
-use crate::model::spec::{DenseSpec, Ffn, LayerSpec, Norms};
+use crate::layers::of_layer;
 use crate::quant::GgmlType;
+use crate::spec::{DenseSpec, Ffn, LayerSpec, Norms};
 use crate::testdata::{self, TempFile};
 
 /// Norms around the feed-forward; norms only after it; a feed-forward beside attention.

@@ -6,13 +6,13 @@ use std::collections::HashSet;
 
 use super::{CpuLoader, MAX_TOKENS, distance, float_file, max_abs, tokens, try_load_file};
 use crate::backend::Loader;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::KvCacheDtype;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, TensorInfo};
-use crate::model::{ModelSpec, ModelTensors};
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
+use crate::{ModelSpec, ModelTensors};
 
 /// Returns the file with q, k and v of each layer in one tensor, like llama.cpp's converter with `--fuse-qkv`, and the
 /// number of fused tensors.

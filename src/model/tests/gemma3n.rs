@@ -2,7 +2,7 @@
 
 use super::gemma4::changed_file;
 use crate::gguf::{Array, GgufFile, Value};
-use crate::model::{ModelSpec, ModelTensors};
+use crate::{ModelSpec, ModelTensors};
 
 const GOLDEN: &str = "arch/gemma3n";
 

@@ -6,10 +6,10 @@ use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
-use crate::model::vision::Images;
-use crate::model::{KvGroupSpec, ModelSpec, ModelTensors};
 use crate::selection::Needs;
 use crate::testdata::{self, TempFile};
+use crate::vision::Images;
+use crate::{KvGroupSpec, ModelSpec, ModelTensors};
 
 /// The last three of its six layers have no keys and values.
 const GOLDEN: &str = "arch/gemma4_e";

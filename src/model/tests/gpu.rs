@@ -10,14 +10,14 @@ use super::hidden::check_hidden;
 use super::layers::{check_uneven_layers, in_float};
 use super::nemotron::check_experts_without_gates;
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
-use crate::backend::gpu::GpuBackend;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS, Call, Live};
 use crate::backend::{Backend, MemoryLedger};
 use crate::config::{GpuOptions, KvCacheDtype};
+use crate::gpu::GpuBackend;
+use crate::gpu::testing::devices::{self, CPU_TARGETS, Call, Live};
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
 
-pub(super) type Opened = (crate::backend::gpu::Device, GpuOptions);
+pub(super) type Opened = (crate::gpu::Device, GpuOptions);
 
 pub(super) fn load(device: &Opened, name: &str) -> Model<GpuBackend> {
     load_on(devices::loader(device, MAX_TOKENS), &format!("{name}.gguf"), KvCacheDtype::F16)

@@ -1,12 +1,12 @@
 //! Decode steps on the GPU backend: captured at the load, and replayed by one launch each.
 
 use super::gpu::{Opened, decode_together, load};
-use super::{MAX_TOKENS, Model, tokens};
+use super::{MAX_TOKENS, Model, library, tokens};
 use crate::backend::Backend;
-use crate::backend::gpu::GpuBackend;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS, Call, Faults, Live};
-use crate::backend::gpu::tests::vendor;
 use crate::config::GpuOptions;
+use crate::gpu::GpuBackend;
+use crate::gpu::testing::devices::{self, CPU_TARGETS, Call, Faults, Live};
+use crate::gpu::testing::library::alone;
 use crate::testdata;
 
 /// G3, G23, G26: a decode step is one launch of a captured graph, which copies the step's numbers. Nothing is
@@ -118,11 +118,11 @@ fn captures_keep_to_their_room() {
 /// and no step fails.
 #[test]
 fn a_library_that_refuses_in_a_capture_fails_no_step() {
-    let _alone = vendor::alone();
+    let _alone = alone();
     let name = "arch/llama3_ropescale";
     let Some(plain) = devices::open(CPU_TARGETS[0]) else { return };
     let expected = decode_uncaptured(&plain, name);
-    let Some((device, options, _cache)) = vendor::open(vendor::helper("")) else { return };
+    let Some((device, options, _cache)) = library::open() else { return };
     devices::misbehave("capture");
     let mut model = load(&(device.clone(), options), name);
     devices::misbehave("");

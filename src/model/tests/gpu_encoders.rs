@@ -3,9 +3,9 @@
 use super::MAX_TOKENS;
 use super::encoders::{LONG, LONG_PROMPTS, check_encoder};
 use super::rankers::check_rankers;
-use crate::backend::gpu::Device;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::{GpuOptions, KvCacheDtype};
+use crate::gpu::Device;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::testdata;
 
 type Opened = (Device, GpuOptions);

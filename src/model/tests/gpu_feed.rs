@@ -3,12 +3,12 @@
 use super::gpu::Opened;
 use super::{MAX_TOKENS, Model, load_on};
 use crate::Error;
-use crate::backend::gpu::GpuBackend;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::batch::{Batch, ChosenToken};
 use crate::config::{GpuOptions, KvCacheDtype};
-use crate::model::vision::Images;
+use crate::gpu::GpuBackend;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::selection::{Needs, SamplingRequest, Selected, Wanted};
+use crate::vision::Images;
 
 const LOGITS: Needs = Needs { logits: true, hidden: false };
 /// Steps after the prompts.

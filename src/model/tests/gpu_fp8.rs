@@ -1,11 +1,12 @@
 //! Golden logits with fp8 products (`compute_dtype="fp8"`), computed by the vendor's matrix library.
 
 use super::gpu::Opened;
+use super::library;
 use super::{MAX_TOKENS, load_on, tokens};
 use crate::backend::Backend;
-use crate::backend::gpu::tests::devices;
-use crate::backend::gpu::tests::vendor::{alone, helper, open};
 use crate::config::{ComputeDtype, GpuOptions, KvCacheDtype};
+use crate::gpu::testing::devices;
+use crate::gpu::testing::library::alone;
 use crate::testdata;
 
 /// Dense models, and one of each kind with additional rows: gated ones of a shared expert, branches, latents, and
@@ -69,7 +70,7 @@ pub(super) fn check((device, options): Opened, names: &[&str]) {
 #[test]
 fn golden_logits_in_fp8() {
     let _alone = alone();
-    let Some((device, options, _cache)) = open(helper("")) else { return };
+    let Some((device, options, _cache)) = library::open() else { return };
     check((device, options), &NAMES[..5]);
 }
 

@@ -4,16 +4,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{CpuLoader, Model, distance, load_within};
-use crate::backend::cpu::Isa;
 use crate::backend::{Backend, Loader};
 use crate::config::KvCacheDtype;
+use crate::cpu::Isa;
 use crate::gguf::GgufFile;
 use crate::images::{ImageId, ImageSpan, SeqImages};
-use crate::model::vision::tests::{encode_golden, picture};
-use crate::model::vision::{Family, Images, VisionSpec};
-use crate::model::{DecoderLimits, ModelSpec, ModelTensors};
 use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::testdata;
+use crate::vision::tests::{encode_golden, picture};
+use crate::vision::{Family, Images, VisionSpec};
+use crate::{DecoderLimits, ModelSpec, ModelTensors};
 
 const TOKENS: usize = 128;
 

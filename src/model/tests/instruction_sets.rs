@@ -1,7 +1,7 @@
 //! One result on every machine. `scripts/test_aarch64.sh` compares it between x86-64 and aarch64.
 
 use super::*;
-use crate::backend::cpu::Isa;
+use crate::cpu::Isa;
 
 /// The logits of golden models are bitwise equal on every instruction set of this CPU. The test prints their digest,
 /// which must be equal on other architectures.

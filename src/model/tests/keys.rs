@@ -1,9 +1,9 @@
 //! Keys of files: none is ignored, keys of other converters have their stated meaning, and absent keys follow rules.
 
 use super::{CpuLoader, MAX_TOKENS, distance, load_spec, max_abs, tokens};
+use crate::ModelSpec;
 use crate::config::KvCacheDtype;
 use crate::gguf::{Array, GgufFile, Metadata, Value};
-use crate::model::ModelSpec;
 use crate::testdata;
 use crate::{Error, Result};
 

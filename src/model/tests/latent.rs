@@ -1,13 +1,13 @@
 //! Errors for latent attention files with tensors or keys that this version does not support.
 
-use crate::backend::conformance::bytes_of;
+use crate::ModelSpec;
 use crate::backend::{ExpertGroups, KvLayerSpec};
 use crate::config::KvCacheDtype;
+use crate::conformance::bytes_of;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
-use crate::model::ModelSpec;
-use crate::model::spec::Ffn;
 use crate::quant::GgmlType;
+use crate::spec::Ffn;
 use crate::testdata::{self, TempFile};
 
 const GOLDEN: &str = "arch/deepseek2.gguf";

@@ -2,12 +2,12 @@
 //! zero weights. Its shape then differs from the first layer's, and the logits must not change.
 
 use super::{MAX_TOKENS, Model, distance, max_abs, tokens, try_load_file};
+use crate::ModelSpec;
 use crate::backend::Loader;
-use crate::backend::cpu::CpuLoader;
 use crate::config::KvCacheDtype;
+use crate::cpu::CpuLoader;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
-use crate::model::ModelSpec;
 use crate::quant::{self, GgmlType};
 use crate::testdata::{self, TempFile};
 

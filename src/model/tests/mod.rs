@@ -2,7 +2,7 @@
 
 mod cpu_experts;
 mod deep;
-pub(crate) mod draft_model;
+mod draft_model;
 mod drafter;
 mod encoders;
 mod experts;
@@ -22,27 +22,27 @@ mod keys;
 mod latent;
 mod launches;
 mod layers;
+mod library;
 mod nemotron;
-pub(crate) mod nextn;
 mod placement;
-pub(crate) mod rankers;
+mod rankers;
 mod rows;
 mod states;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, LinearPart, Loader, MemoryLedger};
 use crate::batch::{Batch, GroupTables, NO_STATE, StateWrite};
 use crate::config::KvCacheDtype;
+use crate::cpu::CpuLoader;
 use crate::gguf::GgufFile;
-use crate::model::vision::Images;
-use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;
 use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::tensor::TensorView;
 use crate::testdata::{self, TempFile};
+use crate::vision::Images;
+use crate::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::{Error, Result};
 
 const BLOCK: usize = 16;

@@ -3,12 +3,12 @@
 
 use super::layers::in_float;
 use super::{MAX_TOKENS, Model, distance, max_abs, tokens, try_load_file};
+use crate::ModelSpec;
 use crate::backend::Loader;
-use crate::backend::cpu::CpuLoader;
 use crate::config::KvCacheDtype;
+use crate::cpu::CpuLoader;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, Value};
-use crate::model::ModelSpec;
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 

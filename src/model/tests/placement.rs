@@ -2,15 +2,15 @@
 
 use super::gpu::Opened;
 use super::{MAX_TOKENS, Model, load_tensors, tokens};
-use crate::backend::cpu::Isa;
-use crate::backend::gpu::tests::devices::{self, Call, Faults, Live};
-use crate::backend::gpu::{Device, GpuBackend};
 use crate::backend::{Backend, ExpertCacheUse, Loader, MemoryLedger, Reserve};
 use crate::config::{GpuOptions, KvCacheDtype};
+use crate::cpu::Isa;
 use crate::gguf::GgufFile;
-use crate::model::{ModelSpec, ModelTensors};
+use crate::gpu::testing::devices::{self, Call, Faults, Live};
+use crate::gpu::{Device, GpuBackend};
 use crate::testdata;
 use crate::{Error, Result};
+use crate::{ModelSpec, ModelTensors};
 
 const INVALID: i32 = 1;
 const OUT_OF_MEMORY: i32 = 2;

@@ -3,15 +3,15 @@
 
 use super::gpu::{Opened, bound_of, check_each_on};
 use super::{CpuLoader, MAX_MODEL_LEN, MAX_TOKENS, Model, distance, load_on, load_within, max_abs, tokens};
-use crate::backend::gpu::GpuLoader;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::backend::{Backend, Loader, StepLimits};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
-use crate::model::vision::Images;
-use crate::model::{DecoderLimits, ModelSpec, ModelTensors};
+use crate::gpu::GpuLoader;
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::selection::{Needs, Wanted};
 use crate::testdata;
+use crate::vision::Images;
+use crate::{DecoderLimits, ModelSpec, ModelTensors};
 
 /// Two golden prompts of 48 tokens each.
 const TOKENS: usize = 96;

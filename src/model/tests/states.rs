@@ -1,15 +1,15 @@
 //! Models with recurrent layers: long texts, chunks, and states that are kept in the middle of a step.
 
 use super::{BLOCK, CpuLoader, CpuModel, MAX_TOKENS, Model, distance, load_with_kv, max_abs, tokens, try_load_file};
+use crate::ModelSpec;
 use crate::backend::Backend;
 use crate::batch::{Batch, GroupTables, NO_STATE, StateTables, StateWrite};
 use crate::config::KvCacheDtype;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
-use crate::model::ModelSpec;
-use crate::model::vision::Images;
 use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::testdata::{self, TempFile};
+use crate::vision::Images;
 
 pub(super) const RECURRENT: [&str; 13] = [
     "falcon_h1",

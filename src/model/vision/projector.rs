@@ -7,7 +7,7 @@ use super::family::Family;
 use super::spec::VisionSpec;
 use crate::Result;
 use crate::gguf::GgufFile;
-use crate::model::spec::ModelSpec;
+use crate::spec::ModelSpec;
 
 /// Part of the names of these files, by convention of the converters.
 const MARK: &str = "mmproj";

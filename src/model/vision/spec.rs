@@ -5,8 +5,8 @@ use crate::Result;
 use crate::backend::{Activation, RopeKind};
 use crate::gguf::Metadata;
 use crate::images::Sight;
-use crate::model::spec::{ModelSpec, NormSpec, Presence};
 use crate::pixels::{CHANNELS, Preparation};
+use crate::spec::{ModelSpec, NormSpec, Presence};
 
 /// The base of the RoPE frequencies in most families.
 pub(super) const ROPE_BASE: f32 = 10_000.0;

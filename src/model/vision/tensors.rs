@@ -12,11 +12,11 @@ pub(super) use projector::{GatedProjector, Merger, Projector};
 use super::family::Family;
 use super::spec::{FRAMES, POSITIONS, Positions, VisionSpec};
 use crate::backend::{Backend, LinearPart, Loader, NormKind, Upload};
+use crate::find::Finder;
 use crate::gguf::GgufFile;
-use crate::model::find::Finder;
-use crate::model::spec::{NormSpec, Presence};
 use crate::pixels::CHANNELS;
 use crate::quant::{self, GgmlType};
+use crate::spec::{NormSpec, Presence};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::*;
 use crate::Error;
-use crate::backend::cpu::{CpuLoader, Isa};
+use crate::ModelSpec;
 use crate::backend::{Loader, StepLimits};
 use crate::config::KvCacheDtype;
+use crate::cpu::{CpuLoader, Isa};
 use crate::gguf::{GgufFile, Metadata, Value};
-use crate::model::ModelSpec;
 use crate::pixels::{DecodeLimits, Picture};
 use crate::testdata::{self, TempFile};
 
@@ -31,7 +31,7 @@ fn projector(name: &str) -> TempFile {
     testdata::file(&format!("vision/{name}.mmproj.gguf"))
 }
 
-pub(in crate::model) fn picture(name: &str) -> Picture {
+pub(crate) fn picture(name: &str) -> Picture {
     Picture::decode(&testdata::bytes(&format!("vision/{name}.png")), DecodeLimits::default()).unwrap()
 }
 
@@ -65,7 +65,7 @@ fn check<L: Loader>(name: &str, loader: impl Fn(StepLimits) -> L, dtype: KvCache
 }
 
 /// The spec of a golden encoder, and the rows of both its pictures.
-pub(in crate::model) fn encode_golden(name: &str) -> (VisionSpec, Vec<ImageRows>) {
+pub(crate) fn encode_golden(name: &str) -> (VisionSpec, Vec<ImageRows>) {
     let gguf = projector(name);
     let spec = VisionSpec::from_gguf(&GgufFile::open(&gguf.0).unwrap()).unwrap();
     (spec, check(name, |limits| CpuLoader::new(2, limits.tokens).unwrap(), KvCacheDtype::F32, 1e-3))

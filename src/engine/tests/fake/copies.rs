@@ -13,7 +13,7 @@ const STATE_BYTES: usize = 4 * 128;
 
 /// Decides how copies of contents go.
 #[derive(Default)]
-pub(in crate::engine::tests) struct CopyScript {
+pub(in crate::tests) struct CopyScript {
     /// The number of blocks that the engine copies to the host at once.
     pub staged: AtomicU64,
     /// The most copies to the host that may be under way; 0: no limit.

@@ -2,14 +2,14 @@
 
 use super::super::{CpuLoader, MAX_TOKENS, tokens, try_load_file};
 use crate::backend::Loader;
-use crate::backend::conformance::Random;
-use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::KvCacheDtype;
+use crate::conformance::Random;
 use crate::gguf::writer::{Tensor, Writer};
 use crate::gguf::{GgufFile, TensorInfo};
-use crate::model::{ModelSpec, ModelTensors};
+use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
+use crate::{ModelSpec, ModelTensors};
 
 const BLOCK_BYTES: usize = GgmlType::NVFP4.block_bytes();
 

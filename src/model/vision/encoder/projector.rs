@@ -6,7 +6,7 @@ use crate::backend::{
     Activate, Activation, Backend, Fusions, GatedActivation, Linear, MatrixShape, NormLinear, NormRows, Ops,
 };
 use crate::batch::Batch;
-use crate::model::vision::tensors::{GatedProjector, Merger, Norm, Projector};
+use crate::vision::tensors::{GatedProjector, Merger, Norm, Projector};
 
 impl<B: Backend> Model<B> {
     /// `out = second · gelu(first · norm(x))`, where x has a row for each square.

@@ -3,10 +3,10 @@
 use super::read;
 use crate::Result;
 use crate::images::Sight;
-use crate::model::keys::Keys;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FeedForward, Positions, VisionSpec};
+use crate::keys::Keys;
 use crate::pixels::{Filter, Sizing};
+use crate::vision::family::Family;
+use crate::vision::spec::{FeedForward, Positions, VisionSpec};
 
 /// Side of a square of patches, if the file does not state it.
 const MERGE: usize = 4;

@@ -4,11 +4,11 @@
 use super::read;
 use crate::Result;
 use crate::images::Sight;
-use crate::model::keys::Keys;
-use crate::model::spec::Presence;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FeedForward, POSITIONS, Positions, RopeAxes, VisionSpec};
+use crate::keys::Keys;
 use crate::pixels::{Preparation, Sizing};
+use crate::spec::Presence;
+use crate::vision::family::Family;
+use crate::vision::spec::{FeedForward, POSITIONS, Positions, RopeAxes, VisionSpec};
 
 /// Side of a square of patches, if the file does not state it.
 const MERGE: usize = 3;

@@ -4,11 +4,11 @@
 use super::read;
 use crate::Result;
 use crate::backend::NormKind;
-use crate::model::keys::Keys;
-use crate::model::spec::NormSpec;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FeedForward, Positions, VisionSpec};
+use crate::keys::Keys;
 use crate::pixels::Sizing;
+use crate::spec::NormSpec;
+use crate::vision::family::Family;
+use crate::vision::spec::{FeedForward, Positions, VisionSpec};
 
 /// Side of a square of patches, if the file does not state it.
 const MERGE: usize = 2;

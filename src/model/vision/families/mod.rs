@@ -15,7 +15,7 @@ use super::family::Family;
 use super::spec::{ARCHITECTURE, VisionSpec};
 use crate::Result;
 use crate::gguf::{GgufFile, Value};
-use crate::model::keys::Keys;
+use crate::keys::Keys;
 
 /// Keys that do not affect the computation.
 const HARMLESS: [&str; 1] = ["has_text_encoder"];

@@ -3,11 +3,11 @@
 use super::read;
 use crate::Result;
 use crate::backend::RopeKind;
-use crate::model::keys::Keys;
-use crate::model::spec::Presence;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FeedForward, MOST_IMAGE_ROWS, RopeAxes, VisionSpec};
+use crate::keys::Keys;
 use crate::pixels::Sizing;
+use crate::spec::Presence;
+use crate::vision::family::Family;
+use crate::vision::spec::{FeedForward, MOST_IMAGE_ROWS, RopeAxes, VisionSpec};
 
 /// Side of a square of patches in Pixtral 12B, whose files do not state it.
 const MERGE: usize = 1;

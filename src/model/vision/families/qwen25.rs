@@ -2,9 +2,9 @@
 
 use super::read;
 use crate::Result;
-use crate::model::keys::Keys;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FRAMES, FeedForward, RopeAxes, VisionSpec, Windows};
+use crate::keys::Keys;
+use crate::vision::family::Family;
+use crate::vision::spec::{FRAMES, FeedForward, RopeAxes, VisionSpec, Windows};
 
 /// The side of an attention window in pixels, if the file does not state it.
 const WINDOW_PIXELS: usize = 112;

@@ -2,9 +2,9 @@
 
 use super::read;
 use crate::Result;
-use crate::model::keys::Keys;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FRAMES, FeedForward, Positions, RopeAxes, VisionSpec};
+use crate::keys::Keys;
+use crate::vision::family::Family;
+use crate::vision::spec::{FRAMES, FeedForward, Positions, RopeAxes, VisionSpec};
 
 /// The areas of the smallest and the largest picture in pixels, if the file does not state them.
 const PIXELS: [usize; 2] = [256 * 256, 4096 * 4096];

@@ -3,11 +3,11 @@
 use crate::Result;
 use crate::backend::NormKind;
 use crate::images::Sight;
-use crate::model::keys::Keys;
-use crate::model::spec::{NormSpec, Presence};
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::{FeedForward, MOST_IMAGE_ROWS, PROJECTOR_TYPES, ROPE_BASE, VisionSpec};
+use crate::keys::Keys;
 use crate::pixels::{CHANNELS, Filter, Preparation, Sizing};
+use crate::spec::{NormSpec, Presence};
+use crate::vision::family::Family;
+use crate::vision::spec::{FeedForward, MOST_IMAGE_ROWS, PROJECTOR_TYPES, ROPE_BASE, VisionSpec};
 
 const MAX_LAYERS: usize = 512;
 /// The largest head that attention supports on all devices.

@@ -5,20 +5,20 @@ use std::ops::Range;
 use super::{Take, VisionTensors, quarters, values};
 use crate::Result;
 use crate::backend::LinearPart;
-use crate::model::vision::family::Family;
 use crate::tensor::TensorView;
+use crate::vision::family::Family;
 
 const RANGE_ENDS: [&str; 2] = ["min", "max"];
 
 /// Stacked matrices of the same rows. In some encoders, the inputs and outputs of each are kept within ranges.
-pub(in crate::model::vision) struct Product<M> {
+pub(in crate::vision) struct Product<M> {
     /// Usually one. If parts have inputs of different ranges, there is one for each range, and the product is their
     /// sum: in place of the parts of other ranges, they have zeros.
-    pub(in crate::model::vision) matrices: Vec<M>,
+    pub(in crate::vision) matrices: Vec<M>,
     /// The range of the inputs of each matrix; none if they have any values.
-    pub(in crate::model::vision) inputs: Vec<[f32; 2]>,
+    pub(in crate::vision) inputs: Vec<[f32; 2]>,
     /// Columns of the output, and their ranges.
-    pub(in crate::model::vision) outputs: Vec<(Range<usize>, [f32; 2])>,
+    pub(in crate::vision) outputs: Vec<(Range<usize>, [f32; 2])>,
 }
 
 impl VisionTensors<'_> {

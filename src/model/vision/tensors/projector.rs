@@ -3,10 +3,10 @@
 use super::{Norm, PATCH_MERGER, PROJECTION, Take, VisionTensors};
 use crate::Result;
 use crate::backend::{LinearPart, NormKind};
-use crate::model::spec::NormSpec;
-use crate::model::vision::family::Family;
-use crate::model::vision::spec::VisionSpec;
+use crate::spec::NormSpec;
 use crate::tensor::TensorView;
+use crate::vision::family::Family;
+use crate::vision::spec::VisionSpec;
 
 const JOINED_PROJECTION: &str = "mm.model.fc.weight";
 /// The norm of the joined patches, whose epsilon differs from that of the layers.
@@ -14,7 +14,7 @@ const JOINED_NORM: NormSpec = NormSpec { kind: NormKind::Layer, eps: 1e-5, weigh
 /// This norm in LFM2-VL. LFM2.5-VL has none.
 const INPUT_NORM: &str = "mm.input_norm";
 
-pub(in crate::model::vision) enum Projector<M, V> {
+pub(in crate::vision) enum Projector<M, V> {
     /// The mean of a square of patches, a norm, and one matrix. Without weights, the host computes the norm.
     Mean {
         norm: Option<Norm<V>>,
@@ -31,20 +31,20 @@ pub(in crate::model::vision) enum Projector<M, V> {
 }
 
 /// Matrices for the concatenated patches of a square, and a gated feed-forward.
-pub(in crate::model::vision) struct GatedProjector<M, V> {
+pub(in crate::vision) struct GatedProjector<M, V> {
     /// Makes one row of the patches.
-    pub(in crate::model::vision) square: M,
-    pub(in crate::model::vision) first: M,
-    pub(in crate::model::vision) norm: Norm<V>,
-    pub(in crate::model::vision) gate_up: M,
-    pub(in crate::model::vision) down: M,
+    pub(in crate::vision) square: M,
+    pub(in crate::vision) first: M,
+    pub(in crate::vision) norm: Norm<V>,
+    pub(in crate::vision) gate_up: M,
+    pub(in crate::vision) down: M,
 }
 
-pub(in crate::model::vision) struct Merger<M, V> {
+pub(in crate::vision) struct Merger<M, V> {
     /// The norm of the concatenated patches.
-    pub(in crate::model::vision) norm: Option<Norm<V>>,
-    pub(in crate::model::vision) first: M,
-    pub(in crate::model::vision) second: M,
+    pub(in crate::vision) norm: Option<Norm<V>>,
+    pub(in crate::vision) first: M,
+    pub(in crate::vision) second: M,
 }
 
 impl VisionTensors<'_> {

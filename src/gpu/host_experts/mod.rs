@@ -1,0 +1,101 @@
+//! Experts whose weights lie in the host's memory, computed there by the CPU's kernels.
+//!
+//! The device chooses the experts of a step's rows. `send_experts` writes rows, choices and weights to page-locked
+//! memory. The stream then calls the host (`Stream::launch_host`), whose threads compute the sums. A kernel adds them
+//! to the rows. All of it is queued work, so it is part of captured graphs, and nothing else of a step changes.
+//!
+//! Weights have the layout of the CPU's kernels. For steps of many rows, which copy the weights (`staging`), `Unpacker`
+//! restores the layout of the device's kernels.
+
+mod exchange;
+mod threshold;
+
+pub(super) use exchange::{Exchange, NO_TURN};
+pub(super) use threshold::MOST_ROWS;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::backend::ExpertSpec;
+use crate::cpu::pool::ThreadPool;
+use crate::cpu::{Isa, LentExperts};
+use crate::{Error, Result};
+
+/// The time that threads without work spin: longer than the device takes from one layer's experts to the next.
+const SPIN: Duration = Duration::from_micros(300);
+
+/// The CPU of a backend: its threads, and the experts that it computes.
+#[derive(Debug)]
+pub(super) struct HostCpu {
+    pub pool: ThreadPool,
+    pub isa: Isa,
+    layers: Mutex<Vec<HostLayer>>,
+    /// The rows of the last step of each turn. A captured graph has more.
+    rows: Vec<AtomicUsize>,
+    has_failed: AtomicBool,
+}
+
+/// The experts of a layer.
+#[derive(Debug, Clone)]
+struct HostLayer {
+    experts: Arc<LentExperts>,
+    /// Bytes of the copies of all its experts; 0 if they are not copied.
+    copied_bytes: u64,
+}
+
+impl HostCpu {
+    /// # Errors
+    /// See `ThreadPool::new`.
+    pub(super) fn new(num_threads: usize, isa: Isa, turns: usize) -> Result<Self> {
+        let (pool, layers) = (ThreadPool::spinning(num_threads, SPIN)?, Mutex::default());
+        let rows = (0..turns).map(|_| AtomicUsize::new(0)).collect();
+        Ok(Self { pool, isa, layers, rows, has_failed: AtomicBool::new(false) })
+    }
+
+    /// Adds the experts of a layer, of which long steps copy so many bytes. Returns their number.
+    pub(super) fn add(&self, experts: LentExperts, copied_bytes: u64) -> usize {
+        let mut layers = self.layers.lock();
+        layers.push(HostLayer { experts: Arc::new(experts), copied_bytes });
+        layers.len() - 1
+    }
+
+    /// Returns the most rows of a step of `rows` rows that experts of this kind compute; `None` if there are none.
+    pub(super) fn most_rows(&self, spec: &ExpertSpec, rows: usize) -> Option<usize> {
+        let layers = self.layers.lock();
+        let of_kind = layers.iter().filter(|layer| layer.experts.spec() == spec);
+        of_kind.map(|layer| if layer.copied_bytes > 0 { rows.min(MOST_ROWS) } else { rows }).max()
+    }
+
+    fn layer(&self, number: usize) -> Option<Arc<LentExperts>> {
+        self.layers.lock().get(number).map(|layer| Arc::clone(&layer.experts))
+    }
+
+    /// Notes the rows of the next step of a turn.
+    pub(super) fn begin(&self, turn: usize, rows: usize) {
+        if let Some(of_turn) = self.rows.get(turn) {
+            of_turn.store(rows, Ordering::Release);
+        }
+    }
+
+    fn rows_of(&self, turn: usize) -> Option<usize> {
+        self.rows.get(turn).map(|rows| rows.load(Ordering::Acquire))
+    }
+
+    fn fail(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Returns the failure of a step that has run, once.
+    ///
+    /// # Errors
+    /// `Error::Internal`.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.has_failed.swap(false, Ordering::AcqRel) {
+            true => Err(Error::internal("the CPU's part of a step panicked; the log has the reason")),
+            false => Ok(()),
+        }
+    }
+}
