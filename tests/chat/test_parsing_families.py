@@ -16,7 +16,7 @@ from parsing_formats import FORMATS, STRING, TEMPLATES, read_in_pieces, template
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import OutputParser, UnsupportedCallsError, call_grammar, find_format, parse, parser
 from rocmforge.parsing.grammars import fitting_inputs
-from rocmforge.parsing.inputs import InputGrammar
+from rocmforge.parsing.grammars.inputs import InputGrammar
 from rocmforge.parsing.needs import TemplateNeeds, find_needs
 from rocmforge.parsing.shapes import LFM2, PHI_4
 from rocmforge.server.chat.turns import fitted

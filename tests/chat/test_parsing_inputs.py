@@ -10,9 +10,9 @@ from parsing_formats import FORMATS, tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import call_grammar, parse
 from rocmforge.parsing.grammars import fitting_inputs
-from rocmforge.parsing.inputs import InputGrammar, _escaped_regex
-from rocmforge.parsing.lark import UnsupportedCallsError
-from rocmforge.parsing.xml_arguments import TAGS
+from rocmforge.parsing.grammars.inputs import InputGrammar, _escaped_regex
+from rocmforge.parsing.grammars.lark import UnsupportedCallsError
+from rocmforge.parsing.grammars.xml_arguments import TAGS
 
 # A format of patches, as agents give one to their tool.
 PATCH = r"""

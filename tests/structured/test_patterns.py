@@ -8,7 +8,7 @@ import re
 
 import pytest
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
-from rocmforge.parsing.patterns import PatternError, quoted, whole
+from rocmforge.parsing.grammars.patterns import PatternError, quoted, whole
 
 
 @pytest.fixture(scope="module")

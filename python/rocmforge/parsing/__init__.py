@@ -9,7 +9,7 @@
 from rocmforge.parsing.events import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
 from rocmforge.parsing.formats import ChatFormat, Thinking, find_format
 from rocmforge.parsing.grammars import CallGrammar, call_grammar, harmony_answer
-from rocmforge.parsing.lark import UnsupportedCallsError
+from rocmforge.parsing.grammars.lark import UnsupportedCallsError
 from rocmforge.parsing.message import Message, ToolCall, gather
 from rocmforge.parsing.needs import Render, renderer
 from rocmforge.parsing.parser import OutputParser, parse

@@ -12,8 +12,8 @@ from typing import Any
 from rocmforge.parsing.message import gather
 from rocmforge.parsing.needs import USER, Render, TemplateNeeds, calling, probe_call, probe_tool, tried
 from rocmforge.parsing.output import Output
+from rocmforge.parsing.readers.shaped_calls import ShapedReader
 from rocmforge.parsing.schema import Tools
-from rocmforge.parsing.shaped_calls import ShapedReader
 from rocmforge.parsing.shapes import CDATA, FIRST_NUMBER, CallShape, pieces, shared
 from rocmforge.parsing.source import Source
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from rocmforge.parsing.events import Content, Event
 from rocmforge.parsing.formats import ChatFormat
-from rocmforge.parsing.harmony import HarmonyReader
 from rocmforge.parsing.message import Message, gather
 from rocmforge.parsing.output import Output
+from rocmforge.parsing.readers.harmony import HarmonyReader
+from rocmforge.parsing.readers.tagged import TaggedReader
 from rocmforge.parsing.schema import Tools
 from rocmforge.parsing.source import Source, Steps
-from rocmforge.parsing.tagged import TaggedReader
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 

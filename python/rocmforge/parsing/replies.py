@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rocmforge.parsing.formats import ChatFormat, ControlTokens, find_format
-from rocmforge.parsing.lark import literal
+from rocmforge.parsing.grammars.lark import literal
 from rocmforge.parsing.needs import renderer
 
 # The texts of harmony around its channel of reasoning, which is no block within an answer.

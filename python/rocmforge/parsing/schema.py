@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rocmforge.parsing.json_text import Write, escaped, literal, whole_json
-from rocmforge.parsing.python_text import PYTHON_BRACKETS, python_scalar
+from rocmforge.parsing.readers.json_text import Write, escaped, literal, whole_json
+from rocmforge.parsing.readers.python_text import PYTHON_BRACKETS, python_scalar
 from rocmforge.parsing.source import SPACE
 
 # References of a schema to its own definitions are followed so far.

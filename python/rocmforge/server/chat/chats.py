@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from rocmforge._rocmforge import Image
 from rocmforge.errors import InvalidRequestError, ModelFileError
-from rocmforge.parsing.inputs import InputGrammar
+from rocmforge.parsing.grammars.inputs import InputGrammar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Message, with_images
 from rocmforge.server.answers.generation import Client
 from rocmforge.server.answers.replies import described

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from rocmforge._rocmforge import Image, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import Markers, UnsupportedCallsError, call_grammar, harmony_answer
 from rocmforge.parsing.grammars import fitting_inputs
-from rocmforge.parsing.inputs import InputGrammar
+from rocmforge.parsing.grammars.inputs import InputGrammar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, with_images
 from rocmforge.server.answers.generation import Call, Generations
 from rocmforge.server.answers.replay import Beginning, Replay

@@ -7,7 +7,7 @@ from typing import Any
 
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Event, ToolCallArguments, ToolCallStart
-from rocmforge.parsing.inputs import InputGrammar
+from rocmforge.parsing.grammars.inputs import InputGrammar
 from rocmforge.server.answers.replies import FunctionTool, Reader, function_tool
 
 INPUT = "input"

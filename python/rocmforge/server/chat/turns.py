@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from rocmforge.parsing.json_text import MAX_DEPTH
 from rocmforge.parsing.needs import TemplateNeeds
+from rocmforge.parsing.readers.json_text import MAX_DEPTH
 from rocmforge.parsing.shapes import CallShape
 from rocmforge.prompts import Message
 

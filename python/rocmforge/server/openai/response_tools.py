@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
-from rocmforge.parsing.inputs import InputGrammar
+from rocmforge.parsing.grammars.inputs import InputGrammar
 from rocmforge.server.bodies import Body, JsonObject, Text
 from rocmforge.server.chat.toolset import Origin, ToolSet
 from rocmforge.server.ignored import CACHED, SHOWN

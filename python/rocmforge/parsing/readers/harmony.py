@@ -2,8 +2,8 @@
 
 import re
 
-from rocmforge.parsing.json_text import copy_json
 from rocmforge.parsing.output import Output
+from rocmforge.parsing.readers.json_text import copy_json
 from rocmforge.parsing.schema import Tools
 from rocmforge.parsing.source import Source, Steps, expect, markers, peek, skip_space, text_until
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocmforge.parsing.formats import CallForm, ChatFormat
-from rocmforge.parsing.gemma_arguments import QUOTE, gemma_arguments
-from rocmforge.parsing.inputs import InputGrammar
-from rocmforge.parsing.lark import Marker, Rules, UnsupportedCallsError, json_input, literal
-from rocmforge.parsing.shaped_grammars import shape_tags, shaped_call
+from rocmforge.parsing.grammars.gemma_arguments import QUOTE, gemma_arguments
+from rocmforge.parsing.grammars.inputs import InputGrammar
+from rocmforge.parsing.grammars.lark import Marker, Rules, UnsupportedCallsError, json_input, literal
+from rocmforge.parsing.grammars.shaped_grammars import shape_tags, shaped_call
+from rocmforge.parsing.grammars.xml_arguments import Tags, form_tags, tagged_arguments, tagged_input
 from rocmforge.parsing.shapes import CallShape, is_mark, shared
-from rocmforge.parsing.xml_arguments import Tags, form_tags, tagged_arguments, tagged_input
 
 _NAME = re.compile(r"[\w.:/-]+")
 # The id of a call of Mistral's.

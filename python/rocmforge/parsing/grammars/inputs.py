@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from rocmforge.parsing.lark import UnsupportedCallsError, literal
+from rocmforge.parsing.grammars.lark import UnsupportedCallsError, literal
 
 # The parts of a grammar in the syntax of Lark: comments, texts, regular expressions, imports, and the rest.
 _TEXT = r'"(?:[^"\\\n]|\\.)*"i?'

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocmforge.parsing.formats import CallForm, ChatFormat
-from rocmforge.parsing.lark import Rules, UnsupportedCallsError, literal, unsupported
+from rocmforge.parsing.grammars.lark import Rules, UnsupportedCallsError, literal, unsupported
 from rocmforge.parsing.schema import Tools
 
 # Keywords for strings that a grammar can enforce, or that do not restrict them.

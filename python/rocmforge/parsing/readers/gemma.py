@@ -3,8 +3,8 @@
 import json
 import re
 
-from rocmforge.parsing.calls import CallReader
-from rocmforge.parsing.json_text import Write, copy_json, copy_string, escaped, literal
+from rocmforge.parsing.readers.calls import CallReader
+from rocmforge.parsing.readers.json_text import Write, copy_json, copy_string, escaped, literal
 from rocmforge.parsing.source import (
     MAX_WORD,
     SPACE,

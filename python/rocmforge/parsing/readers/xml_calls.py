@@ -2,8 +2,8 @@
 
 import re
 
-from rocmforge.parsing.calls import CallReader
-from rocmforge.parsing.json_text import escaped
+from rocmforge.parsing.readers.calls import CallReader
+from rocmforge.parsing.readers.json_text import escaped
 from rocmforge.parsing.schema import Value
 from rocmforge.parsing.source import Steps, expect, markers, peek, skip_space, text_until, word
 

@@ -1,13 +1,13 @@
 """Reads text in which markers enclose reasoning and tool calls."""
 
-from rocmforge.parsing.calls import CallReader, HermesReader, LlamaReader, MistralReader
 from rocmforge.parsing.formats import CallForm, ChatFormat, Thinking
-from rocmforge.parsing.gemma import GemmaReader
 from rocmforge.parsing.output import Output
+from rocmforge.parsing.readers.calls import CallReader, HermesReader, LlamaReader, MistralReader
+from rocmforge.parsing.readers.gemma import GemmaReader
+from rocmforge.parsing.readers.shaped_calls import ShapedReader
+from rocmforge.parsing.readers.xml_calls import GlmReader, QwenReader
 from rocmforge.parsing.schema import Tools
-from rocmforge.parsing.shaped_calls import ShapedReader
 from rocmforge.parsing.source import Source, Steps, expect, markers, skip_space, text_until
-from rocmforge.parsing.xml_calls import GlmReader, QwenReader
 
 # For each call format: its reader, the marker of a call, and texts that begin a call if the model omits the marker.
 _READERS: dict[CallForm, tuple[type[CallReader], str, tuple[str, ...]]] = {

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from rocmforge.parsing.calls import CallReader
-from rocmforge.parsing.json_text import copy_json, escaped
 from rocmforge.parsing.output import Output
-from rocmforge.parsing.python_text import copy_arguments
+from rocmforge.parsing.readers.calls import CallReader
+from rocmforge.parsing.readers.json_text import copy_json, escaped
+from rocmforge.parsing.readers.python_text import copy_arguments
 from rocmforge.parsing.schema import Tools, Value
 from rocmforge.parsing.shapes import CDATA, CallShape, pieces
 from rocmforge.parsing.source import Source, Steps, expect, markers, peek, skip_space, text_until, word

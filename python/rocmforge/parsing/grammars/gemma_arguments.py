@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from rocmforge.parsing.lark import Rules, UnsupportedCallsError, literal, unsupported
-from rocmforge.parsing.patterns import PatternError, quoted, whole
+from rocmforge.parsing.grammars.lark import Rules, UnsupportedCallsError, literal, unsupported
+from rocmforge.parsing.grammars.patterns import PatternError, quoted, whole
+from rocmforge.parsing.grammars.schema_parts import ANNOTATIONS, merged
 from rocmforge.parsing.schema import definition, type_of
-from rocmforge.parsing.schema_parts import ANNOTATIONS, merged
 
 QUOTE = '<|"|>'
 """The marker on both sides of a text."""

@@ -5,8 +5,8 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any
 
-from rocmforge.parsing.json_text import copy_json, copy_string, whole_json
 from rocmforge.parsing.output import Output
+from rocmforge.parsing.readers.json_text import copy_json, copy_string, whole_json
 from rocmforge.parsing.schema import Tools
 from rocmforge.parsing.source import Source, Steps, expect, peek, skip_space, word
 

@@ -5,9 +5,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocmforge.parsing.lark import Rules, UnsupportedCallsError, json_input, literal
+from rocmforge.parsing.grammars.lark import Rules, UnsupportedCallsError, json_input, literal
+from rocmforge.parsing.grammars.xml_arguments import (
+    Tags,
+    allows_any,
+    checked_properties,
+    tagged_arguments,
+    tagged_input,
+)
 from rocmforge.parsing.shapes import FIRST_NUMBER, CallShape
-from rocmforge.parsing.xml_arguments import Tags, allows_any, checked_properties, tagged_arguments, tagged_input
 
 _KEY = re.compile(r"[^\W\d]\w*")
 _NUMBER = r'/"[0-9]+"/'

@@ -2,7 +2,7 @@
 
 import re
 
-from rocmforge.parsing.json_text import (
+from rocmforge.parsing.readers.json_text import (
     BRACKETS,
     Write,
     copy_escape,
