@@ -75,8 +75,9 @@ pub(super) fn check_encoder<L: Loader>(
         let together = hidden(&mut model, &chosen.iter().map(|&i| prompts[i]).collect::<Vec<_>>());
         for (&i, states) in chosen.iter().zip(&together) {
             let error = distance(&states.concat(), &alone[i].concat()).0;
+            // States of single rows, which no mean evens out.
             assert!(
-                if exact { error == 0.0 } else { error < bound },
+                if exact { error == 0.0 } else { error < 3.0 * bound },
                 "{name}: sequence {i} of {chosen:?}: {error:.2e}"
             );
         }
