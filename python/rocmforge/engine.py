@@ -36,9 +36,9 @@ class LoadedModel:
             Face hub, `ollama:NAME[:TAG]` of Ollama's store. A model that is not in a cache is downloaded.
         device: `auto` (a working GPU, otherwise the CPU), `cpu`, `gpu`, or `gpu:1` (the driver's second GPU). `hip` and
             `rocm` choose an AMD GPU, `cuda` an NVIDIA GPU. By default, discrete cards come before integrated GPUs.
-        num_threads: CPU threads; by default one per available logical CPU. For experts that a GPU leaves in host
-            memory, the default is one less than the physical cores.
-        max_model_len: Maximum tokens of a prompt and its answer together; by default the model's context, or less if
+        num_threads: CPU threads; by default one per available logical CPU. For experts in host memory (CPU offload),
+            the default is one less than the physical cores.
+        max_model_len: Context length: maximum tokens of prompt and answer. By default that of the model, or less if
             memory is short.
         max_num_seqs: Maximum sequences in one step, at most `max_num_batched_tokens`; by default 256 on a GPU and 64 on
             a CPU.
@@ -46,20 +46,21 @@ class LoadedModel:
         block_size: Tokens per block of the KV cache; a multiple of 16.
         kv_cache_memory: Size of the KV cache in bytes; by default enough for `max_num_seqs`, within the free memory.
         kv_cache_memory_bytes: The same by vLLM's name.
-        gpu_memory_limit: Maximum memory of a GPU in bytes; by default all that is free. Weights that do not fit stay in
+        gpu_memory_limit: Maximum GPU memory in bytes; by default all free memory. Weights that do not fit stay in
             host memory (CPU offload). The CPU computes the experts among them, and the GPU reads the others over PCIe.
         gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
-        expert_cache: Maximum GPU memory in bytes for copies of the most used experts of those in host memory. The GPU
-            then computes all experts. By default, and with 0, the CPU computes those in host memory.
+        expert_cache: Maximum GPU memory in bytes for copies of the most used experts in host memory. The GPU then
+            computes all experts. By default, and with 0, the CPU computes the experts in host memory.
         kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the
             memory of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.
-        kv_offload_memory: Host memory in bytes for KV blocks and state snapshots that the cache evicts; by default 0,
+        kv_offload_memory: Host memory in bytes for evicted KV blocks and state snapshots (KV offloading); by default 0,
             or 1 GiB with `kv_offload_dir`.
-        kv_offload_dir: Folder for those that leave host memory, and for all of them when the engine closes. A later
-            engine with the same model continues from these files. By default, nothing is written.
-        kv_offload_disk: Maximum size of that folder in bytes; by default 16 GiB.
+        kv_offload_dir: Folder for KV blocks and state snapshots that leave host memory. When the engine closes, it
+            writes all of them there. A later engine with the same model reuses the files. By default, nothing is
+            written.
+        kv_offload_disk: Maximum size of `kv_offload_dir` in bytes; by default 16 GiB.
         max_queue_size: Maximum waiting requests; further ones are refused (`QueueFullError`; status 429 of a server).
         max_num_partial_prefills: Maximum prompts that a step may leave partly computed.
         max_long_partial_prefills: Maximum long prompts among the partly computed prompts of a step. Short prompts may

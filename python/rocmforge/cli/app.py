@@ -32,7 +32,7 @@ class Command(TyperCommand):
 
 app = typer.Typer(
     name="rocmforge",
-    help="Runs GGUF language models on AMD GPUs, NVIDIA GPUs and CPUs.",
+    help="Run GGUF language models on AMD GPUs, NVIDIA GPUs and CPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

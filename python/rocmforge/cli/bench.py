@@ -94,11 +94,13 @@ def bench(
     kv_cache_dtype: KvCacheDtypeOption = "f16",
     compute_dtype: ComputeDtypeOption = "auto",
     speculative_config: SpeculativeOption = None,
-    output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="Output format: table, md, csv or json.")
+    ] = Format.TABLE,
     json_output: JsonOption = False,
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Measure many requests at once, on an engine or, with --url, on a server."),
+        typer.Option("--serve", help="Measure concurrent requests to an engine or, with --url, to a server."),
     ] = False,
     url: options.UrlOption = None,
     served_model_name: options.ServedModelNameOption = None,

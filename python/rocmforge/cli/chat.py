@@ -76,7 +76,7 @@ def chat(
     batch_invariant: BatchInvariantOption = None,
     mmproj: MmprojOption = None,
 ) -> None:
-    """Talk with a model. Each turn reuses the KV cache of earlier turns. Sampling defaults are those of generate."""
+    """Chat with a model. Each turn reuses the KV cache of earlier turns. Sampling defaults are those of `generate`."""
     sampling = Sampling(temperature, top_p, top_k, min_p, repetition_penalty, seed)
     params = SamplingParams(max_tokens=max_tokens, output_kind="delta", **sampling.given())
     template = template_text(chat_template)

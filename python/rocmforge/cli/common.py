@@ -119,7 +119,7 @@ BatchInvariantOption = Annotated[
     bool | None,
     typer.Option(
         "--batch-invariant/--no-batch-invariant",
-        help="Make results independent of the batch on a GPU as well, as they are on a CPU; slower.",
+        help="Make GPU results independent of the batch, as CPU results always are; slower.",
         show_default=False,
     ),
 ]
@@ -144,7 +144,7 @@ GpuMemoryLimitOption = Annotated[
     typer.Option(
         parser=byte_count,
         metavar="BYTES",
-        help="Maximum memory of a GPU, in bytes or as 8GB or 7.5GiB. Weights that do not fit stay in host memory.",
+        help="Maximum GPU memory, in bytes or such as 7.5GiB. Weights that do not fit stay in host memory.",
         show_default=False,
     ),
 ]
@@ -158,7 +158,7 @@ ExpertCacheOption = Annotated[
         parser=byte_count,
         metavar="BYTES",
         help="Maximum GPU memory for copies of the most used experts in host memory. The GPU then computes all "
-        "experts. By default the CPU computes those in host memory.",
+        "experts. By default, the CPU computes the experts in host memory.",
         show_default=False,
     ),
 ]
@@ -186,7 +186,7 @@ MmprojOption = Annotated[
 MaxTokensOption = Annotated[
     int, typer.Option("--max-tokens", "-n", min=1, help="Maximum number of tokens to generate.")
 ]
-MaxModelLenOption = Annotated[int | None, typer.Option(help="Maximum tokens of a prompt and its answer together.")]
+MaxModelLenOption = Annotated[int | None, typer.Option(help="Context length: maximum tokens of prompt and answer.")]
 ChatTemplateOption = Annotated[
     Path | None,
     typer.Option(

@@ -61,7 +61,7 @@ def generate(
     ] = False,
     system: Annotated[str | None, typer.Option(help="A system message; implies --chat.")] = None,
     image: Annotated[
-        list[Path] | None, typer.Option(help="An image that the prompt is about; may be repeated; implies --chat.")
+        list[Path] | None, typer.Option(help="An image for the prompt; may be repeated; implies --chat.")
     ] = None,
     mmproj: MmprojOption = None,
     chat_template: ChatTemplateOption = None,
@@ -72,8 +72,10 @@ def generate(
     min_p: MinPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the generation; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the model's end token.")] = False,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that stops the generation; may be repeated.")] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Continue after the model's end-of-sequence token.")
+    ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
@@ -83,11 +85,11 @@ def generate(
     speculative_config: SpeculativeOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Complete a prompt, or answer it with --chat. The text is streamed.
+    """Complete a prompt or, with --chat, answer it. The text is streamed.
 
-    Sampling follows the file's recommendation (general.sampling.*). A file without one gets temperature 0.7, top-p
-    0.95, min-p 0.05 and repetition penalty 1.1. For the same text every time, set --temperature 0 or --seed,
-    and on a GPU --batch-invariant.
+    Sampling defaults come from the model file (general.sampling.*). Files without any get temperature 0.7, top-p 0.95,
+    min-p 0.05 and repetition penalty 1.1. For reproducible text, set --temperature 0 or --seed, and on a GPU also
+    --batch-invariant.
     """
     prompt = _prompt(prompt, prompt_option)
     system = None if system is None else utf8(system, "system")

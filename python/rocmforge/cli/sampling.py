@@ -17,7 +17,7 @@ def _unset(name: str) -> str:
     """Describes the value that `Sampling.resolve` takes where the user gives none."""
     neutral = getattr(SamplingParams(), name)
     if name in DEFAULTS:
-        return f"Default: the file's value; otherwise {neutral:g} if it sets others, {DEFAULTS[name]} if it sets none."
+        return f"Default: the file's value. Without it: {DEFAULTS[name]}, or {neutral:g} if the file sets others."
     return f"Default: the file's value or {neutral:g}."
 
 
@@ -26,7 +26,7 @@ TemperatureOption = Annotated[
     typer.Option(
         "--temperature",
         "--temp",
-        help=f"0 always takes the most likely token. {_unset('temperature')}",
+        help=f"0 is greedy: it always takes the most likely token. {_unset('temperature')}",
         show_default=False,
     ),
 ]
@@ -47,14 +47,12 @@ MinPOption = Annotated[
 RepetitionPenaltyOption = Annotated[
     float | None,
     typer.Option(
-        help=f"Above 1 makes tokens that occurred less likely. {_unset('repetition_penalty')}", show_default=False
+        help=f"Values above 1 make earlier tokens less likely. {_unset('repetition_penalty')}", show_default=False
     ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option(
-        help="Seed of the random numbers. On a GPU, the same text also needs --batch-invariant.", show_default=False
-    ),
+    typer.Option(help="Random seed. On a GPU, reproducible text also needs --batch-invariant.", show_default=False),
 ]
 
 

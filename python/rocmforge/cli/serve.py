@@ -98,7 +98,7 @@ def _parameters() -> list[inspect.Parameter]:
         show_default=False,
     )
     same = typer.Option("--model", "-m", help="The same as MODEL.", show_default=False)
-    file = typer.Option(help="A file of settings, in TOML.", is_eager=True, callback=_read, show_default=False)
+    file = typer.Option(help="A settings file in TOML.", is_eager=True, callback=_read, show_default=False)
     parameters = [
         _parameter("model_argument", Annotated[Path | None, model], None),
         _parameter("model", Annotated[Path | None, same], None),

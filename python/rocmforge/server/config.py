@@ -67,7 +67,7 @@ class ServerConfig:
     max_connections: Annotated[
         int | None, "Maximum connections. The default depends on the open-file limit, at most 4096."
     ] = None
-    header_timeout: Annotated[float, "Seconds in which a client must send all request headers."] = 30.0
+    header_timeout: Annotated[float, "Seconds within which a client must send all request headers."] = 30.0
     body_timeout: Annotated[float, "Seconds to send a body, plus one second for each 16 KiB received."] = 60.0
     min_priority: Annotated[
         int | None, "Lowest (most urgent) `priority` that a client may set. Default: 0 with API keys, any without."
@@ -77,11 +77,11 @@ class ServerConfig:
     max_image_bytes: Annotated[int, "Maximum bytes of an image file."] = 20 << 20
     max_image_pixels: Annotated[int, "Maximum pixels of all images in one request."] = 80_000_000
     max_kept_image_bytes: Annotated[
-        int, "Maximum bytes of decoded images kept for later turns, per model; 0: none."
+        int, "Maximum bytes of decoded images kept for later turns, per model; 0 keeps none."
     ] = 128 << 20
     allowed_image_host: Annotated[
         tuple[str, ...],
-        "Hosts whose images are fetched by their https or http URLs, none by default; * is every public host.",
+        "Hosts from which images are fetched by https or http URL; none by default; * is every public host.",
     ] = ()
     max_n: Annotated[int, "Maximum sequences for each prompt."] = 64
     max_logprobs: Annotated[int, "Maximum log-probabilities for each token."] = 20
@@ -102,10 +102,10 @@ class ServerConfig:
     )
     max_load_queue: Annotated[int, "Maximum requests that wait for models to load."] = 512
     load_timeout: Annotated[
-        float, "Seconds that a model load waits for running requests of the models that it must unload."
+        float, "Maximum seconds that a model load waits for running requests of models to be unloaded."
     ] = 300.0
     sleep_idle_seconds: Annotated[
-        float | None, "Unloads a model after this many seconds without a request; by default never."
+        float | None, "Unload a model after this many seconds without a request; by default never."
     ] = None
     kv_events_endpoint: Annotated[str | None, "ZeroMQ address for publishing KV events, such as tcp://*:5557."] = None
     kv_events_replay_endpoint: Annotated[str | None, "ZeroMQ address for replays of missed KV events."] = None
