@@ -22,8 +22,8 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
-def environment():
-    """Jinja, set up as transformers does."""
+def environment(changes_lists=False):
+    """Jinja, set up as transformers does, whose sandbox refuses changes of lists."""
 
     def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -31,9 +31,8 @@ def environment():
     def raise_exception(message):
         raise jinja2.TemplateError(message)
 
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, Generation]
-    )
+    sandbox = jinja2.sandbox.SandboxedEnvironment if changes_lists else jinja2.sandbox.ImmutableSandboxedEnvironment
+    environment = sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, Generation])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     return environment

@@ -144,13 +144,14 @@ pub fn render_text(template: &ChatTemplate, conversation: &Conversation) -> Resu
 
 /// Returns the messages with their content in the form that the template takes.
 fn formatted<'a>(messages: &'a Value, template: &ChatTemplate, format: ContentFormat) -> Result<Cow<'a, Value>> {
-    let as_string =
-        format == ContentFormat::String || (format == ContentFormat::Auto && !template.loops_over_content());
+    let as_string = |parts: &[Value]| match format {
+        ContentFormat::Auto => are_parts(parts) && !template.loops_over_content(),
+        ContentFormat::String => true,
+        ContentFormat::OpenAi => false,
+    };
     let change = |content: &Value| -> Result<Option<Value>> {
         match content {
-            Value::Array(parts) if as_string && (format == ContentFormat::String || are_parts(parts)) => {
-                joined(parts).map(Some)
-            }
+            Value::Array(parts) if as_string(parts) => joined(parts).map(Some),
             Value::String(text) if format == ContentFormat::OpenAi => Ok(Some(json!([{"type": "text", "text": text}]))),
             _ => Ok(None),
         }

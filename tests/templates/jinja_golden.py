@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja_cases
 from jinja_environment import environment
 from jinja_more_cases import MORE_CASES
-from jinja_small_cases import FALSY_CASES, SMALL_CASES
+from jinja_small_cases import CHANGING_CASES, FALSY_CASES, SMALL_CASES
 
 CASES = jinja_cases.CASES + MORE_CASES + FALSY_CASES + SMALL_CASES
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "templates" / "jinja.json.xz"
@@ -20,7 +20,8 @@ MESSAGES = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "
 
 def render(jinja, source):
     """The text of a template, None where it is an error."""
-    context = {"messages": MESSAGES, "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
+    # A template may change the list.
+    context = {"messages": list(MESSAGES), "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
     try:
         return jinja.from_string(source).render(tools=None, **context)
     except Exception:
@@ -28,8 +29,8 @@ def render(jinja, source):
 
 
 def golden():
-    jinja = environment()
-    return [[source, render(jinja, source)] for source in CASES]
+    cases = [(environment(), CASES), (environment(changes_lists=True), CHANGING_CASES)]
+    return [[source, render(jinja, source)] for jinja, sources in cases for source in sources]
 
 
 if __name__ == "__main__":

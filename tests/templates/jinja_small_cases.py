@@ -67,3 +67,33 @@ SMALL_CASES = [
     "{{ 10|filesizeformat }}|{{ 1|filesizeformat }}|{{ 1000|filesizeformat }}|{{ 1500000|filesizeformat }}|"
     "{{ 1024|filesizeformat(true) }}|{{ '2048'|filesizeformat(binary=true) }}",
 ]
+
+# Templates of Kimi K2 Thinking change lists, which llama.cpp allows and transformers' sandbox refuses.
+CHANGING_CASES = [
+    "{% set l = [] %}{% set _ = l.append(1) %}{{ l }}|{{ l.append('a') }}|{{ l }}",
+    "{% set a = [1] %}{% set b = a %}{% set _ = a.append(2) %}{{ b }}|{{ a|length }}|{{ b[-1] }}",
+    "{% set n = namespace(ids=[]) %}{% for m in messages %}{% set _ = n.ids.append(m.role) %}{% endfor %}"
+    "{{ n.ids.pop(0) }}|{{ n.ids }}|{{ n.ids.pop() }}|{{ n.ids }}",
+    "{% set l = [1, 2] %}{% set _ = l.extend(l) %}{{ l }}|{% set _ = l.extend('ab') %}{{ l }}|"
+    "{{ l.extend({'k': 1}) }}{{ l }}",
+    "{% set l = [] %}{% for at in (0, 9, -1, -9, 1) %}{% set _ = l.insert(at, at) %}{% endfor %}{{ l }}",
+    "{% set l = [1] %}{{ l.pop(1) }}",
+    "{{ [].pop() }}",
+    "{% set l = [1, 2, 3] %}{{ l.pop(-3) }}{{ l.pop(-1) }}{{ l }}{{ l.pop(-2) }}",
+    "{% set a = [1] %}{% set b = a|list %}{% set c = a.copy() %}{% set d = a[:] %}{% set e = a + [] %}"
+    "{% set _ = a.append(2) %}{{ a }}{{ b }}{{ c }}{{ d }}{{ e }}",
+    "{% set _ = messages.append({'role': 'user', 'content': [{'type': 'text', 'text': 'z'}]}) %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}",
+    "{% macro add(l, v) %}{% set _ = l.append(v) %}{% endmacro %}{% set l = [] %}"
+    "{{ add(l, [1, {'a': l|length}]) }}{{ l }}",
+    "{% set l = [[]] %}{% set _ = l[0].append('x') %}{{ l }}{{ l == [['x']] }}{{ ['x'] in l }}",
+    "{% set l = [3, 1, 2] %}{% set f = l.append %}{% set _ = f(0) %}{{ l|sort }}{{ l|join('-') }}",
+    "{% set l = [] %}{% for i in range(3) %}{% set _ = l.append([i, [i]]) %}{% endfor %}"
+    "{% set _ = l[0][1].append(l[1]) %}{% set _ = l[1][1].append({'l': l[2]}) %}{% set _ = l[2].pop() %}{{ l }}",
+    "{% set kept = [] %}{% for m in messages %}{% set _ = kept.append({'m': m, 'parts': [{'t': ([1], 2)}]}) %}"
+    "{% endfor %}{% set all = [] %}{% set _ = all.extend([kept, kept[:1]]) %}{{ all }}",
+    "{% set t = (1, 2) %}{{ t.append(3) }}",
+    "{{ 'a'.append('b') }}",
+    "{{ [1].append() }}",
+    "{{ [1].insert(0) }}",
+]

@@ -9,6 +9,7 @@ import jinja_environment
 import jinja_golden
 import pytest
 from jinja_golden import CASES, MESSAGES
+from jinja_small_cases import CHANGING_CASES
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams, Tokenizer
 from tiny_models import metadata, rewritten
 
@@ -32,9 +33,10 @@ def tokenizer(model):
 
 def test_templates_render_as_jinja_renders_them(tokenizer, jinja):
     """A2: the operators, filters, tests, methods and white space of chat templates are Jinja's."""
+    changing = jinja_environment.environment(changes_lists=True)
     differ = []
-    for source in CASES:
-        expected = jinja_golden.render(jinja, source)
+    for source in [*CASES, *CHANGING_CASES]:
+        expected = jinja_golden.render(changing if source in CHANGING_CASES else jinja, source)
         try:
             rendered = tokenizer.apply_chat_template(MESSAGES, chat_template=source)
         except InvalidRequestError:

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::fault::{Fault, Res};
+use super::lists;
 use super::method_names;
 use super::text::Builder;
 use super::value::{Callable, Loop, Value};
@@ -11,8 +12,6 @@ use super::value::{Callable, Loop, Value};
 const SHOWN: usize = 64;
 
 const DICT: &[&str] = &["copy", "get", "items", "keys", "values"];
-const LIST: &[&str] = &["copy", "count", "index"];
-const TUPLE: &[&str] = &["count", "index"];
 const CYCLER: &[&str] = &["next", "reset"];
 
 /// `value.name`: attributes of the type take precedence over items of the value, as in Jinja.
@@ -23,7 +22,7 @@ pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
     let held = match value {
         Value::Dict(dict) => dict.get_str(name)?.cloned(),
         Value::Namespace(namespace) => namespace.get(name)?,
-        Value::Tuple(list) => list.attribute(name).cloned(),
+        Value::Tuple(list) => list.attribute(name),
         Value::Loop(state) => state.attribute(name)?,
         Value::Callable(callable) => match (&**callable, name) {
             (Callable::Macro { definition, .. }, "name") => Some(Value::made(&definition.name)?),
@@ -47,8 +46,8 @@ fn method(value: &Value, name: &str) -> Option<&'static str> {
     let methods = match value {
         Value::Str(_) => method_names::STR,
         Value::Dict(_) => DICT,
-        Value::List(_) => LIST,
-        Value::Tuple(_) => TUPLE,
+        Value::List(_) => lists::LIST,
+        Value::Tuple(_) => lists::TUPLE,
         Value::Loop(_) => Loop::METHODS,
         Value::Callable(callable) if matches!(**callable, Callable::Cycler { .. }) => CYCLER,
         _ => return None,
@@ -89,8 +88,8 @@ fn place(key: &Value, length: usize) -> Option<usize> {
 /// `value[start:stop:step]`
 pub(super) fn slice(value: &Value, bounds: [Option<i128>; 3]) -> Res<Value> {
     match value {
-        Value::List(list) => Value::list(picked(list.items(), bounds)?),
-        Value::Tuple(list) => Value::tuple(picked(list.items(), bounds)?),
+        Value::List(list) => Value::list(picked(&list.items(), bounds)?),
+        Value::Tuple(list) => Value::tuple(picked(&list.items(), bounds)?),
         Value::Str(text) if matches!(bounds[2], None | Some(1)) => {
             let s = text.as_str();
             super::meter::work(s.len())?;
@@ -104,7 +103,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<i128>; 3]) -> Res<Value> {
         Value::Str(text) => {
             let chars = Value::Str(text.clone()).iterate()?;
             let mut out = Builder::new();
-            for c in picked(chars.items(), bounds)? {
+            for c in picked(&chars.items(), bounds)? {
                 c.write(&mut out)?;
             }
             out.finish().map(Value::Str)

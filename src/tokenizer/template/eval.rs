@@ -7,6 +7,7 @@ use super::checks;
 use super::fault::{Fault, Res};
 use super::filters;
 use super::functions;
+use super::lists;
 use super::operators::{arithmetic, compare};
 use super::run::Run;
 use super::text::{Builder, Origin, Text};
@@ -148,7 +149,7 @@ impl Run {
     pub(super) fn arguments(&mut self, arguments: &Arguments) -> Res<Args> {
         let mut args = Args::written(self.all(&arguments.positional)?);
         if let Some(values) = &arguments.unpacked {
-            args.unpack(self.eval(values)?.iterate()?.items())?;
+            args.unpack(&self.eval(values)?.iterate()?.items())?;
         }
         for (name, value) in &arguments.named {
             let value = self.eval(value)?;
@@ -176,7 +177,14 @@ impl Run {
                 }
                 Ok(value)
             }
-            Callable::Method { receiver, name } => functions::method(receiver, name, args),
+            Callable::Method { receiver, name } => {
+                if let Value::List(list) = receiver
+                    && lists::changes(name)
+                {
+                    self.keep_list(list);
+                }
+                functions::method(receiver, name, args)
+            }
             Callable::Macro { definition, scopes, .. } => self.call_macro(definition, scopes, args),
             Callable::Joiner { separator, used } => {
                 args.none("joiner")?;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::args::{Args, int_or, optional_text, required, text};
 use super::fault::{Fault, Res};
+use super::lists;
 use super::meter::Charge;
 use super::methods;
 use super::text::{Origin, Text};
@@ -75,7 +76,7 @@ fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
 
 /// Returns one pair of `dict`'s argument.
 fn entry(pair: &Value) -> Res<(Value, Value)> {
-    match pair.iterate()?.items() {
+    match &*pair.iterate()?.items() {
         [key, value] => Ok((key.clone(), value.clone())),
         items => Err(Fault::new(format!("dict: got {} items, expected a key and a value", items.len()))),
     }
@@ -149,24 +150,7 @@ pub(super) fn method(receiver: &Value, name: &str, args: Args) -> Res<Value> {
                 _ => args.none(name).and_then(|()| pairs(entries)),
             }
         }
-        Value::List(list) | Value::Tuple(list) => {
-            if name == "copy" {
-                return args.none(name).map(|()| receiver.clone());
-            }
-            let [item] = args.bind(name, ["value"])?;
-            let item = required(item, name)?;
-            let mut places = Vec::new();
-            for (at, other) in list.items().iter().enumerate() {
-                if other.equals(&item)? {
-                    places.push(at);
-                }
-            }
-            match (name, places.first()) {
-                ("count", _) => Ok(Value::Int(places.len() as i128)),
-                (_, Some(&at)) => Ok(Value::Int(at as i128)),
-                (_, None) => Err(Fault::new("index: the value is not in the list")),
-            }
-        }
+        Value::List(list) | Value::Tuple(list) => lists::call(list, name, args),
         Value::Loop(state) if name == "cycle" => state.cycle(&args.positional),
         Value::Loop(state) => state.changed(args.positional),
         Value::Callable(callable) => match &**callable {

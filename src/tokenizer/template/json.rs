@@ -56,7 +56,7 @@ impl Writer {
             Value::Int(_) | Value::BigInt(_) => value.write(&mut self.out),
             Value::Float(value) => self.out.push_made(&number(*value)),
             Value::Str(text) => self.string(text),
-            Value::List(list) | Value::Tuple(list) => self.sequence("[", list.items(), "]", Self::value),
+            Value::List(list) | Value::Tuple(list) => self.sequence("[", &list.items(), "]", Self::value),
             Value::Dict(dict) => {
                 let mut entries: Vec<(Text, Value)> = Vec::with_capacity(dict.entries().len());
                 for (key, value) in dict.entries() {

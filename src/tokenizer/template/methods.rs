@@ -55,7 +55,7 @@ pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
         "istitle" => Ok(Value::Bool(casing::is_title(s))),
         "join" => {
             let [items] = args.bind(name, ["iterable"])?;
-            join(text, required(items, name)?.iterate()?.items())
+            join(text, &required(items, name)?.iterate()?.items())
         }
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = args.bind(name, ["chars"])?;
@@ -173,7 +173,13 @@ fn affix(text: &Text, name: &str, args: Args, test: impl Fn(&str, &str) -> bool)
     let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
     let s = &text.as_str()[window(text, start.as_ref(), end.as_ref(), name)?];
     let single = [required(affix, name)?];
-    let affixes = if let Value::Tuple(list) = &single[0] { list.items() } else { &single };
+    let several;
+    let affixes: &[Value] = if let Value::Tuple(list) = &single[0] {
+        several = list.items();
+        &several
+    } else {
+        &single
+    };
     let mut found = false;
     for affix in affixes {
         match affix {

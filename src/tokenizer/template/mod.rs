@@ -22,6 +22,7 @@ mod floats;
 mod functions;
 mod json;
 mod lexer;
+mod lists;
 mod literals;
 mod meter;
 mod method_names;
@@ -36,6 +37,9 @@ mod token;
 mod value;
 
 use std::ops::Range;
+use std::sync::OnceLock;
+
+use serde_json::json;
 
 use self::fault::{Fault, Res};
 use self::run::Run;
@@ -51,6 +55,8 @@ const TOOL_USE_TEMPLATE: &str = "tokenizer.chat_template.tool_use";
 
 /// The longest known template has 30 kB.
 const MAX_SOURCE: usize = 128 << 10;
+/// The text of a question that shows what a template makes of a content.
+const PROBE: &str = "What is this?";
 const MAX_OUTPUT: usize = 64 << 20;
 /// Bytes of address space for the deepest recursion that `run` allows. Only used pages take memory.
 const STACK: usize = 256 << 20;
@@ -61,7 +67,7 @@ pub struct ChatTemplate {
     /// If a file's template does not compile, chatting fails, but loading the model does not.
     body: Result<ast::Body>,
     source: String,
-    loops_over_content: bool,
+    loops_over_content: OnceLock<bool>,
     bos_token: String,
     eos_token: String,
     tool_use: Option<Box<Self>>,
@@ -122,9 +128,16 @@ impl ChatTemplate {
     }
 
     fn of(body: Result<ast::Body>, source: &str, bos_token: &str, eos_token: &str) -> Self {
-        let loops_over_content = body.as_ref().is_ok_and(content::loops_over_content);
         let [source, bos_token, eos_token] = [source, bos_token, eos_token].map(str::to_owned);
-        Self { body, source, loops_over_content, bos_token, eos_token, tool_use: None }
+        Self { body, source, loops_over_content: OnceLock::new(), bos_token, eos_token, tool_use: None }
+    }
+
+    /// True if the template writes the text of a question with this content, and not the list that holds it.
+    fn shows(&self, content: &serde_json::Value) -> bool {
+        let messages = json!([{"role": "user", "content": content}]);
+        let rendered = self.render(&messages, &serde_json::Value::Null, true, &serde_json::Map::new());
+        let is_quoted = |text: &str| ['\'', '"'].iter().any(|quote| text.contains(&format!("{quote}{PROBE}{quote}")));
+        rendered.is_ok_and(|Rendered { text, .. }| text.contains(PROBE) && !is_quoted(&text))
     }
 
     /// Returns the template's source, even if it is invalid.
@@ -141,7 +154,11 @@ impl ChatTemplate {
 
     /// True if the template loops over the parts of a message's content, rather than taking it as one string.
     pub fn loops_over_content(&self) -> bool {
-        self.loops_over_content
+        *self.loops_over_content.get_or_init(|| {
+            // It may do so for other messages only, such as results of tools, and refuse the parts of a question.
+            self.body.as_ref().is_ok_and(content::loops_over_content)
+                && (self.shows(&json!([{"type": "text", "text": PROBE}])) || !self.shows(&json!(PROBE)))
+        })
     }
 
     /// Renders a conversation. `messages`: a JSON list of `{role, content, …}`. `tools`: a JSON list or null. `vars`: a

@@ -19,8 +19,8 @@ pub(super) fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Res
     };
     match (operator, left, right) {
         (Operator::Add, Value::Str(a), Value::Str(b)) => return a.joined(b).map(Value::Str),
-        (Operator::Add, Value::List(a), Value::List(b)) => return Value::list(joined(a.items(), b.items())?),
-        (Operator::Add, Value::Tuple(a), Value::Tuple(b)) => return Value::tuple(joined(a.items(), b.items())?),
+        (Operator::Add, Value::List(a), Value::List(b)) => return Value::list(joined(&a.items(), &b.items())?),
+        (Operator::Add, Value::Tuple(a), Value::Tuple(b)) => return Value::tuple(joined(&a.items(), &b.items())?),
         (Operator::Multiply, value, count) | (Operator::Multiply, count, value)
             if count.as_int().is_some() && matches!(value, Value::Str(_) | Value::List(_) | Value::Tuple(_)) =>
         {
@@ -65,7 +65,8 @@ fn repeated(value: &Value, count: i128) -> Res<Value> {
             let bytes = list.items().len().saturating_mul(count).saturating_mul(size_of::<Value>());
             drop(Charge::new(bytes)?);
             let times = if list.items().is_empty() { 0 } else { count };
-            let items = std::iter::repeat_n(list.items(), times).flatten().cloned().collect();
+            let items = list.items();
+            let items = std::iter::repeat_n(&*items, times).flatten().cloned().collect();
             if matches!(value, Value::List(_)) { Value::list(items) } else { Value::tuple(items) }
         }
         other => Err(Fault::new(format!("a {} cannot be repeated", other.kind()))),
@@ -133,7 +134,7 @@ pub(super) fn order(left: &Value, right: &Value) -> Res<Option<Ordering>> {
             return Ok(Some(a.as_str().cmp(b.as_str())));
         }
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
-            for (a, b) in a.items().iter().zip(b.items()) {
+            for (a, b) in a.items().iter().zip(b.items().iter()) {
                 if !a.equals(b)? {
                     return order(a, b);
                 }
@@ -159,7 +160,7 @@ fn contains(container: &Value, item: &Value) -> Res<bool> {
         }
         (Value::Str(_), other) => Err(Fault::new(format!("'in <string>' needs a string, got a {}", other.kind()))),
         (Value::List(list) | Value::Tuple(list), item) => {
-            for other in list.items() {
+            for other in list.items().iter() {
                 if other.equals(item)? {
                     return Ok(true);
                 }

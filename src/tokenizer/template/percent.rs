@@ -20,7 +20,13 @@ struct Conversion {
 /// `arguments`: a tuple of values, a mapping for `%(name)s`, or one value.
 pub(super) fn format(format: &Text, arguments: &Value) -> Res<Value> {
     let single = [arguments.clone()];
-    let values: &[Value] = if let Value::Tuple(list) = arguments { list.items() } else { &single };
+    let several;
+    let values: &[Value] = if let Value::Tuple(list) = arguments {
+        several = list.items();
+        &several
+    } else {
+        &single
+    };
     let mut used = 0;
     let mut named = false;
     let mut out = Builder::new();

@@ -18,9 +18,10 @@ pub(super) struct Run {
     scopes: Vec<Scope>,
     out: Builder,
     depth: usize,
-    /// Only these, and the scopes that macros share, can contain themselves. They are emptied at the end, so that
-    /// nothing leaks.
+    /// Only these, the lists that were changed, and the scopes that macros share can contain themselves. They are
+    /// emptied at the end, so that nothing leaks.
     namespaces: Vec<Rc<Names>>,
+    lists: Vec<List>,
     shared: Vec<Scope>,
 }
 
@@ -34,7 +35,7 @@ enum Flow {
 impl Run {
     pub(super) fn new(context: Scope) -> Self {
         let scopes = vec![context, Scope::default()];
-        Self { scopes, out: Builder::new(), depth: 0, namespaces: Vec::new(), shared: Vec::new() }
+        Self { scopes, out: Builder::new(), depth: 0, namespaces: Vec::new(), lists: Vec::new(), shared: Vec::new() }
     }
 
     /// Returns the output, and the ranges of it (bytes) that the template wrote.
@@ -147,7 +148,7 @@ impl Run {
             None => items,
             Some(condition) => {
                 let mut kept = Vec::new();
-                for item in items.items() {
+                for item in items.items().iter() {
                     let test = |run: &mut Self| {
                         run.assign(&definition.target, item.clone())?;
                         Ok(run.eval(condition)?.is_true())
@@ -229,7 +230,7 @@ impl Run {
             },
             Target::Tuple(targets) => {
                 let items = value.iterate()?;
-                let items = items.items();
+                let items = &*items.items();
                 if items.len() != targets.len() {
                     let (got, expected) = (items.len(), targets.len());
                     return Err(Fault::new(format!("cannot unpack: got {got} values, expected {expected}")));
@@ -241,6 +242,12 @@ impl Run {
 
     pub(super) fn keep(&mut self, namespace: &Rc<Names>) {
         self.namespaces.push(Rc::clone(namespace));
+    }
+
+    pub(super) fn keep_list(&mut self, list: &List) {
+        if list.keep() {
+            self.lists.push(list.clone());
+        }
     }
 
     /// Returns a macro that sees the scopes of this place.
@@ -311,6 +318,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         self.namespaces.iter().for_each(|namespace| namespace.clear());
+        self.lists.iter().for_each(List::clear);
         self.shared.iter().for_each(|scope| scope.variables().clear());
     }
 }

@@ -44,6 +44,45 @@ fn everything_that_is_kept_counts_as_memory() {
     }
 }
 
+/// A list that changes has bounded memory and depth, and cannot contain itself.
+#[test]
+fn lists_that_change_are_bounded() {
+    for (source, expected) in [
+        ("{% set l = [] %}{% for i in range(100000) %}{% for j in range(100000) %}{% set _ = l.append(i) %}", "steps"),
+        (
+            "{% set big = 'a' * 20000000 %}{% set l = [] %}{% for i in range(30) %}{% set _ = l.append(big ~ i) %}",
+            "bytes",
+        ),
+        ("{% set l = [1] * 2000000 %}{% for i in range(100000) %}{% set _ = l.insert(0, i) %}", "steps"),
+        ("{% set l = [] %}{% set _ = l.append(l) %}", "contain itself"),
+        ("{% set l = [] %}{% set _ = l.extend([0, [{'a': (1, [l])}]]) %}", "contain itself"),
+        (
+            "{% set a = [] %}{% set b = [a] %}{% set c = [] %}{% set _ = c.append(b) %}{% set _ = a.append(c) %}",
+            "contain itself",
+        ),
+        (
+            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set l = [] %}{% set _ = l.append(n.l) %}{% set n.l = l %}",
+            "too deep",
+        ),
+        ("{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l] %}", "deeper than"),
+        ("{% set l = [1] %}{% for i in l %}{% set _ = l.append(i) %}", "while a loop goes over it"),
+    ] {
+        let ends = "{% endfor %}".repeat(source.matches("{% for").count());
+        let problem = render(&format!("{source}{ends}"), json!({})).unwrap_err();
+        assert!(problem.contains(expected), "{source}: {problem}");
+    }
+    // These contain themselves by other values, which are freed.
+    let source = "{% set l = [[]] %}{% set n = namespace(l=l) %}{% set _ = l.append(n) %}{% set _ = l.append(l.append) %}\
+                  {% for i in [l] %}{% set _ = l.append(loop) %}{% endfor %}{{ l|length }}{{ l[1].l|length }}";
+    assert_eq!(render(source, json!({})), Ok("44".into()));
+    // A queue takes no more memory than its longest state.
+    let source = "{% set l = [1] * 2000000 %}{% for i in range(100000) %}{% set _ = l.append(l.pop()) %}{% endfor %}";
+    assert_eq!(render(source, json!({})), Ok(String::new()));
+    let source = "{% set n = namespace() %}{% set l = [1, 2] %}{% for i in l %}{% set n.loop = loop %}{% endfor %}\
+                  {% set _ = l.pop() %}{% set _ = l.pop() %}{{ n.loop.revindex0 }}";
+    assert_eq!(render(source, json!({})), Ok("-2".into()));
+}
+
 /// A missing item keeps only the start of its name, for the error of its use.
 #[test]
 fn a_missing_item_keeps_the_beginning_of_its_name() {
@@ -85,8 +124,7 @@ fn long_sets_of_characters_are_stripped_at_once() {
     }
 }
 
-/// Each load checks whether loops iterate over content. That takes one pass, so that a file's template cannot make its
-/// load take minutes.
+/// Whether loops iterate over content is found in one pass, so that a file's template cannot make it take minutes.
 #[test]
 fn content_is_followed_through_thousands_of_names_at_once() {
     let names = 5_500;

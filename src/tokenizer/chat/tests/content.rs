@@ -79,6 +79,19 @@ fn loops_over_content_are_found() {
     assert_eq!(looping, ["ibm-granite-granite-4.0"]);
 }
 
+/// Some templates loop over the content of results only, and add texts to that of a question.
+#[test]
+fn parts_of_a_question_are_joined_where_it_has_to_be_a_text() {
+    let source = "{% for m in messages %}{% if m.role == 'tool' %}{% for part in m.content %}{{ part.text }}{% endfor %}\
+                  {% elif m.tool_calls is defined %}{% set calls = m.content %}{% for c in calls %}{% endfor %}\
+                  {% else %}{{ '[INST] ' + m.content + '[/INST]' }}{% endif %}{% endfor %}";
+    assert!(!own(source).loops_over_content());
+    assert_eq!(text(&own(source), &asked(parts(&["a", "b"]), ContentFormat::Auto)), "[INST] a\nb[/INST]");
+    let shown =
+        "{% for m in messages %}{{ m.content }}{% for part in m.content if part is mapping %}{% endfor %}{% endfor %}";
+    assert_eq!(text(&own(shown), &asked(parts(&["a", "b"]), ContentFormat::Auto)), "a\nb");
+}
+
 fn continued(content: &str, source: &str) -> Result<Rendered> {
     let messages = json!([{"role": "user", "content": "n"}, {"role": "assistant", "content": content}]);
     let conversation =

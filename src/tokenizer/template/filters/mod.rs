@@ -66,13 +66,13 @@ fn map(run: &mut Run, value: &Value, mut args: Args) -> Res<Value> {
     if args.positional.is_empty() {
         let [attribute, default] = args.bind("map", ["attribute", "default"])?;
         let path = Path::new(&required(attribute, "map")?)?;
-        for item in items.items() {
+        for item in items.items().iter() {
             mapped.push(path.get(item, default.as_ref())?);
         }
         return Value::list(mapped);
     }
     let Value::Str(filter) = args.positional.remove(0) else { return Err(Fault::new("map: needs a filter's name")) };
-    for item in items.items() {
+    for item in items.items().iter() {
         mapped.push(apply(run, filter.as_str(), item, args.copy()?)?);
     }
     Value::list(mapped)
@@ -94,7 +94,7 @@ fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Re
         false => Some(super::args::text(Some(&args.positional.remove(0)), "select")?.as_str().into()),
     };
     let mut selected = Vec::new();
-    for item in value.iterate()?.items() {
+    for item in value.iterate()?.items().iter() {
         super::meter::spend(1)?;
         let tested = path.as_ref().map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
         let passes = match &test {

@@ -21,7 +21,7 @@ pub(super) fn sort_key(item: &Value, path: Option<&Path>, case_sensitive: bool) 
 /// It is a merge sort of our own, because a comparison may fail. NaN is neither less nor more than any number, for
 /// which the standard library's sort may panic.
 pub(super) fn sorted(items: &List, reverse: bool, key: impl Fn(&Value) -> Res<Value>) -> Res<Vec<(Value, Value)>> {
-    let items = items.items();
+    let items = &*items.items();
     let _charge = Charge::new(items.len() * (size_of::<(Value, Value)>() + 2 * size_of::<usize>()))?;
     let keyed = items.iter().map(|item| Ok((key(item)?, item.clone()))).collect::<Res<Vec<_>>>()?;
     let less = |a: usize, b: usize| {

@@ -5,7 +5,7 @@ use super::super::fault::{Fault, Res};
 use super::super::meter::{self, Charge};
 use super::super::operators::{arithmetic, order};
 use super::super::value::{List, Value};
-use super::super::{access, ast::Operator};
+use super::super::{access, ast::Operator, lists};
 use super::order::{sort_key, sorted};
 use super::{Path, optional_path, strings};
 
@@ -31,12 +31,12 @@ pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
                 other => access::slice(&Value::List(other.iterate()?), backwards),
             }
         }
-        "list" => args.none(name).and_then(|()| value.iterate()).map(Value::List),
+        "list" => args.none(name).and_then(|()| Value::list(lists::copied(&value.iterate()?)?)),
         "join" => {
             let [separator, attribute] = args.bind(name, ["d", "attribute"])?;
             let items = value.iterate()?;
             match optional_path(attribute.as_ref())? {
-                None => strings::join(separator.as_ref(), items.items()),
+                None => strings::join(separator.as_ref(), &items.items()),
                 Some(path) => {
                     let parts = items.items().iter().map(|item| path.get(item, None)).collect::<Res<Vec<_>>>()?;
                     strings::join(separator.as_ref(), &parts)
@@ -86,7 +86,7 @@ fn extreme(name: &str, value: &Value, args: Args) -> Res<Value> {
     let [case_sensitive, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
     let (path, cased) = (optional_path(attribute.as_ref())?, bool_or(case_sensitive.as_ref(), false));
     let mut best: Option<(Value, Value)> = None;
-    for item in value.iterate()?.items() {
+    for item in value.iterate()?.items().iter() {
         let key = sort_key(item, path.as_ref(), cased)?;
         let better = match &best {
             None => true,
@@ -104,7 +104,7 @@ fn sum(value: &Value, args: Args) -> Res<Value> {
     let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
     let path = optional_path(attribute.as_ref())?;
     let mut sum = start.unwrap_or(Value::Int(0));
-    for item in value.iterate()?.items() {
+    for item in value.iterate()?.items().iter() {
         meter::spend(1)?;
         let item = path.as_ref().map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
         sum = arithmetic(Operator::Add, &sum, &item)?;
@@ -117,7 +117,7 @@ fn unique(value: &Value, args: Args) -> Res<Value> {
     let (path, cased) = (optional_path(attribute.as_ref())?, bool_or(case_sensitive.as_ref(), false));
     let mut seen: Vec<Value> = Vec::new();
     let mut kept = Vec::new();
-    for item in value.iterate()?.items() {
+    for item in value.iterate()?.items().iter() {
         let key = sort_key(item, path.as_ref(), cased)?;
         let mut known = false;
         for other in &seen {
@@ -185,7 +185,8 @@ fn slices(items: &List, count: usize, fill: Option<&Value>) -> Res<Value> {
         return Err(Fault::new("slice: expected at least one slice"));
     }
     let (each, longer) = (items.items().len() / count, items.items().len() % count);
-    let mut rest = items.items();
+    let items = items.items();
+    let mut rest = &*items;
     let mut slices = Vec::new();
     for index in 0..count {
         let (slice, after) = rest.split_at(each + usize::from(index < longer));

@@ -31,13 +31,13 @@ impl Loop {
     pub(in super::super) fn attribute(&self, name: &str) -> Res<Option<Value>> {
         let (index, length) = (self.index.get(), self.items.items().len());
         let item = |at: Option<usize>, what: &str| {
-            at.and_then(|at| self.items.items().get(at)).map_or_else(|| Value::undefined(what), |item| Ok(item.clone()))
+            at.and_then(|at| self.items.items().get(at).cloned()).map_or_else(|| Value::undefined(what), Ok)
         };
         Ok(Some(match name {
             "index" => Value::Int(index as i128 + 1),
             "index0" => Value::Int(index as i128),
-            "revindex" => Value::Int((length - index) as i128),
-            "revindex0" => Value::Int((length - index) as i128 - 1),
+            "revindex" => Value::Int(length as i128 - index as i128),
+            "revindex0" => Value::Int(length as i128 - index as i128 - 1),
             "first" => Value::Bool(index == 0),
             "last" => Value::Bool(index + 1 == length),
             "length" => Value::Int(length as i128),
@@ -61,7 +61,7 @@ impl Loop {
         let values = List::new(values)?;
         if let Some(last) = &*self.changed.borrow() {
             same = last.items().len() == values.items().len();
-            for (last, now) in last.items().iter().zip(values.items()) {
+            for (last, now) in last.items().iter().zip(values.items().iter()) {
                 same = same && last.equals(now)?;
             }
         }

@@ -2,13 +2,16 @@
 //! contain values again, so all of them are in this folder.
 
 mod callable;
+mod list;
 mod loops;
 mod names;
 mod scope;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 pub(super) use callable::Callable;
+pub(super) use list::List;
 pub(super) use loops::Loop;
 pub(super) use names::Names;
 pub(super) use scope::Scope;
@@ -17,8 +20,9 @@ use super::fault::{Fault, Res};
 use super::meter::{self, Charge};
 use super::text::{Origin, Text};
 
-/// The deepest nesting of lists, so that walking and freeing them needs a bounded stack.
-const MAX_DEPTH: usize = 500;
+/// The deepest nesting of lists, so that walking and freeing them needs a bounded stack. Each list has room for values
+/// that are inserted later (see `list`).
+const MAX_DEPTH: usize = 500 + list::ROOM;
 /// The bytes of a list or mapping besides its items.
 const OVERHEAD: usize = 96;
 
@@ -41,22 +45,9 @@ pub(super) enum Value {
     List(List),
     Tuple(List),
     Dict(Dict),
-    /// The only kind of value that can be changed.
     Namespace(Rc<Names>),
     Loop(Rc<Loop>),
     Callable(Rc<Callable>),
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct List(Rc<ListItems>);
-
-#[derive(Debug)]
-struct ListItems {
-    items: Vec<Value>,
-    /// The names of a tuple's first items, if they are attributes as well.
-    names: &'static [&'static str],
-    depth: usize,
-    _charge: Charge,
 }
 
 /// Entries in insertion order. Lookups are linear, since chats have short mappings; the meter counts longer ones.
@@ -66,30 +57,8 @@ pub(super) struct Dict(Rc<DictItems>);
 #[derive(Debug)]
 struct DictItems {
     entries: Vec<(Value, Value)>,
-    depth: usize,
+    depth: Cell<usize>,
     _charge: Charge,
-}
-
-impl List {
-    pub(super) fn new(items: Vec<Value>) -> Res<Self> {
-        Self::named(items, &[])
-    }
-
-    /// Returns a tuple whose first items have names.
-    pub(super) fn named(items: Vec<Value>, names: &'static [&'static str]) -> Res<Self> {
-        let depth = depth_above(items.iter())?;
-        let charge = Charge::new(OVERHEAD + items.len() * size_of::<Value>())?;
-        Ok(Self(Rc::new(ListItems { items, names, depth, _charge: charge })))
-    }
-
-    pub(super) fn items(&self) -> &[Value] {
-        &self.0.items
-    }
-
-    pub(super) fn attribute(&self, name: &str) -> Option<&Value> {
-        let at = self.0.names.iter().position(|known| *known == name)?;
-        self.0.items.get(at)
-    }
 }
 
 impl Dict {
@@ -106,7 +75,7 @@ impl Dict {
     }
 
     fn of_unique(entries: Vec<(Value, Value)>) -> Res<Self> {
-        let depth = depth_above(entries.iter().flat_map(|(key, value)| [key, value]))?;
+        let depth = Cell::new(depth_above(entries.iter().flat_map(|(key, value)| [key, value]))?);
         let charge = Charge::new(OVERHEAD + entries.len() * size_of::<(Value, Value)>())?;
         Ok(Self(Rc::new(DictItems { entries, depth, _charge: charge })))
     }
@@ -148,14 +117,7 @@ fn position(entries: &[(Value, Value)], key: &Value) -> Res<Option<usize>> {
 }
 
 fn depth_above<'a>(mut items: impl Iterator<Item = &'a Value>) -> Res<usize> {
-    let depth = items.try_fold(0, |depth, item| {
-        let inner = match item {
-            Value::List(list) | Value::Tuple(list) => list.0.depth,
-            Value::Dict(dict) => dict.0.depth,
-            _ => 0,
-        };
-        Ok::<_, Fault>(depth.max(inner))
-    })?;
+    let depth = items.try_fold(0, |depth, item| Ok::<_, Fault>(depth.max(item.depth())))?;
     if depth == MAX_DEPTH {
         return Err(Fault::new(format!("its values nest deeper than {MAX_DEPTH} levels")));
     }
@@ -170,6 +132,44 @@ impl Value {
     /// Returns text that the language generates.
     pub(super) fn made(text: &str) -> Res<Self> {
         Text::new(text, Origin::Client).map(Self::Str)
+    }
+
+    fn depth(&self) -> usize {
+        match self {
+            Self::List(list) | Self::Tuple(list) => list.depth(),
+            Self::Dict(dict) => dict.0.depth.get(),
+            _ => 0,
+        }
+    }
+
+    /// Lets the value count with at most `depth`, so that `list` can take it.
+    fn fit(&self, depth: usize, list: &List) -> Res<()> {
+        if self.depth() <= depth {
+            return Ok(());
+        }
+        meter::spend(1)?;
+        if matches!(self, Self::List(other) | Self::Tuple(other) if other.is(list)) {
+            return Err(Fault::new("a list cannot contain itself"));
+        }
+        let inner = depth.checked_sub(1);
+        let inner = inner.ok_or_else(|| Fault::new("the value nests too deep to be inserted into a list"))?;
+        match self {
+            Self::List(items) | Self::Tuple(items) => {
+                meter::work(size_of_val(&*items.items()))?;
+                items.items().iter().try_for_each(|item| item.fit(inner, list))?;
+                items.set_depth(depth);
+            }
+            Self::Dict(dict) => {
+                meter::work(size_of_val(dict.entries()))?;
+                for (key, value) in dict.entries() {
+                    key.fit(inner, list)?;
+                    value.fit(inner, list)?;
+                }
+                dict.0.depth.set(depth);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     pub(super) fn list(items: Vec<Self>) -> Res<Self> {
@@ -286,7 +286,7 @@ impl Value {
                 if a.items().len() != b.items().len() {
                     return Ok(false);
                 }
-                for (a, b) in a.items().iter().zip(b.items()) {
+                for (a, b) in a.items().iter().zip(b.items().iter()) {
                     if !a.equals(b)? {
                         return Ok(false);
                     }
