@@ -39,11 +39,12 @@ def check_token_ids(engine: AsyncLLM, param: str, *prompts: Sequence[int]) -> No
         ApiError: A prompt is too long.
     """
     longest = engine.max_model_len
-    for prompt in prompts:
+    for index, prompt in enumerate(prompts):
         if len(prompt) > longest:
+            which = param if len(prompts) == 1 else f"{param} {index}:"
             raise ApiError(
                 400,
-                f"{param} length in tokens: got {len(prompt)}, expected at most {longest} (max_model_len); shorten it",
+                f"{which} length in tokens: got {len(prompt)}, expected at most {longest} (max_model_len); shorten it",
                 param=param,
                 code="context_length_exceeded",
             )

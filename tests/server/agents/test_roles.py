@@ -1,7 +1,7 @@
 """Conversations of any client are shown whole by templates that refuse, or lose, a part of them."""
 
 import json
-import time
+import sys
 from dataclasses import replace
 
 import pytest
@@ -212,19 +212,31 @@ def test_merged_answers_keep_their_reasoning():
 
 
 @pytest.mark.parametrize("single_calls", [False, True])
-def test_time_grows_with_the_calls_of_a_message(single_calls):
-    """H1: 20 times the calls take about 20 times as long, and not 400 times."""
+def test_work_grows_with_the_calls_of_a_message(single_calls):
+    """H1: 20 times the calls take about 20 times as many lines of Python, and not 400 times."""
     needs = replace(NO_NEEDS, single_calls=single_calls)
 
-    def seconds(count):
+    def lines(count):
         calls = [call("text", f"call_{number}") for number in range(count)]
         results = [{**RESULT, "tool_call_id": each["id"]} for each in reversed(calls)]
-        started = time.process_time()
-        assert len(fitted([USER, {**CALLING, "tool_calls": calls}, *results], needs)) >= count
-        return time.process_time() - started
+        messages = [USER, {**CALLING, "tool_calls": calls}, *results]
+        executed = 0
 
-    few = min(seconds(2_000) for _ in range(5))
-    assert seconds(40_000) < 120 * few
+        def trace(frame, event, _argument):
+            nonlocal executed
+            executed += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            made = fitted(messages, needs)
+        finally:
+            sys.settrace(before)
+        assert len(made) >= count
+        return executed
+
+    assert lines(2_000) < 25 * lines(100)
 
 
 def test_a_tool_may_lack_properties():
