@@ -85,7 +85,7 @@ def test_every_tensor_type_is_listed_and_where_it_is_computed_as_stored() -> Non
     command = [sys.executable, "-m", "rocmforge", "doctor", "--device", "cpu", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert set(types) == {row["tensor_type"] for row in json.loads(done.stdout)["kernels"] if row["op"] == "linear"}
-    kernels = source("backend", "gpu", "compile", "table.rs").split("with_kernel_types!")[0]
+    kernels = source("gpu", "compile", "table.rs").split("with_kernel_types!")[0]
     on_gpu = set(re.findall(r"^ {12}\w+ (\w+) \w+$", kernels.split("with_kernels")[0], re.MULTILINE))
     assert {name for name, gpu in types.items() if gpu == "computed as stored"} | packed == on_gpu
 
@@ -103,7 +103,7 @@ def test_simulated_targets_are_those_of_the_makefile() -> None:
     rows = re.findall(r"^\| .* \| `(gfx\w+)` \| .* \| (.*) \|$", section("AMD GPUs"), re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (more,) = re.findall(r"kernels: ((?:gfx\w+, )+)the other size", makefile)
-    devices = source("backend", "gpu", "tests", "devices.rs")
+    devices = source("gpu", "testing", "devices.rs")
     commit = set(re.findall(r'const AMD_TARGET: &str = "(\w+)";', devices))
     (names,) = re.findall(r"const DEEP_TARGETS: \[&str; \d+\] = \[(.*?)\];", devices)
     deep = set(re.findall(r'"(\w+)"', names))

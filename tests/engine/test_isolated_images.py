@@ -21,8 +21,20 @@ def picture(seed=0, side=SIDE):
     return Image.from_rgb(side, side, drawn(side, side, seed).tobytes())
 
 
+def children():
+    """The ids of the processes that this one has started."""
+    files = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return {int(word) for file in files for word in file.read_text().split()}
+
+
 @pytest.fixture(scope="module")
-def models(vision_model):
+def before():
+    """The processes that this one has already."""
+    return children()
+
+
+@pytest.fixture(scope="module")
+def models(vision_model, before):
     """One model, loaded in this process and in another one."""
     path = vision_model("qwen25vl")
     options = {"num_threads": 1, "device": "cpu"}
@@ -87,13 +99,12 @@ def test_an_image_that_the_child_dropped_is_sent_again(models, sent):
     assert with_pixels(sent) == 1
 
 
-def test_the_next_child_gets_the_image(models, sent):
+def test_the_next_child_gets_the_image(models, before, sent):
     local, isolated = models
     first = picture(5)
     wanted = told(local, first)
     assert told(isolated, first) == wanted
-    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    [child] = [int(word) for file in children for word in file.read_text().split()]
+    [child] = children() - before
     os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE
     while True:

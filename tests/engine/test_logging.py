@@ -50,7 +50,7 @@ def test_a_variable_shows_more(tiny_model):
     code = f"import rocmforge\nwith rocmforge.LLM({model!r}, max_num_seqs=1): pass"
     done = program(code, ROCMFORGE_LOG="info", ROCMFORGE_DEVICE="auto")
     assert done.returncode == 0
-    assert " INFO rocmforge.backend.registry: running on the CPU: " in done.stderr
+    assert " INFO rocmforge.devices: running on the CPU: " in done.stderr
     assert program(code, ROCMFORGE_DEVICE="auto").stderr == ""
 
 

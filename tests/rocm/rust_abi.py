@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rust_source import SRC
 
-GPU = SRC / "backend" / "gpu"
+GPU = SRC / "gpu"
 HIP, RTC, BLASLT, COMMON = (
     (GPU / "sys" / name).read_text(encoding="utf-8") for name in ("hip.rs", "rtc.rs", "blaslt.rs", "mod.rs")
 )
