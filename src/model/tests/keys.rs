@@ -178,6 +178,8 @@ fn keys_that_converters_write_load() {
         candidates.extend([Value::Bool(false), Value::Bool(true), text("none"), text("yarn"), text("gelu")]);
         candidates.extend([false, true].map(|flag| Value::Array(Array::Bool(vec![flag; layers]))));
         candidates.push(Value::Array(Array::I32(vec![1; layers])));
+        // Sections of RoPE, which a text model lacks.
+        candidates.push(Value::Array(Array::I32(vec![0; 4])));
         for converter in ["llama.cpp", "ollama"] {
             for key in keys_of(&data[converter][&model.architecture]) {
                 let same = model.value("embedding_length").cloned();
