@@ -5,10 +5,13 @@ use super::spec::{ModelSpec, Sections};
 use crate::Result;
 
 impl Keys<'_> {
-    /// Returns the sections of the model's RoPE; `None` if the file has none.
+    /// Returns the sections of the model's RoPE; `None` if the file has none, or only empty ones.
     pub(super) fn sections(&self, model: &ModelSpec, interleaved: bool) -> Result<Option<Sections>> {
         let key = "rope.dimension_sections";
         let Some(values) = self.metadata.opt_ints(&self.full(key))? else { return Ok(None) };
+        if values.iter().all(|&count| count == 0) {
+            return Ok(None);
+        }
         let pairs = model.ropes.iter().map(|rope| rope.inv_freq.len()).max().unwrap_or(0);
         let counts: Option<Vec<usize>> = values.iter().map(|&value| usize::try_from(value).ok()).collect();
         match counts.as_deref() {
