@@ -332,20 +332,24 @@ def waves_of(resources: Resources, device: Device, most_blocks: int | None) -> f
 
 
 def planned_blocks(hot: Hot, device: Device) -> int | None:
-    """The blocks of a multiprocessor that launches are planned for, from the family's tuning table."""
+    """The blocks of a multiprocessor that launches are planned for.
+
+    They are in the family's tuning table, or in what all of AMD's tables share.
+    """
     if hot.blocks is None:
         return None
     what, rows = hot.blocks
-    path = ROOT / "src/gpu/tuning" / f"{device.tuning}.rs"
+    paths = [ROOT / "src/gpu/tuning" / f"{name}.rs" for name in (device.tuning, "amd")]
     pattern = {
         "gemv": r"gemv: Gemv \{[^}]*?\bblocks: (\d+)",
         "matmul": rf"shapes_of_waves\(\[(?:\d+, ){{{SHAPES.index(rows) if rows else 0}}}(\d+)",
-        "attention": r"attention: Attention \{[^}]*?\n\s+blocks: (\d+)",
+        "attention": r"\battention: (\d+)",
         "per_head": r"per_head_blocks: (\d+)",
     }[what]
-    found = re.search(pattern, path.read_text(encoding="utf-8"))
+    found = next(filter(None, (re.search(pattern, path.read_text(encoding="utf-8")) for path in paths)), None)
     if not found:
-        raise SystemExit(f"{path} does not say how many blocks of {hot.name} a multiprocessor has ({pattern})")
+        tables = " and ".join(map(str, paths))
+        raise SystemExit(f"{tables} do not say how many blocks of {hot.name} a multiprocessor has ({pattern})")
     return int(found[1])
 
 

@@ -5,6 +5,7 @@
 //! A number in a family's file is *measured*, with the place of its figures, or *estimated*, with the reason. A new
 //! measurement changes the number there, together with its comment.
 
+mod amd;
 mod ampere_ada;
 mod apu;
 mod cdna2;

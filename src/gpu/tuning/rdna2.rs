@@ -5,64 +5,19 @@
 //! 6900 XT). It has two compute units with four SIMDs and 128 KB of LDS. There are no matrix units: products of many
 //! rows use dot products.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, States, Tuning, shapes_of_waves};
+use super::amd::{Room, estimated};
+use super::{States, Tuning, shapes_of_waves};
+
+const ROOM: Room = Room {
+    // By registers and LDS of the compiled code, a workgroup processor has room for 4, 4, 7 and 4 of these blocks.
+    shapes: &shapes_of_waves([4, 4, 6, 3]),
+    // Estimated: Hopper's two blocks would be one wave per SIMD. By registers and LDS, five of decode and four of
+    // prefill fit, for heads of 128.
+    attention: 4,
+};
 
 pub(super) const TUNING: Tuning = Tuning {
-    family: "RDNA2",
-    measured_on: None,
-    gemv: Gemv {
-        // Estimated: Hopper's number, though without matrix units 8 rows cost more than there: measure this first.
-        most_rows: 1,
-        // Estimated: Hopper's number, since one block of 512 threads is 16 waves of 32 on four SIMDs.
-        blocks: 1,
-        // Estimated: Hopper's number.
-        pairs_share: true,
-    },
-    matmul: Matmul {
-        wgmma: false,
-        // Estimated: the shapes that a Hopper used with `mma.sync`. A workgroup processor has room for 4, 4, 7 and 4 of
-        // these blocks, by registers and LDS of the compiled code. More of them at once mean more loads in flight.
-        shapes: &shapes_of_waves([4, 4, 6, 3]),
-        // Estimated: Hopper's number.
-        most_splits: 8,
-        // Estimated: Hopper's number. A launch costs more here, so saving one is worth more.
-        most_pair_rows: 64,
-    },
-    // Estimated: Hopper's number.
-    matmul_f32: F32Rows {
-        // Estimated: Hopper's.
-        most_alone: 1,
-        most_in_fewest: 64,
-        most_in_few: 512,
-    },
-    experts: Experts { alone_from: Some(8), few_pairs: 0, most_in_short_runs: 32 },
-    attention: Attention {
-        // The kernel has 64 rows per block on all AMD GPUs.
-        prefill_rows: 64,
-        by_token: false,
-        // Estimated: Hopper's number, since it saves a launch, which costs more here.
-        rotates: true,
-        // Estimated: Hopper's number.
-        split_tokens: 128,
-        prefill_split_tokens: 1024,
-        most_splits: 32,
-        // Estimated: Hopper's two blocks would be one wave per SIMD. By registers and LDS, five of decode and four of
-        // prefill fit, for heads of 128.
-        blocks: 4,
-        // Estimated: Hopper's number.
-        per_head_blocks: 2,
-        per_head_splits: 8,
-        // AMD has no decode attention kernel on the matrix units yet.
-        pieces: None,
-    },
     // There are no matrix units.
     states: States { chunked_from: None },
-    // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
-    argmax: Argmax { most_blocks: 64 },
-    library: Some(LibraryRows {
-        // Estimated: Hopper's number. hipBLASLt has not been compared with our kernels.
-        rows_16_bit: 9,
-        rows_kept: 65,
-        rows_dequantised: 176,
-    }),
+    ..estimated("RDNA2", ROOM)
 };
