@@ -11,9 +11,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
     // Files of vision models have q and k in NEOX order, and give each pair one of three RoPE positions.
-    let sections = keys.metadata.opt_ints(&keys.full("rope.dimension_sections"))?.unwrap_or_default();
-    let has_sections = sections.iter().any(|&pairs| pairs > 0);
-    let kind = if has_sections { RopeKind::Neox } else { RopeKind::Norm };
+    let kind = if keys.has_sections()? { RopeKind::Neox } else { RopeKind::Norm };
     for layer in keys.layers_of(&model)? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
@@ -26,8 +24,6 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             ..LayerSpec::new(attention, ffn)
         });
     }
-    if has_sections {
-        model.sections = keys.sections(&model, false)?;
-    }
+    model.sections = keys.sections(&model, false)?;
     Ok(model)
 }
