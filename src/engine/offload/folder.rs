@@ -10,11 +10,11 @@ use crate::{Error, Result};
 pub(super) const HASH_BYTES: usize = blake3::OUT_LEN;
 
 /// Creates a folder if it does not exist, and checks that it belongs to this user alone. Whoever knew its key could
-/// make contents that are accepted.
+/// make contents that are accepted. Returns the user.
 ///
 /// # Errors
 /// `InvalidRequest` for a folder of others, or that others may use; `Io` if it cannot be read or written.
-pub(crate) fn prepare_folder(folder: &Path) -> Result<()> {
+pub(crate) fn prepare_folder(folder: &Path) -> Result<u32> {
     let failed = |error: io::Error| Error::Io {
         operation: "create or read the folder of kv_offload_dir",
         path: folder.to_owned(),
@@ -31,12 +31,12 @@ pub(crate) fn prepare_folder(folder: &Path) -> Result<()> {
     }
     match user(folder).map_err(failed)? {
         user if user != about.uid() => Err(refused(format!("which belongs to user {}, not {user}", about.uid()))),
-        _ => Ok(()),
+        user => Ok(user),
     }
 }
 
-/// Returns the key of all servers that use the folder. The first of them draws it.
-pub(super) fn shared_key(folder: &Path) -> io::Result<[u8; HASH_BYTES]> {
+/// Returns the key of all servers of this user that use the folder. The first of them draws it.
+pub(super) fn shared_key(folder: &Path, user: u32) -> io::Result<[u8; HASH_BYTES]> {
     let path = folder.join("key");
     // A link counts as well, and is refused below.
     let exists = || fs::symlink_metadata(&path).is_ok();
@@ -56,7 +56,7 @@ pub(super) fn shared_key(folder: &Path) -> io::Result<[u8; HASH_BYTES]> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
     let about = file.metadata()?;
-    if !about.is_file() || about.uid() != user(folder)? {
+    if !about.is_file() || about.uid() != user {
         return Err(wrong("`key` is not a regular file of this user".into()));
     }
     let mut key = Vec::new();

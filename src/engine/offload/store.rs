@@ -95,8 +95,8 @@ impl Store {
     pub(crate) fn open(folder: &Path, namespace: [u8; HASH_BYTES], capacity: u64) -> Result<Self> {
         let failed =
             |operation, error: &io::Error| Error::Io { operation, path: folder.to_owned(), message: error.to_string() };
-        prepare_folder(folder)?;
-        let key = shared_key(folder).map_err(|error| failed("read or write `key` in kv_offload_dir", &error))?;
+        let user = prepare_folder(folder)?;
+        let key = shared_key(folder, user).map_err(|error| failed("read or write `key` in kv_offload_dir", &error))?;
         let mut store = Self {
             folder: folder.to_owned(),
             namespace,
