@@ -76,7 +76,7 @@ impl VisionTensors<'_> {
                 }
             }
             Family::Lfm2 => {
-                let norm = self.finder.gguf.tensor("mm.input_norm.weight").map(|_| (INPUT_NORM, JOINED_NORM));
+                let norm = self.finder.gguf.tensor(&format!("{INPUT_NORM}.weight")).map(|_| (INPUT_NORM, JOINED_NORM));
                 Projector::Joined { first: None, merger: self.merger(["mm.1", "mm.2"], [joined, inner], norm, take)? }
             }
             Family::Pixtral => {
