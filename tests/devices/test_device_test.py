@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer.main
+from processes import children
 from rocmforge._rocmforge import check_gguf
 from rocmforge.cli.app import app
 from rocmforge.cli.device_test import graphs, machine, made_up, outcome, replays, tune
@@ -121,7 +122,7 @@ def test_verdicts_before_a_death_are_kept(monkeypatch, tmp_path):
 
     def kill_after_a_group(_):
         if any(b"\n" in file.read_bytes() for file in tmp_path.glob("*/groups")):
-            for child in children_of(os.getpid()):
+            for child in children(os.getpid()):
                 if str(tmp_path) in Path(f"/proc/{child}/cmdline").read_text():
                     os.kill(child, signal.SIGABRT)
 
@@ -308,15 +309,11 @@ def test_ctrl_c_ends_the_part_that_runs(tmp_path):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        (child,) = children_of(process.pid)
+        (child,) = children(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert list(tmp_path.iterdir()) == []
     assert not Path(f"/proc/{child}").exists()
-
-
-def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from pictures import drawn
+from processes import children
 from rocmforge import LLM, EngineDeadError, Image, SamplingParams
 from rocmforge.isolation import images
 from rocmforge.isolation.images import ImageGoneError, ReceivedImages, SentImages
@@ -21,16 +21,10 @@ def picture(seed=0, side=SIDE):
     return Image.from_rgb(side, side, drawn(side, side, seed).tobytes())
 
 
-def children():
-    """The ids of the processes that this one has started."""
-    files = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {int(word) for file in files for word in file.read_text().split()}
-
-
 @pytest.fixture(scope="module")
 def before():
     """The processes that this one has already."""
-    return children()
+    return children(os.getpid())
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +98,7 @@ def test_the_next_child_gets_the_image(models, before, sent):
     first = picture(5)
     wanted = told(local, first)
     assert told(isolated, first) == wanted
-    [child] = children() - before
+    [child] = children(os.getpid()) - before
     os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE
     while True:

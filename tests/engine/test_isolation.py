@@ -1,7 +1,6 @@
 """An engine in a child process gives what the engine in this one gives, and its faults stay there."""
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import collect
+from processes import children
 from rocmforge import (
     LLM,
     AsyncLLM,
@@ -39,16 +39,6 @@ def until(holds):
         time.sleep(0.005)
 
 
-def children(process):
-    """The ids of the processes that a process has started."""
-    found = []
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        # A thread that has ended meanwhile has left its children to another.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
 def is_alive(process):
     """Whether a process exists and is not just waiting to be asked how it ended."""
     try:
@@ -60,7 +50,7 @@ def is_alive(process):
 @pytest.fixture
 def before():
     """The processes that this one has already."""
-    return set(children(os.getpid()))
+    return children(os.getpid())
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +75,7 @@ def load(long_model, before, assert_nothing_left):
         engines.append(engine)
 
         def process():
-            [child] = set(children(os.getpid())) - before
+            [child] = children(os.getpid()) - before
             return child
 
         return engine, process
@@ -95,7 +85,7 @@ def load(long_model, before, assert_nothing_left):
         if not engine.is_closed:
             assert_nothing_left(engine)
         engine.close()
-    assert set(children(os.getpid())) == before
+    assert children(os.getpid()) == before
 
 
 def without_times(output):
@@ -168,7 +158,7 @@ def test_what_is_wrong_with_a_load_is_raised(tmp_path, model, before):
 
     with pytest.raises(ZeroDivisionError):
         LLM(model, isolate=True, on_load=stop)
-    assert set(children(os.getpid())) == before
+    assert children(os.getpid()) == before
 
 
 def test_the_cpu_needs_no_process_of_its_own(model, before, monkeypatch, caplog):
@@ -178,7 +168,7 @@ def test_the_cpu_needs_no_process_of_its_own(model, before, monkeypatch, caplog)
     for device in ("cpu", "auto"):
         with LLM(model, isolate=None, device=device, gpu_library="/nowhere.so", num_threads=1) as llm:
             assert llm.restarts == {}
-            assert set(children(os.getpid())) == before
+            assert children(os.getpid()) == before
     assert caplog.text.count("running on the CPU") == 1
 
 
@@ -298,10 +288,10 @@ def test_a_model_that_is_gone_is_not_loaded_for_ever(tmp_path, model, monkeypatc
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", 0.01)
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(model.read_bytes())
-    before = set(children(os.getpid()))
+    before = children(os.getpid())
     with LLM(copy, isolate=True, **OPTIONS) as llm:
         copy.unlink()
-        os.kill((set(children(os.getpid())) - before).pop(), signal.SIGKILL)
+        os.kill((children(os.getpid()) - before).pop(), signal.SIGKILL)
         until(lambda: llm.is_closed)
         assert (llm.restarts["kill"], llm.restarts["load"]) == (1, 1)
         with pytest.raises(EngineDeadError, match=r"could not load the model.*No such file"):

@@ -7,10 +7,10 @@ import signal
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from kv_router import AllBlocksCleared, BlockRemoved, BlockStored, Router
+from processes import children
 from rocmforge import LLM, EngineDeadError, InvalidRequestError, SamplingParams
 from rocmforge.kv_events import KvEventPublisher, wire_events
 from rocmforge.server import ModelSpec, ServerConfig, create_app
@@ -139,14 +139,8 @@ def test_who_reads_too_late_is_told_everything_anew(small):
     assert small.take_kv_events() == []
 
 
-def children() -> set[int]:
-    """The processes that this one has started."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(child) for thread in tasks for child in (thread / "children").read_text().split()}
-
-
 def test_a_process_that_dies_is_forgotten_and_the_next_one_followed(model, endpoints, assert_nothing_left):
-    others = children()
+    others = children(os.getpid())
     with (
         LLM(model, isolate=True, **SMALL) as engine,
         KvEventPublisher(*endpoints) as publisher,
@@ -156,7 +150,7 @@ def test_a_process_that_dies_is_forgotten_and_the_next_one_followed(model, endpo
         cache, token_ids = router.caches[""], list(range(3, 70))
         generate(engine, token_ids)
         router.until(lambda: cache.hits(token_ids, BLOCK) == 64)
-        [child] = children() - others
+        [child] = children(os.getpid()) - others
         os.kill(child, signal.SIGKILL)
         router.until(lambda: not cache.blocks)
         deadline = time.monotonic() + 30
