@@ -7,10 +7,13 @@
 //!          -> Sampler -> Scheduler::commit(tokens) -> outputs
 //! ```
 //!
-//! The parts are crates, each in its folder of `src/`, from the bottom up: `core` (values that all exchange), `config`
-//! (settings), `gguf` (the file), `tokenizer`, `grammar` (structured output), `sampler`, `kv_cache` and `scheduler`
-//! (integers only), `backend` (operations on a device), `conformance` (their cases), `cpu` and `gpu`, `pixels`
-//! (pictures in prompts), `model` (a list of layers; many architectures), `devices` (opens one) and `engine`.
+//! The parts are crates, each in its folder of `src/`, from the bottom up:
+//!
+//! - `core` (values that all exchange), `config` (settings) and `gguf` (the file);
+//! - `tokenizer`, `grammar` (structured output) and `sampler`;
+//! - `kv_cache` and `scheduler`, which see integers only;
+//! - `backend` (operations on a device), `conformance` (their cases), `cpu` and `gpu`;
+//! - `pixels` (pictures in prompts), `model` (a list of layers; many architectures), `devices` (opens one), `engine`.
 //!
 //! This crate is what maturin builds, and the only one that knows Python. Modules here: `isolation` (outputs of a child
 //! process), `json` (bodies of requests), `diagnose` (reports for users), `python` (the bindings, behind the feature
