@@ -133,6 +133,7 @@ def test_message_budget_and_tool(messages, stream):
         "max_tokens": 400,
         "thinking": {"type": "enabled", "budget_tokens": BUDGET},
         "tools": [TOOL],
+        "extra_body": {"temperature": 0},
     }
     for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "note"}):
         choice |= {"disable_parallel_tool_use": True}
