@@ -15,6 +15,7 @@ mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod eurobert;
+mod exaone;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
@@ -109,6 +110,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "ernie4_5", spec: ernie4_5::spec },
     Architecture { name: "ernie4_5-moe", spec: ernie4_5_moe::spec },
     Architecture { name: "eurobert", spec: eurobert::spec },
+    Architecture { name: "exaone", spec: exaone::spec },
     Architecture { name: "exaone-moe", spec: exaone_moe::spec },
     Architecture { name: "exaone4", spec: exaone4::spec },
     Architecture { name: "falcon", spec: falcon::spec },
