@@ -108,12 +108,21 @@ async def test_closed_loop():
     assert (await sent_by(Load(lengths, None, math.inf, (0, 0)), 0.002))[1] == len(lengths)
 
 
-async def test_poisson_arrivals():
+async def test_poisson_arrivals(monkeypatch):
     """The gaps of 400 arrivals at 2000 a second: half a millisecond on average, and as far from it as random ones."""
+    now, give_way = 0.0, asyncio.sleep
+
+    async def sleep(seconds):
+        nonlocal now
+        await give_way(0)
+        now += seconds
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     sent, _ = await sent_by(Load([Lengths(1, 1)] * 400, None, 2000.0, (0, 0)))
-    times = np.array([when for when, _, _ in sent])
-    assert times[-1] - times[0] == pytest.approx(0.2, rel=0.25)
-    assert np.diff(times).std() > 0.25 * np.diff(times).mean()
+    gaps = np.diff([when for when, _, _ in sent])
+    assert gaps.mean() == pytest.approx(0.0005, rel=0.1)
+    assert gaps.std() == pytest.approx(0.0005, rel=0.1)
 
 
 async def test_loads_of_a_run_have_no_prompt_in_common():
