@@ -9,6 +9,11 @@ export PROMPT
 # AMD GPUs for which the wheel carries kernels; by default all.
 HIP_TARGETS = $(ROCMFORGE_HIP_TARGETS)
 
+# The cargo profile of the wheel. CI takes the one of the Rust tests, whose dependencies are then compiled once.
+WHEEL_PROFILE = $(or $(ROCMFORGE_WHEEL_PROFILE),release)
+# What the build script lists for that profile.
+KERNEL_LIST = target/kernels/$(WHEEL_PROFILE:dev=debug).tsv
+
 VENV := .venv
 BIN := $(VENV)/bin
 # One at a time: goals that run at once install into the same environment. An environment of `uv venv` has no pip, so
@@ -199,7 +204,7 @@ lint-rust: ## rustfmt, clippy, cargo-deny, licence texts of the crates in the wh
 
 lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills, shared memory and bounds of the kernels for all AMD targets
 	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory, bounds'
-	@if [ -e target/kernels/release.tsv ]; then $(BIN)/python scripts/kernel_report.py target/kernels/release.tsv; \
+	@if [ -e $(KERNEL_LIST) ]; then $(BIN)/python scripts/kernel_report.py $(KERNEL_LIST); \
 	else echo 'SKIPPED: the wheel was built without a compiler for AMD GPUs'; [ "$$CI" != true ]; fi
 
 lint-python: $(VENV)/dev.stamp ## ruff, mypy --strict; nothing is built for it
@@ -245,9 +250,9 @@ $(VENV)/maturin.stamp: $(VENV)/venv.stamp requirements-dev.txt
 	@$(PIP) install "$$(grep '^maturin==' requirements-dev.txt)"
 	@touch $@
 
-# Kernels that were built for other targets, or with other compilers or none, are built again.
+# A wheel of another profile, for other targets, or made with other compilers or none, is built again.
 $(VENV)/targets.stamp: $(VENV)/venv.stamp FORCE
-	@now="targets: $(HIP_TARGETS); $$(scripts/gpu_tools.sh --found)"; \
+	@now="profile: $(WHEEL_PROFILE); targets: $(HIP_TARGETS); $$(scripts/gpu_tools.sh --found)"; \
 	[ "$$(cat $@ 2>/dev/null)" = "$$now" ] || echo "$$now" >$@
 
 FORCE:
@@ -262,9 +267,9 @@ $(VENV)/editable.stamp: $(VENV)/maturin.stamp $(VENV)/dev.stamp $(MODULE_SOURCES
 	@touch $@
 
 $(VENV)/wheel.stamp: $(VENV)/maturin.stamp $(VENV)/targets.stamp $(SOURCES)
-	$(SAY) 'wheel: release build (minutes the first time)'
+	$(SAY) 'wheel: $(WHEEL_PROFILE) build (minutes the first time)'
 	@rm -rf dist $(VENV)/editable.stamp
-	@$(if $(HIP_TARGETS),ROCMFORGE_HIP_TARGETS='$(HIP_TARGETS)') $(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --out dist
+	@$(if $(HIP_TARGETS),ROCMFORGE_HIP_TARGETS='$(HIP_TARGETS)') $(BIN)/maturin build --quiet --profile $(WHEEL_PROFILE) --locked --interpreter $(BIN)/python --out dist
 	$(SAY) 'wheel: installing'
 	@$(PIP) install --force-reinstall --no-deps dist/*.whl
 	@$(PIP) install --constraint requirements-dev.txt "$$(echo dist/*.whl)[serve]"
