@@ -1,4 +1,4 @@
-// The argument structs of all kernels, passed by value. `src/gpu/args.rs` mirrors this file field by field and
+// The argument structs of all kernels, passed by value. `src/gpu/launch/args.rs` mirrors this file field by field and
 // constant by constant; a test compares sizes, offsets and values. Pointers are device pointers. Counts are 32-bit,
 // offsets are computed in 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix, `cols`
 // its inputs.

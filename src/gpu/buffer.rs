@@ -1,14 +1,15 @@
 //! The objects that the backend's ops compute on: parts of the engine's allocations, with their shapes. Each shares the
 //! ownership of its allocation with the backend, which keeps all allocations until queued work has run.
 
+pub(crate) mod expert_copies;
 mod experts;
 
 pub(super) use experts::ExpertMatrix;
 pub use experts::{ExpertWork, Experts};
 
-use super::arena::aligned;
-use super::args::Format;
 use super::compile::plan::Operands;
+use super::device::arena::aligned;
+use super::launch::args::Format;
 use super::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::backend::{
     BufferShape, HeadsShape, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, StateLayerSpec, StateShape,

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 mod clang;
 #[path = "build/embed.rs"]
 mod embed;
+#[path = "compile/kernel_table.rs"]
+mod kernel_table;
 #[path = "build/objects.rs"]
 mod objects;
 #[allow(unreachable_pub)] // used by the engine, which includes this file too
 #[path = "compile/plan.rs"]
 mod plan;
-#[path = "compile/table.rs"]
-mod table;
 
 use clang::Clang;
 use embed::Sources;
@@ -42,7 +42,7 @@ fn main() {
         eprintln!("rocmforge builds for Linux only, not for {system}: use a Linux machine, WSL or a container");
         std::process::exit(1);
     }
-    for path in ["build.rs", "build", "compile/plan.rs", "compile/table.rs", KERNELS] {
+    for path in ["build.rs", "build", "compile/plan.rs", "compile/kernel_table.rs", KERNELS] {
         println!("cargo:rerun-if-changed={path}");
     }
     for variable in ["ROCMFORGE_HIP_CLANG", "ROCMFORGE_HIP_TARGETS"] {

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use super::args::Format;
 use super::buffer::{Buffer, ExpertMatrix, Experts, Matrix, Segment, Staged};
-use super::expert_cache::ExpertCache;
 use super::host_experts::{Exchange, HostCpu, NO_TURN};
-use super::launcher::Launcher;
-use super::library::Library;
-use super::staging::{STAGED_ROWS, Staging};
+use super::launch::args::Format;
+use super::launch::launcher::Launcher;
 use super::vendor::blas;
+use super::vendor::products::Library;
+use super::weights::expert_cache::ExpertCache;
+use super::weights::staging::{STAGED_ROWS, Staging};
 use super::{DeviceBuffer, DeviceSlice};
 use crate::backend::ExpertCacheUse;
 use crate::{Error, Result};

@@ -1,5 +1,14 @@
 //! A device and its failures: every call of the driver goes through here.
 
+pub(crate) mod arena;
+pub(crate) mod code_object;
+pub(crate) mod copies;
+pub(crate) mod graph;
+pub(crate) mod memory;
+mod queue;
+pub(crate) mod stream;
+pub(crate) mod transfers;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 

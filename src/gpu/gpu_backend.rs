@@ -1,6 +1,7 @@
 //! The GPU backend that serves steps: all memory is allocated and loaded, and ops queue kernels on one stream.
 
 mod contents;
+pub(crate) mod gpu_step;
 mod self_test;
 mod steps;
 mod warm_up;
@@ -8,13 +9,13 @@ mod warm_up;
 pub(super) use self::self_test::Sample;
 use self::self_test::TestMemory;
 use super::buffer::Segment;
+use super::capture::graphs::{Graphs, Usable};
+use super::capture::steps::{AttentionShape, StepKernels, WarmUp};
 use super::compute::Compute;
-use super::copies::Copies;
-use super::graphs::{Graphs, Usable};
+use super::device::copies::Copies;
+use super::device::transfers::Transfers;
 use super::select::Results;
 use super::step::StepInputs;
-use super::transfers::Transfers;
-use super::warm_up::{AttentionShape, StepKernels, WarmUp};
 use super::{Device, DeviceBuffer, KernelType, Kernels};
 use crate::Result;
 use crate::backend::{KvLayerSpec, MemoryLedger};

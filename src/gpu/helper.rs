@@ -1,11 +1,14 @@
 //! The program of a process that was started for a job that may crash (`job`): it calls `main`.
 
+mod driver_probe;
+
 use std::io::Read;
 
 use serde_json::Value;
 
+use super::job::child;
 use super::job::{COMPILE, PROBE, TRY_PRODUCTS};
-use super::{child, compile, probing, vendor};
+use super::{compile, vendor};
 
 /// Does the job on standard input and ends the process.
 pub fn main() -> ! {
@@ -18,7 +21,7 @@ pub fn main() -> ! {
     child::answer(marker.as_bytes(), move || match job["kind"].as_str() {
         Some(TRY_PRODUCTS) => vendor::trial::run(&job),
         Some(COMPILE) => compile::run(&job),
-        Some(PROBE) => probing::run(&job),
+        Some(PROBE) => driver_probe::run(&job),
         other => Err(format!("a job of kind {other:?}")),
     })
 }

@@ -2,13 +2,14 @@
 //! standard input. The Python bindings name the interpreter with a line that loads this module; tests name themselves.
 //! `helper` is the other side, in that process.
 
+pub(crate) mod child;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::child;
-pub(super) use super::child::Failure;
+pub(super) use child::Failure;
 
 /// Kinds of jobs.
 pub(super) const TRY_PRODUCTS: &str = "try products";

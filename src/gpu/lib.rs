@@ -4,7 +4,7 @@
 //!
 //! The build script compiles the kernels in `kernels/`, at the root of the repository, into the library.
 //!
-//! Start with `gpu_backend` and `ops`, then `launcher`. Of the workspace, this crate knows the traits of
+//! Start with `gpu_backend` and `ops`, then `launch`. Of the workspace, this crate knows the traits of
 //! `rocmforge_backend`, the experts and instruction sets of `rocmforge_cpu`, settings, block formats and batches: no
 //! model. The feature `testing` adds devices for the tests of other crates, which execute kernels without a GPU.
 #![cfg_attr(
@@ -13,69 +13,33 @@
 )]
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
-mod arena;
-mod args;
-mod buckets;
 mod buffer;
 mod cache;
-mod cached;
-mod checks;
-mod child;
+mod capture;
 mod compile;
 mod compute;
-mod copies;
-mod dense;
-mod describe;
 mod device;
-#[cfg(test)]
-mod device_tests;
 mod driver;
-mod expert_cache;
-mod functions;
 mod gpu_backend;
-mod gpu_step;
-mod graph;
-mod graphs;
 pub mod helper;
 mod host_experts;
 mod job;
-mod kernel;
-mod kernels;
-mod launcher;
-mod library;
+mod launch;
 mod loader;
-pub mod measure;
-mod memory;
-mod module;
 mod ops;
-#[cfg(test)]
-mod ownership_tests;
-mod plans;
-mod probe;
-mod probing;
-mod product;
-mod queue;
-mod replay;
 mod report;
-mod search;
 mod select;
-mod stacks;
-mod staging;
 mod step;
-mod stream;
 mod sys;
 mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 pub(crate) mod tests;
-mod transfers;
 pub mod trial;
 mod tuning;
-mod unpack;
-mod upload;
 mod vendor;
-mod warm_up;
+mod weights;
 
 // The crates below, by the names that the files of this one use.
 use rocmforge_backend as backend;
@@ -90,15 +54,16 @@ pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
 pub use compile::plan::{KernelType, Unit};
 pub use compile::{MatrixUnit, Origin, embedded_targets};
 pub use device::Device;
+pub use device::code_object::{Function, KernelArgs, Module};
+pub use device::graph::Graph;
+pub use device::memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer, MappedBuffer};
+pub use device::stream::{Event, Stream};
 pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};
 pub use gpu_backend::GpuBackend;
-pub use gpu_step::GpuStep;
-pub use graph::Graph;
-pub use kernel::{EXPERT_RUNS, KernelId, MATMUL_ROWS, check_experts, check_kv_layers};
-pub use kernels::Kernels;
+pub use gpu_backend::gpu_step::GpuStep;
+pub use launch::catalog::{EXPERT_RUNS, KernelId, MATMUL_ROWS, check_experts, check_kv_layers};
+pub use launch::loaded::Kernels;
 pub use loader::GpuLoader;
-pub use memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer, MappedBuffer};
-pub use module::{Function, KernelArgs, Module};
+pub use report::measure;
 pub use report::{KernelRow, graph_capture, kernel_rows, matrix_library, system_lines};
-pub use stream::{Event, Stream};
 pub use vendor::survey::{LibrarySurvey, survey as survey_library};

@@ -19,29 +19,28 @@ use matrix_library::LIBRARY_BYTES;
 use on_host::OnHost;
 use samples::Samples;
 
-use super::arena::{ALIGN, Arena, aligned};
-use super::args::Format;
 use super::buffer::{
     Buffer, ExpertWork, Experts, HeadMatrices, KvLayer, Matrix, Rope, Segment, StateLayer, TILE_ROWS, Vector,
 };
+use super::capture::graphs;
 use super::compute::{Compute, Workspace};
-use super::expert_cache::{CacheMemory, CacheSizes, ExpertCache};
-use super::functions::{self, Functions};
+use super::device::arena::{ALIGN, Arena, aligned};
 use super::gpu_backend::{GpuBackend, Parts};
-use super::graphs;
-use super::kernel::{self, REPACK};
-use super::launcher::Launcher;
-use super::library::Library;
+use super::launch::args::Format;
+use super::launch::catalog::{self, REPACK};
+use super::launch::engine_functions::{self, Functions};
+use super::launch::launcher::Launcher;
+use super::launch::plans::VENDOR_WEIGHTS_BYTES;
 use super::ops::{delta_net_pairs_bytes, mamba2_pairs_bytes};
-use super::plans::VENDOR_WEIGHTS_BYTES;
-use super::select;
-use super::stacks::values_bytes;
-use super::staging::{StagedWeights, Staging};
 use super::step::StepInputs;
 use super::tuning::Tuning;
-use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
-use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
+use super::vendor::products::Library;
+use super::weights::expert_cache::{CacheMemory, CacheSizes, ExpertCache};
+use super::weights::stacks::values_bytes;
+use super::weights::staging::{StagedWeights, Staging};
+use super::weights::upload::{RawMatrix, Uploader};
+use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream, select};
 use crate::backend::{
     DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, Mamba2Shape, MemoryLedger, Placement,
     Progress, Reserve, Role, RopeSpec, StateLayerSpec, StepLimits, Upload,
@@ -257,8 +256,8 @@ fn with_pairs(channels: usize, pairs_bytes: Option<usize>, rows: usize) -> usize
 impl Loader for GpuLoader {
     type Backend = GpuBackend;
 
-    const KV_CACHE_DTYPES: &'static [KvCacheDtype] = &kernel::CACHE_TYPES;
-    const LATENT_CACHE_DTYPES: &'static [KvCacheDtype] = &kernel::LATENT_CACHE_TYPES;
+    const KV_CACHE_DTYPES: &'static [KvCacheDtype] = &catalog::CACHE_TYPES;
+    const LATENT_CACHE_DTYPES: &'static [KvCacheDtype] = &catalog::LATENT_CACHE_TYPES;
 
     fn place(&mut self, uploads: &[Upload<'_>], roles: &[Role], reserve: Reserve) -> Result<()> {
         self.place_weights(uploads, roles, reserve)
@@ -284,13 +283,13 @@ impl Loader for GpuLoader {
         let of_stacks = stacks(uploads).flatten().map(|part| KernelType::of(part.weight.ggml_type));
         let mut types = of_stacks.collect::<Result<Vec<_>>>()?;
         types.extend(&of_experts);
-        let parts = functions::Parts {
+        let parts = engine_functions::Parts {
             experts: !of_experts.is_empty(),
             latent: uploads.iter().any(|upload| matches!(upload, Upload::Heads(..))),
             states: uploads.iter().any(|upload| matches!(upload, Upload::Taps(_))),
             fp8: self.options.compute_dtype == ComputeDtype::Fp8,
         };
-        self.kernels.prepare(&functions::units(&types, parts, self.kernels.platform()))?;
+        self.kernels.prepare(&engine_functions::units(&types, parts, self.kernels.platform()))?;
         let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
         self.uploader(largest.max().unwrap_or(0), 0)?;
         Ok(())
@@ -371,7 +370,7 @@ impl Loader for GpuLoader {
                 .and_then(|bytes| bytes.checked_mul(spec.num_blocks as u64))
                 .map(|bytes| bytes.next_multiple_of(2 * ALIGN))
         };
-        kernel::check_kv_layers(specs)?;
+        catalog::check_kv_layers(specs)?;
         let mut total = Some(0u64);
         for spec in specs {
             spec.validate()?;
@@ -436,7 +435,8 @@ impl Loader for GpuLoader {
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
         let Self { has_experts: experts, has_latent: latent, has_states: states, .. } = self;
-        let wanted = functions::Parts { experts, latent, states, fp8: self.options.compute_dtype == ComputeDtype::Fp8 };
+        let wanted =
+            engine_functions::Parts { experts, latent, states, fp8: self.options.compute_dtype == ComputeDtype::Fp8 };
         let functions = Functions::load(&self.kernels, &types, &self.cache, wanted)?;
         let stream = Stream::new(&self.device)?;
         let mut of_steps = self.tuning;

@@ -1,14 +1,19 @@
 //! Lists the kernels for each tensor type and op on a device, as `doctor` prints them. Each is looked up in the loaded
 //! code.
 
+pub(crate) mod describe;
+pub mod measure;
+
+use super::capture::graphs;
 use super::compile::plan::Per;
 use super::compile::{MatrixUnit, Origin, target_for};
-use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant};
+use super::launch::catalog::{
+    GEMV, MATMUL, MATMUL_EXPERTS, MATMUL_GATED, MATMUL_GATED_EXPERTS, Row, Subject, TABLE, Variant,
+};
 use super::system::System;
 use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
 use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit};
-use super::{describe, graphs};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 

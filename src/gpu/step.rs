@@ -2,14 +2,14 @@
 //! alternate, so one is written while the step of the other runs. A captured step is padded to its size, so each array
 //! has the same place in every replay. The block tables come last, since their length varies.
 
+pub(crate) mod checks;
 mod segments;
 mod states;
 
 use std::ops::Range;
 
-use super::args::{CHOSEN_TOKEN, COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
 use super::buffer::count;
-use super::checks::Check;
+use super::launch::args::{CHOSEN_TOKEN, COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
 use super::tuning::Tuning;
 use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, MappedBuffer, Stream};
 use crate::backend::StepLimits;
@@ -17,6 +17,7 @@ use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
 use crate::images::Sight;
 use crate::{Error, Result};
+use checks::Check;
 use segments::{Segment, Tile};
 
 /// Bytes before the words that `copy_step` copies: one line per block of the kernel.

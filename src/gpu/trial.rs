@@ -1,6 +1,7 @@
 //! The GPU's part of `rocmforge doctor --test`: loaders for the cases of every backend.
 
-use super::{Device, GpuLoader, Kernels, Stream, replay};
+use super::capture::replay_check;
+use super::{Device, GpuLoader, Kernels, Stream};
 use crate::Result;
 use crate::backend::StepLimits;
 use crate::config::{GpuOptions, Tuned, TunedNumber};
@@ -11,7 +12,7 @@ use crate::config::{GpuOptions, Tuned, TunedNumber};
 /// # Errors
 /// The errors of the device.
 pub fn repeat_graph(device: &Device, options: &GpuOptions) -> Result<std::result::Result<(), String>> {
-    replay::check_graphs(&Kernels::new(device, options)?, &Stream::new(device)?)
+    replay_check::check_graphs(&Kernels::new(device, options)?, &Stream::new(device)?)
 }
 
 /// Returns the launch parameters in use on the device.

@@ -85,7 +85,7 @@ def test_every_tensor_type_is_listed_and_where_it_is_computed_as_stored() -> Non
     command = [sys.executable, "-m", "rocmforge", "doctor", "--device", "cpu", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert set(types) == {row["tensor_type"] for row in json.loads(done.stdout)["kernels"] if row["op"] == "linear"}
-    kernels = source("gpu", "compile", "table.rs").split("with_kernel_types!")[0]
+    kernels = source("gpu", "compile", "kernel_table.rs").split("with_kernel_types!")[0]
     on_gpu = set(re.findall(r"^ {12}\w+ (\w+) \w+$", kernels.split("with_kernels")[0], re.MULTILINE))
     assert {name for name, gpu in types.items() if gpu == "computed as stored"} | packed == on_gpu
 

@@ -5,7 +5,9 @@ import re
 from rust_source import SRC
 
 COMPILE = SRC / "gpu" / "compile"
-TABLE, PLAN, RUNTIME = ((COMPILE / name).read_text(encoding="utf-8") for name in ("table.rs", "plan.rs", "runtime.rs"))
+TABLE, PLAN, RUNTIME = (
+    (COMPILE / name).read_text(encoding="utf-8") for name in ("kernel_table.rs", "plan.rs", "runtime.rs")
+)
 # Rust's names of tensor types, ggml's, and the numbers that they are multiplied in on matrix units.
 TYPES = re.findall(r"^ {12}(\w+) (\w+) (\w+)$", TABLE.split("macro_rules! with_kernels ")[0], re.MULTILINE)
 # Kernels that are neither for a type nor for a pair are in one unit of their file.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::expert_copies::Cached;
 use super::{Buffer, Matrix, Staged};
-use crate::args::Format;
 use crate::backend::{ExpertShape, ExpertSpec, WorkShape};
-use crate::cached::Cached;
 use crate::host_experts::Exchange;
+use crate::launch::args::Format;
 use crate::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::{Error, Result};
 

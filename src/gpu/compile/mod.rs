@@ -2,10 +2,10 @@
 //! Otherwise the platform's run-time compiler compiles the embedded sources, and the disk cache keeps the result.
 
 mod embedded;
+pub(super) mod kernel_table;
 mod matrix_unit;
 pub(super) mod plan;
 mod runtime;
-pub(super) mod table;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! The compilation plan: the units of the kernels' sources, from the table, and the generic targets. The build script
 //! includes this file and the table, so they use nothing of the crate.
 
-use super::table::{with_kernel_types, with_kernels};
+use super::kernel_table::{with_kernel_types, with_kernels};
 
 macro_rules! declare_kernel_types {
     ($($variant:ident $ggml:ident $operands:ident)*) => {

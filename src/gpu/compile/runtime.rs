@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::embedded::SOURCES;
 use super::plan::Unit;
 use crate::cache::Key;
-use crate::child;
 use crate::config::{GpuOptions, Platform};
 use crate::driver::DeviceProperties;
+use crate::driver::libraries::Search;
+use crate::job::child;
 use crate::job::{self, Failure};
-use crate::search::Search;
 use crate::sys::rtc::{Hiprtc, Nvrtc};
 use crate::sys::{ProgramHandle, Status, file_of, reason};
 

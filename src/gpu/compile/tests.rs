@@ -9,8 +9,8 @@ use super::plan::{KernelType, Unit};
 use super::*;
 use crate::config::{EngineArgs, Platform};
 use crate::driver::fake;
-use crate::kernel::{self, NORM_ROWS, ONCE, TABLE};
-use crate::kernels::Kernels;
+use crate::launch::catalog::{self, NORM_ROWS, ONCE, TABLE};
+use crate::launch::loaded::Kernels;
 use crate::testing::devices::{self, CPU_TARGETS};
 
 /// Returns the kernels of a code object with the block size that each was compiled for. The metadata of its ELF note is
@@ -44,7 +44,7 @@ fn kernels_in(image: &[u8]) -> BTreeMap<String, u32> {
 #[test]
 fn embedded_kernels_are_those_that_are_asked_for() {
     let mut wanted: BTreeMap<String, BTreeMap<String, u32>> = BTreeMap::new();
-    for kernel in kernel::all(Platform::Amd) {
+    for kernel in catalog::all(Platform::Amd) {
         wanted.entry(kernel.unit.name()).or_default().insert(kernel.name, kernel.threads);
     }
     for target in TARGETS {
@@ -75,7 +75,7 @@ fn the_plan_has_every_file() {
         assert!(units.iter().any(|unit| unit.file == *name), "{name} is not in compile/table.rs");
     }
     for platform in [Platform::Amd, Platform::Nvidia] {
-        let of_kernels: Vec<Unit> = kernel::all(platform).map(|kernel| kernel.unit).collect();
+        let of_kernels: Vec<Unit> = catalog::all(platform).map(|kernel| kernel.unit).collect();
         for unit in &units {
             assert!(of_kernels.contains(unit), "{} has no kernel", unit.name());
             assert_eq!(units.iter().filter(|other| *other == unit).count(), 1, "{}", unit.name());

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::{NOT_READY, SUCCESS};
+use super::libraries::Search;
+use super::probe::{self, Verdict};
 use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::config::{GpuOptions, Platform};
-use crate::probe::{self, Verdict};
-use crate::search::Search;
 use crate::sys::hip::{self, Hip};
 use crate::sys::{
     self, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, Status, StreamHandle,

@@ -6,11 +6,13 @@ use std::ffi::{CStr, c_void};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
-use super::probe::Verdict;
 use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, StreamHandle};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
+use probe::Verdict;
 
+pub(crate) mod libraries;
+pub(crate) mod probe;
 #[macro_use]
 mod calls;
 

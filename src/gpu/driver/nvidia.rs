@@ -6,10 +6,10 @@ use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::{NOT_READY, SUCCESS};
+use super::libraries::Search;
 use super::{Block, DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::config::{GpuOptions, Platform};
-use crate::search::Search;
 use crate::sys::cuda::{self, Cuda};
 use crate::sys::{
     self, ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, HostFunction, ModuleHandle, Status,

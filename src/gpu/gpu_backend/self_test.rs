@@ -3,9 +3,9 @@
 //! faulty transfer before the first request.
 
 use super::GpuBackend;
-use crate::args::Format;
 use crate::backend::{Backend, Linear};
 use crate::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
+use crate::launch::args::Format;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{DeviceBuffer, HostBuffer, KernelType, MATMUL_ROWS};
@@ -121,7 +121,7 @@ impl GpuBackend {
     ///
     /// # Errors
     /// `Error::Device` with tensor, type, rows and device, at the first wrong product.
-    pub(in super::super) fn self_test(&mut self, samples: &[Sample]) -> Result<()> {
+    pub(crate) fn self_test(&mut self, samples: &[Sample]) -> Result<()> {
         let most_cols = samples.iter().map(|sample| sample.matrix.cols).max().unwrap_or(0);
         if !self.options.self_test || most_cols == 0 {
             return Ok(());

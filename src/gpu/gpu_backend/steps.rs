@@ -2,20 +2,20 @@
 
 use super::GpuBackend;
 use super::contents::memory_of;
-use crate::args::Format;
+use super::gpu_step::GpuStep;
 use crate::backend::op_args::check_written;
 use crate::backend::{Backend, Content, Copied, ExpertCacheUse, MemoryLedger, NormRows, Part, StepOps};
 use crate::batch::Batch;
 use crate::buffer::{Buffer, ExpertWork, Experts, HeadMatrices, KvLayer, Matrix, Rope, StateLayer, Vector};
+use crate::capture::graphs::Plan;
 use crate::config::ComputeDtype;
-use crate::copies::Copies;
-use crate::describe::describe;
-use crate::gpu_step::GpuStep;
-use crate::graphs::Plan;
+use crate::device::copies::Copies;
+use crate::device::stream::Stream;
 use crate::interrupt::Interrupt;
-use crate::kernel::{COPY_STEP, ONCE};
+use crate::launch::args::Format;
+use crate::launch::catalog::{COPY_STEP, ONCE};
+use crate::report::describe::describe;
 use crate::selection::{SamplingRequest, Selection};
-use crate::stream::Stream;
 use crate::{Error, Result};
 
 impl GpuBackend {

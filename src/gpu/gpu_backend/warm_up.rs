@@ -1,12 +1,12 @@
-//! Runs and captures the steps of a graph warm-up (`warm_up`), before the first request.
+//! Runs and captures the steps of a graph warm-up (`capture::steps`), before the first request.
 
 use std::time::Instant;
 
 use super::GpuBackend;
 use crate::backend::StepOps;
 use crate::batch::{Batch, GroupKind};
+use crate::capture::steps::{Capturing, Contexts, FEW_ROWS, GRAPH_BYTES, WarmUp, batch, room, wanted};
 use crate::step::TURNS;
-use crate::warm_up::{Capturing, Contexts, FEW_ROWS, GRAPH_BYTES, WarmUp, batch, room, wanted};
 use crate::{Error, Result};
 
 impl GpuBackend {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::HostCpu;
-use crate::arena::aligned;
 use crate::backend::ExpertSpec;
 use crate::cpu::LentWork;
+use crate::device::arena::aligned;
 use crate::sys::HostWork;
 use crate::{Device, DeviceBuffer, DeviceSlice};
 use crate::{Error, Result};

@@ -2,13 +2,14 @@
 
 use super::matrix_library::LIBRARY_BYTES;
 use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
-use crate::args::Format;
 use crate::backend::{Loader, RopeSpec, Upload};
-use crate::plans::{NUM_COUNTERS, PARTIAL_BYTES};
-use crate::stacks::{Layout, values_bytes};
+use crate::capture::{graphs, steps};
+use crate::launch::args::Format;
+use crate::launch::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::tensor::TensorView;
+use crate::weights::stacks::{Layout, values_bytes};
 use crate::{Error, Result};
-use crate::{KernelType, graphs, select, step, warm_up};
+use crate::{KernelType, select, step};
 
 /// Returns the bytes of an upload on the device.
 pub(super) fn upload_bytes(upload: &Upload<'_>) -> Result<u64> {
@@ -86,7 +87,7 @@ impl GpuLoader {
     /// Returns the bytes reserved for the driver's captured graphs.
     pub fn graph_bytes(&self) -> u64 {
         match graphs::wanted(&self.options, self.device.properties()) {
-            Ok(()) => warm_up::room(self.limits.most_decodes()),
+            Ok(()) => steps::room(self.limits.most_decodes()),
             Err(_) => 0,
         }
     }

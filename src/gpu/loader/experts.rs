@@ -7,8 +7,8 @@ use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Loader, Progress, Up
 use crate::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::ops::most_runs;
 use crate::quant::GgmlType;
-use crate::stacks::values_bytes;
 use crate::tensor::TensorView;
+use crate::weights::stacks::values_bytes;
 use crate::{DeviceBuffer, EXPERT_RUNS, KernelType, check_experts};
 
 /// Returns the bytes of one of the matrices of all experts, in whole tiles per expert.

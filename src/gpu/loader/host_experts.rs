@@ -5,19 +5,19 @@ use std::sync::Arc;
 use super::experts::largest_matrix_bytes;
 use super::on_host::OnHost;
 use super::{GpuLoader, WEIGHTS_ADVICE};
-use crate::arena::aligned;
 use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Place, Placement, Progress, Upload};
 use crate::buffer::{ExpertMatrix, Staged};
 use crate::compute::Host;
 use crate::config::GpuOptions;
 use crate::cpu::linear::WeightBytes;
 use crate::cpu::{Isa, LentExperts};
+use crate::device::arena::aligned;
 use crate::host_experts::{Exchange, HostCpu, MOST_ROWS, NO_TURN};
 use crate::quant::GgmlType;
-use crate::staging::STAGED_ROWS;
 use crate::step::TURNS;
 use crate::tensor::TensorView;
-use crate::unpack::{Packed, Unpacker, scratch_bytes, tables, tables_bytes};
+use crate::weights::staging::STAGED_ROWS;
+use crate::weights::unpack::{Packed, Unpacker, scratch_bytes, tables, tables_bytes};
 use crate::{DeviceBuffer, KernelType};
 use crate::{Error, Result};
 
@@ -263,8 +263,8 @@ mod tests {
     use crate::backend::LinearPart;
     use crate::cpu::linear::PackedMatrix;
     use crate::cpu::pool::ThreadPool;
+    use crate::device::transfers::Transfers;
     use crate::testing::devices::{self, CPU_TARGETS};
-    use crate::transfers::Transfers;
 
     /// Copies of packed matrices have the tiles of an upload: matrices of whole tiles, and others.
     #[test]

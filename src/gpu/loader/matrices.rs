@@ -2,12 +2,12 @@
 
 use super::GpuLoader;
 use crate::DeviceBuffer;
-use crate::args::Format;
 use crate::backend::{LinearPart, Progress};
 use crate::buffer::{Dense, Matrix, Segment};
-use crate::dense::{dequantized_bytes, is_fp8, kept_bytes};
+use crate::launch::args::Format;
 use crate::quant;
-use crate::stacks::{Layout, Run, part_bytes};
+use crate::weights::dense::{dequantized_bytes, is_fp8, kept_bytes};
+use crate::weights::stacks::{Layout, Run, part_bytes};
 use crate::{Error, Result};
 
 /// Returns the rows and columns of a stack.

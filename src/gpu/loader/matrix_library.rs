@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use super::{GpuLoader, stacks};
 use crate::backend::Upload;
 use crate::config::ComputeDtype;
-use crate::dense::kept_bytes;
 use crate::error::shortage;
-use crate::plans::VENDOR_WEIGHTS_BYTES;
+use crate::launch::plans::VENDOR_WEIGHTS_BYTES;
 use crate::tuning::LibraryRows;
 use crate::vendor;
 use crate::vendor::blas::{self, Element, VendorBlas};
+use crate::weights::dense::kept_bytes;
 use crate::{Error, Result};
 
 /// Bytes for the vendor's library, apart from kept weights: weights dequantised for one product, and its workspace.

@@ -3,11 +3,11 @@
 use super::{GpuLoader, WEIGHTS_ADVICE};
 use crate::DeviceBuffer;
 use crate::Result;
-use crate::arena::Arena;
 use crate::backend::{Place, Placement, Role, Upload};
 use crate::buffer::Staged;
-use crate::expert_cache::CacheMemory;
-use crate::staging::BUFFERS;
+use crate::device::arena::Arena;
+use crate::weights::expert_cache::CacheMemory;
+use crate::weights::staging::BUFFERS;
 
 /// The host's memory for the tiles of one upload; empty if they lie on the device.
 #[derive(Default)]

@@ -9,10 +9,10 @@ use super::{GpuLoader, experts};
 use crate::backend::{ByHand, Place, Placement, Reserve, Role, Upload, Weight};
 use crate::config::ComputeDtype;
 use crate::error::readable;
-use crate::expert_cache::CacheSizes;
-use crate::stacks::Layout;
-use crate::staging::BUFFERS;
 use crate::vendor;
+use crate::weights::expert_cache::CacheSizes;
+use crate::weights::stacks::Layout;
+use crate::weights::staging::BUFFERS;
 use crate::{Error, Result};
 
 /// The most of the room that staging buffers take: a quarter.

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::backend::{ExpertTensors, LinearPart};
 use crate::buffer::{Experts, Matrix};
 use crate::gpu_backend::Sample;
-use crate::stacks::Layout;
+use crate::weights::stacks::Layout;
 
 /// The first matrix of each type, and the first stack of each pair of types that has special kernels.
 #[derive(Default)]

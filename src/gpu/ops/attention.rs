@@ -3,25 +3,25 @@
 use super::rows::NormedRows;
 use crate::DevicePtr;
 use crate::GpuBackend;
-use crate::args::{
-    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, LATENT_VALUES, ROPE_STORE_SHORT,
-    ROPE_STORE_THREADS, ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs,
-    RotationArgs, WINDOW_OF_CHUNK,
-};
 use crate::backend::{
     Attention, CopyBlocks, KvLayerSpec, Norm, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
     Rotation, Temperature, VectorShape, bias_reach,
 };
 use crate::batch::GroupKind;
 use crate::buffer::{Buffer, count};
-use crate::checks::Check;
-use crate::gpu_step::GpuStep;
-use crate::kernel::{
+use crate::gpu_backend::gpu_step::GpuStep;
+use crate::launch::args::{
+    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, LATENT_VALUES, ROPE_STORE_SHORT,
+    ROPE_STORE_THREADS, ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs,
+    RotationArgs, WINDOW_OF_CHUNK,
+};
+use crate::launch::catalog::{
     ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_DECODE_MMA, ATTENTION_DECODE_MMA_MANY, ATTENTION_LATENT_DECODE,
     ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES,
     ROPE_STORE, Subject, head_size,
 };
-use crate::plans::{DecodePlan, PiecesPlan};
+use crate::launch::plans::{DecodePlan, PiecesPlan};
+use crate::step::checks::Check;
 use crate::{Error, Result};
 
 /// More tokens than any context has. Added to a position, the sum stays within 32 bits.

@@ -3,20 +3,20 @@
 
 use super::linear::GemvRows;
 use super::rows::{Gated, Norm, gemv_norm, is_plain};
-use crate::args::{
+use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
+use crate::buffer::expert_copies::Cached;
+use crate::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
+use crate::compute::Compute;
+use crate::launch::args::{
     ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GatherPairsArgs,
     GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs, SendExpertsArgs,
 };
-use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
-use crate::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
-use crate::cached::Cached;
-use crate::compute::Compute;
-use crate::kernel::{
+use crate::launch::catalog::{
     ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, SEND_EXPERTS,
     Variant,
 };
-use crate::launcher::Launcher;
-use crate::staging::STAGED_ROWS;
+use crate::launch::launcher::Launcher;
+use crate::weights::staging::STAGED_ROWS;
 use crate::{DeviceBuffer, DeviceSlice, GpuBackend};
 use crate::{Error, Result};
 

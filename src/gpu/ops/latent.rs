@@ -2,12 +2,12 @@
 
 use crate::GpuBackend;
 use crate::Result;
-use crate::args::{Format, HEAD_PRODUCTS_TILE, HeadProductsArgs, LatentStoreArgs, ROTATION_NEOX};
 use crate::backend::{HeadProducts, RopeAndStoreLatent, RopeKind, Temperature};
 use crate::buffer::{HeadMatrices, count};
-use crate::checks::Check;
-use crate::gpu_step::GpuStep;
-use crate::kernel::{HEAD_PRODUCTS, LATENT_STORE, ONCE, Subject};
+use crate::gpu_backend::gpu_step::GpuStep;
+use crate::launch::args::{Format, HEAD_PRODUCTS_TILE, HeadProductsArgs, LatentStoreArgs, ROTATION_NEOX};
+use crate::launch::catalog::{HEAD_PRODUCTS, LATENT_STORE, ONCE, Subject};
+use crate::step::checks::Check;
 
 pub(super) fn head_products(step: &mut GpuStep<'_>, args: HeadProducts<'_, GpuBackend>) -> Result<()> {
     let HeadProducts { x, x_head, matrices, rows, out, out_head } = args;

@@ -6,18 +6,18 @@
 
 use super::rows::{Norm, gemv_norm, is_plain};
 use crate::Result;
-use crate::args::{
+use crate::backend::{Activation, GatedActivation, Linear, NormGatedLinear, NormLinear};
+use crate::buffer::expert_copies::Cached;
+use crate::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
+use crate::compute::{Compute, Workspace};
+use crate::launch::args::{
     ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, LINEAR_LEAVE, MatmulArgs, MatmulF32Args,
     MatmulGatedArgs, MatmulPairArgs,
 };
-use crate::backend::{Activation, GatedActivation, Linear, NormGatedLinear, NormLinear};
-use crate::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
-use crate::cached::Cached;
-use crate::compute::{Compute, Workspace};
-use crate::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_GATED, MATMUL_PAIR, ONCE, Variant};
-use crate::launcher::{Launcher, Left};
-use crate::plans::{MatmulPlan, partial_bytes};
-use crate::product::{Product, ProductShape};
+use crate::launch::catalog::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_GATED, MATMUL_PAIR, ONCE, Variant};
+use crate::launch::launcher::{Launcher, Left};
+use crate::launch::plans::{MatmulPlan, partial_bytes};
+use crate::launch::product::{Product, ProductShape};
 use crate::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
 
 /// The largest second dimension of a grid.
@@ -83,12 +83,7 @@ impl Compute {
 
     /// Computes `out (+)= matrix · x`. `x` may have a norm only if it `is_gemv`. Outputs may have 16 bits only from the
     /// vendor's library. Other kernels support neither.
-    pub(in super::super) fn linear(
-        &mut self,
-        args: Linear<'_, GpuBackend>,
-        norm: Norm<'_>,
-        out_format: Format,
-    ) -> Result<()> {
+    pub(crate) fn linear(&mut self, args: Linear<'_, GpuBackend>, norm: Norm<'_>, out_format: Format) -> Result<()> {
         let copy = self.staged(args.matrix, args.rows)?;
         let matrix = copy.as_ref().unwrap_or(args.matrix);
         self.multiply(Linear { matrix, ..args }, norm, out_format)?;

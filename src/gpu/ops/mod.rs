@@ -17,9 +17,9 @@ pub(super) use states::{mamba2_pairs_bytes, pairs_bytes as delta_net_pairs_bytes
 pub(super) use experts::most_runs;
 
 use super::GpuBackend;
-use super::args::Format;
-use super::gpu_step::GpuStep;
-use super::kernel::{CORRECT_STREAMS, PREDICT_STREAMS};
+use super::gpu_backend::gpu_step::GpuStep;
+use super::launch::args::Format;
+use super::launch::catalog::{CORRECT_STREAMS, PREDICT_STREAMS};
 use crate::Result;
 use crate::backend::{
     Activate, AddNorm, AddRows, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateHeads, GateRows,

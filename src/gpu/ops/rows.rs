@@ -1,28 +1,28 @@
 //! Ops on rows of activations: embedding, norm and conversion, gated activation, gather.
 
-use crate::args::{
-    ACTIVATION_COLS, ADD_ROWS_COLS, ActivationArgs, AddRowsArgs, EmbedArgs, Format, GATE_HEADS_COLS, GATED_COLS,
-    GateColumnsArgs, GateHeadsArgs, GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs,
-    SCALE_COLS, ScaleRowsArgs,
-};
 use crate::backend::{
     self, Activate, Activation, AddNorm, AddRows, Cap, Embed, GateColumns, GateHeads, GateRows, GatedActivation,
     GatherRows, NormInPlace, NormKind, NormRows, ScaleRows, TableRow, VectorShape, Xielu,
 };
 use crate::buffer::{Buffer, TILE_COLS, count};
-use crate::checks::Check;
 use crate::compute::Compute;
-use crate::gpu_step::GpuStep;
-use crate::kernel::{
+use crate::gpu_backend::gpu_step::GpuStep;
+use crate::launch::args::{
+    ACTIVATION_COLS, ADD_ROWS_COLS, ActivationArgs, AddRowsArgs, EmbedArgs, Format, GATE_HEADS_COLS, GATED_COLS,
+    GateColumnsArgs, GateHeadsArgs, GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs,
+    SCALE_COLS, ScaleRowsArgs,
+};
+use crate::launch::catalog::{
     ACTIVATION, ADD_ROWS, EMBED, GATE_COLUMNS, GATE_HEADS, GATE_ROWS, GATED_ACTIVATION, GATED_ACTIVATION_FP8,
     GATHER_ROWS, NORM_ROWS, NORM_ROWS_FP8, NORM_ROWS_OF_PARTS, NORM_ROWS_OTHER, ONCE, SCALE_ROWS,
 };
-use crate::launcher::Launcher;
+use crate::launch::launcher::Launcher;
+use crate::step::checks::Check;
 use crate::{DevicePtr, DeviceSlice, GpuBackend};
 use crate::{Error, Result};
 
 /// The norm of rows before a product, or `None` for unchanged rows.
-pub(in super::super) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
+pub(crate) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
 
 /// True if a norm divides by the root mean square and adds nothing. `gemv` can fuse that.
 pub(super) fn is_plain(norm: Norm<'_>) -> bool {
@@ -94,7 +94,7 @@ pub(super) struct Gated<'b> {
 
 impl Compute {
     /// See `Ops::norm_rows`.
-    pub(in super::super) fn norm_rows(&self, args: NormRows<'_, GpuBackend>) -> Result<()> {
+    pub(crate) fn norm_rows(&self, args: NormRows<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         let cols = args.cols();
         let NormRows { x, norm, rows, out } = args;
@@ -319,7 +319,7 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
 
 impl Launcher {
     /// Computes `out = x`, or its norm, in `format`.
-    pub(in super::super) fn norm_rows(
+    pub(crate) fn norm_rows(
         &self,
         x: &Buffer,
         norm: Norm<'_>,
@@ -352,7 +352,7 @@ impl Launcher {
     }
 
     /// Rounds consecutive rows in a matrix library's layout to 8-bit floats. `out` holds the floats and their scales.
-    pub(in super::super) fn round_to_fp8(
+    pub(crate) fn round_to_fp8(
         &self,
         x: DeviceSlice<'_>,
         format_in: Format,

@@ -1,22 +1,22 @@
 //! Layers with recurrent states.
 
-use crate::args::{
-    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DeltaNetArgs, Format,
-    JoinRowsArgs, MAMBA2_SCAN_COLUMNS, Mamba2Args, MambaArgs, STATE_COLUMNS, STATE_TILE, ShortConvolutionArgs,
-    StatesArgs,
-};
 use crate::backend::{
     DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, JoinRows, Mamba, Mamba2, Mamba2Shape, Mamba2Weights,
     MambaConvolution, MambaShape, ShortConvolution, ShortConvolutionShape,
 };
 use crate::buffer::{StateLayer, count};
-use crate::checks::Check;
-use crate::gpu_step::GpuStep;
-use crate::kernel::{
+use crate::gpu_backend::gpu_step::GpuStep;
+use crate::launch::args::{
+    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DeltaNetArgs, Format,
+    JoinRowsArgs, MAMBA2_SCAN_COLUMNS, Mamba2Args, MambaArgs, STATE_COLUMNS, STATE_TILE, ShortConvolutionArgs,
+    StatesArgs,
+};
+use crate::launch::catalog::{
     DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_PAIRS, DELTA_NET_SCAN, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128,
     JOIN_ROWS, MAMBA_CONVOLVE, MAMBA_GATE, MAMBA_WALK_D16, MAMBA_WALK_D32, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_PAIRS,
     MAMBA2_SCAN_D128, MAMBA2_SCAN_D256, MAMBA2_WALK_D32, MAMBA2_WALK_D128, MAMBA2_WALK_D256, ONCE, SHORT_CONVOLUTION,
 };
+use crate::step::checks::Check;
 use crate::{DevicePtr, GpuBackend};
 use crate::{Error, Result};
 

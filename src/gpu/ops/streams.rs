@@ -2,11 +2,11 @@
 
 use crate::GpuBackend;
 use crate::Result;
-use crate::args::{Format, LevelRowsArgs, STREAM_COLS, SparsifyArgs, StreamsArgs};
 use crate::backend::{LevelRows, STREAMS, Sparsify, Streams};
 use crate::buffer::{Buffer, count};
-use crate::gpu_step::GpuStep;
-use crate::kernel::{Kernel, LEVEL_ROWS, ONCE, SPARSIFY};
+use crate::gpu_backend::gpu_step::GpuStep;
+use crate::launch::args::{Format, LevelRowsArgs, STREAM_COLS, SparsifyArgs, StreamsArgs};
+use crate::launch::catalog::{Kernel, LEVEL_ROWS, ONCE, SPARSIFY};
 
 pub(super) fn sparsify(step: &mut GpuStep<'_>, args: Sparsify<'_, GpuBackend>) -> Result<()> {
     let Sparsify { x, rows, cols, deviations } = args;

@@ -7,11 +7,11 @@
 
 use super::rows::{self, RowArgs};
 use crate::Result;
-use crate::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
 use crate::backend::StepLimits;
 use crate::buffer::count;
-use crate::kernel::{ALTER_LOGITS, ONCE};
-use crate::launcher::Launcher;
+use crate::launch::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
+use crate::launch::catalog::{ALTER_LOGITS, ONCE};
+use crate::launch::launcher::Launcher;
 use crate::selection::Alteration;
 use crate::{Device, DeviceBuffer, DeviceSlice, HostBuffer, KernelArgs};
 

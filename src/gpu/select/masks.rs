@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::Result;
-use crate::args::{MaskArgs, NO_MASK};
 use crate::backend::StepLimits;
+use crate::launch::args::{MaskArgs, NO_MASK};
 use crate::selection::TokenMask;
 use crate::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream};
 

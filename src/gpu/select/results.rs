@@ -1,6 +1,6 @@
 //! Results of the selection kernels: their places on the device, and their words on the host.
 
-use crate::args::DRAW_FRACTION_BITS;
+use crate::launch::args::DRAW_FRACTION_BITS;
 use crate::selection::{BestTokens, Cut, Drawn, FRACTION_BITS, Ranked};
 
 // The device sums weights in the same units as the host.

@@ -3,8 +3,8 @@
 use super::{Layout, StepInputs, Words};
 use crate::DeviceSlice;
 use crate::Result;
-use crate::args::{NO_SEQUENCE, NO_STATE};
 use crate::batch::Batch;
+use crate::launch::args::{NO_SEQUENCE, NO_STATE};
 
 /// Places of the integers of a step's states on the device.
 pub struct StateInputs<'a> {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use crate::args::{EmbedArgs, RopeStoreArgs, RotationArgs, constants, layouts};
 use crate::config::Platform;
+use crate::launch::args::{EmbedArgs, RopeStoreArgs, RotationArgs, constants, layouts};
 use crate::testing::devices::skip;
 use crate::tuning::ALL;
 use crate::{DevicePtr, KernelArgs};

@@ -2,11 +2,12 @@
 
 use crate::backend::{Backend, KvLayerSpec, QkvLayout, RopeKind, RopeSpec, Scoring, StepLimits};
 use crate::batch::{Batch, GroupKind, NULL_BLOCK};
+use crate::capture::graphs;
 use crate::config::{GpuOptions, KvCacheDtype, Platform};
 use crate::conformance::{AttentionRig, Piece, Random, batch_of};
-use crate::describe::decode_steps;
+use crate::report::describe::decode_steps;
 use crate::testing::devices::{self, CPU_TARGETS, Call, FAULTY_TARGETS, Live, WEAK_TARGETS};
-use crate::{Device, DeviceProperties, GpuLoader, graph_capture, graphs};
+use crate::{Device, DeviceProperties, GpuLoader, graph_capture};
 use crate::{Error, Result};
 
 const LAYOUT: QkvLayout =

@@ -5,10 +5,14 @@ mod args;
 mod captured;
 mod conformance;
 mod deep;
+#[cfg(test)]
+mod device;
 mod experts;
 mod fp8;
 mod memory;
 mod order;
+#[cfg(test)]
+mod ownership;
 mod placement;
 mod report;
 mod selection;

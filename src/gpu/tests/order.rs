@@ -4,10 +4,10 @@
 use crate::backend::{Backend, Content, Embed, Loader, Ops};
 use crate::config::GpuOptions;
 use crate::conformance::{Random, fill, matrix, rows_batch};
-use crate::copies::Copies;
-use crate::stream::Stream;
+use crate::device::copies::Copies;
+use crate::device::stream::Stream;
 use crate::testing::devices::{self, CPU_TARGETS, FAULTY_TARGETS};
-use crate::upload::Uploader;
+use crate::weights::upload::Uploader;
 use crate::{Buffer, Device, DeviceBuffer, GpuBackend, GpuStep};
 
 /// Waits that `hipsim_without` disables.

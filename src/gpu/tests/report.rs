@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::config::{GpuOptions, Platform};
 use crate::driver::fake;
-use crate::kernel::{NORM_ROWS, ONCE};
+use crate::launch::catalog::{NORM_ROWS, ONCE};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::report::of_type;
 use crate::testing::devices::{self, AMD_TARGET, CPU_TARGETS};

@@ -1,9 +1,9 @@
 use super::*;
-use crate::args::{ARGMAX_BLOCKS, Format};
 use crate::compile::plan::GENERIC_TARGETS;
 use crate::config::{GpuOptions, KvCacheDtype};
 use crate::driver::fake::{self, Fake};
-use crate::kernel::{ATTENTION_PREFILL, HEAD_SIZES, MATMUL, MATMUL_ROWS, Subject, Variant};
+use crate::launch::args::{ARGMAX_BLOCKS, Format};
+use crate::launch::catalog::{ATTENTION_PREFILL, HEAD_SIZES, MATMUL, MATMUL_ROWS, Subject, Variant};
 use crate::{Device, KernelType};
 
 /// The GPUs that the wheel has code for, exact or of their family, with the expected table of each.

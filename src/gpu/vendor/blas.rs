@@ -1,5 +1,5 @@
 //! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), which is opened at run time if it is installed. Long
-//! prompts and large batches use it, with weights that `library` dequantises.
+//! prompts and large batches use it, with weights that `products` dequantises.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 use crate::config::{GpuOptions, Platform};
-use crate::search::Search;
+use crate::driver::libraries::Search;
 use crate::sys::blaslt::{
     CUBLASLT, Create, DATA_BF16, DATA_E4M3, DATA_E4M3_FNUZ, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect,
     EPILOGUE_BIAS, GetHeuristic, HIPBLASLT, Handle, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES,

@@ -1,8 +1,9 @@
 //! The vendor's matrix library, cuBLASLt or hipBLASLt: where it is used, whether its results are right, and its calls.
-//! `library` is its use by the backend. It is optional: after any problem our own kernels serve.
+//! `products` is its use by the backend. It is optional: after any problem our own kernels serve.
 
 mod allowed;
 pub(super) mod blas;
+pub(crate) mod products;
 mod shapes;
 pub(super) mod survey;
 pub(super) mod trial;

@@ -3,13 +3,13 @@
 use super::blas::{Element, Product};
 use crate::KernelType;
 use crate::Result;
-use crate::args::Format;
 use crate::backend::LinearPart;
 use crate::buffer::TILE_COLS;
 use crate::config::ComputeDtype;
-use crate::dense::{is_fp8, kept_bytes, piece_rows};
-use crate::stacks::Layout;
+use crate::launch::args::Format;
 use crate::tuning::LibraryRows;
+use crate::weights::dense::{is_fp8, kept_bytes, piece_rows};
+use crate::weights::stacks::Layout;
 
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;

@@ -2,7 +2,7 @@
 
 use crate::MatrixUnit;
 use crate::conformance::Extent;
-use crate::measure::tests::check_reads;
+use crate::report::measure::tests::check_reads;
 use crate::testing::devices::{self, AMD_TARGET, CPU_TARGETS, DEEP_TARGETS, WEAK_TARGETS};
 use crate::tests::captured::{check_old_scalar_cache, check_repetitions};
 use crate::tests::conformance::{check, check_invariance, check_machine_code, check_order};
