@@ -150,7 +150,7 @@ SOAK_SECONDS ?= 600
 test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server; long sessions of agents
 	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
 	@PROPTEST_CASES=50000 cargo test --quiet --locked -p rocmforge-scheduler -p rocmforge-kv-cache -p rocmforge-gguf \
-	    -p rocmforge-gpu -p rocmforge-engine --lib -- tests::prop tests::free_list tests::damage tests::device_failures
+	    -p rocmforge-gpu -p rocmforge-engine --lib -- tests::prop tests::free_list tests::damage ::device_failures
 	$(SAY) 'tokenizers, chats, sampling, text: 2,000 cases each'
 	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-tokenizer -p rocmforge-engine --lib -- tests::prop tests::text
 	@PROPTEST_CASES=2000 cargo test --quiet --locked -p rocmforge-sampler

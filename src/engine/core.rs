@@ -1,5 +1,12 @@
 //! The engine's state and its step. Everything here runs on the engine thread, which owns it.
 
+mod launch;
+mod lifecycle;
+mod parked;
+mod publish;
+pub(crate) mod thread;
+mod tiers;
+
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,12 +17,12 @@ use super::ids::{RequestId, request_of};
 use super::images::Pending;
 use super::offload::Offload;
 use super::output::FinishReason;
-use super::panics::{forward_panicked, guarded, panicked};
 use super::request::{Parked, Pick, Request, Taken};
 use super::shared::Shared;
+use super::shared::watch::StepEnd;
 use super::speculation::Speculator;
 use super::stats::Stats;
-use super::watch::StepEnd;
+use super::threads::panics::{forward_panicked, guarded, panicked};
 use crate::batch::TO_DRAFT;
 use crate::config::EngineConfig;
 use crate::model::Head;

@@ -7,8 +7,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::ids::RequestId;
 use super::output::{SequenceOutput, SharedSink, same_sink};
-use super::panics::guarded;
 use super::shared::{Command, Shared};
+use super::threads::panics::guarded;
 
 pub(super) type Delivery = (SharedSink, SequenceOutput);
 
@@ -140,8 +140,8 @@ pub(super) fn run(outputs: &Outputs, shared: &Shared) {
 #[cfg(test)]
 mod tests {
     use super::super::output::{FinishReason, RequestMetrics};
-    use super::super::sink::ChannelSink;
     use super::*;
+    use crate::output::sink::ChannelSink;
 
     fn output(index: usize, token: u32, end: Option<f64>) -> SequenceOutput {
         SequenceOutput {

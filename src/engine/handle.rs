@@ -1,5 +1,9 @@
 //! The engine's public handle: thread-safe and cheap to share. The engine thread is reached through a channel.
 
+mod kv_events;
+mod maps;
+pub(crate) mod validate;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
@@ -12,10 +16,9 @@ use super::guidance::Guidance;
 use super::ids::{RequestId, request_seed};
 use super::images::{ImageReader, PromptImages};
 use super::output::SharedSink;
-use super::records::RequestRecord;
+use super::output::records::RequestRecord;
 use super::shared::{Admission, Command, RequestKind, Shared};
 use super::stats::Stats;
-use super::validate::Limits;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineConfig, RequestParams, SamplingParams};
 use crate::grammar::Grammars;
@@ -23,6 +26,7 @@ use crate::pixels::Picture;
 use crate::scheduler::WaitingReason;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
+use validate::Limits;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {

@@ -1,14 +1,15 @@
 //! Loads a model: from engine arguments to tensors on a device. Decides what fits before anything is served.
 
+mod kv_pool;
+pub mod runner;
+pub(crate) mod sampling_defaults;
+
 use std::sync::Arc;
 
 use super::executor::Executor;
 use super::images::{ImageReader, LoadedImages};
-use super::kv_pool::PoolRequest;
 use super::offload::{namespace, prepare_folder};
 use super::progress::LoadProgress;
-use super::runner::Runner;
-use super::sampling_defaults::sampling_defaults;
 use crate::backend::{Backend, Loader, Reserve, StepLimits};
 use crate::config::{
     ComputeDtype, EngineArgs, EngineConfig, GpuOptions, KvCacheDtype, KvFilesConfig, KvOffloadConfig,
@@ -20,6 +21,9 @@ use crate::model::vision::{self, Encoder, ImageEncoder, VisionTensors, find_proj
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
+use kv_pool::PoolRequest;
+use runner::Runner;
+use sampling_defaults::sampling_defaults;
 
 /// The value of `EngineArgs::mmproj` for no image encoder.
 const NO_ENCODER: &str = "none";

@@ -1,5 +1,8 @@
 //! The outputs that the engine sends back for a request.
 
+pub(crate) mod records;
+pub(crate) mod sink;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

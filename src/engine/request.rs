@@ -1,5 +1,9 @@
 //! The state of a live request: small, on the host, dropped when the request ends.
 
+pub(crate) mod pooling;
+pub(crate) mod sequence;
+pub(crate) mod stop;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,14 +13,14 @@ use super::delivery::Delivery;
 use super::guidance::Rule;
 use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
-use super::pooling::Pooled;
-use super::sequence::Sequence;
 use super::speculation::Proposal;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
 use crate::selection::{Needs, SamplingRequest, Selection, Wanted};
 use crate::{Error, Result};
+use pooling::Pooled;
+use sequence::Sequence;
 
 /// A token that was sampled for a sequence in this step.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! State that the engine thread, the output thread and the handles share.
 
+pub(crate) mod watch;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,14 +15,14 @@ use super::ids::RequestId;
 use super::images::{Encoded, PromptImages};
 use super::offload::FileEvent;
 use super::output::SharedSink;
-use super::records::Records;
+use super::output::records::Records;
 use super::stats::Stats;
-use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::{PoolingParams, SamplingParams};
 use crate::kv_cache::KvCache;
 use crate::scheduler::{SchedulerConfig, WaitingReason};
 use crate::{Error, Result};
+use watch::Watch;
 
 /// A request from another thread to the engine thread.
 pub(super) enum Command {

@@ -9,8 +9,8 @@ use super::{Encoded, Job, RequestImage, RowCache};
 use crate::Result;
 use crate::ids::RequestId;
 use crate::model::vision::{ImageEncoder, ImageRows};
-use crate::panics::{guarded, panicked};
 use crate::stats::ImageStats;
+use crate::threads::panics::{guarded, panicked};
 
 /// Bytes of rows that stay for further requests with the same image.
 const CACHED_BYTES: usize = 512 << 20;

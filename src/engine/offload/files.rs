@@ -13,8 +13,8 @@ use super::{Content, ReadContent};
 use crate::Result;
 use crate::ids::RequestId;
 use crate::kv_cache::ContentKey;
-use crate::panics::{guarded, panicked};
-use crate::spawn::spawn;
+use crate::threads::panics::{guarded, panicked};
+use crate::threads::spawn::spawn;
 
 /// The bytes of contents that may wait to be written; one content always may. More are dropped.
 const QUEUE_BYTES: u64 = 256 << 20;

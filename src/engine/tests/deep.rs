@@ -1,8 +1,9 @@
 //! Engines with models of every family. The tests take minutes, so `make test` skips this module and `make
 //! test-kernels` runs it.
 
-use super::crossing::{ALL, check, check_on_cpu};
-use super::{draft_model, drafter, images, offload};
+use super::drafts::{draft_model, drafter};
+use super::models::crossing::{ALL, check, check_on_cpu};
+use super::models::{images, offload};
 use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::testdata;
 

@@ -1,5 +1,9 @@
 //! Tests of failures of the engine itself.
 
+mod device_failures;
+pub(super) mod interrupts;
+pub(super) mod stress;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

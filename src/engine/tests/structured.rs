@@ -1,5 +1,8 @@
 //! Requests with structured output. The grammars are so simple that the allowed tokens are known without one.
 
+mod late_masks;
+mod reasoning;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::fake::listed;
 use super::support::*;
 use crate::config::SamplingParams;
-use crate::stop::{StopFound, StopMatcher, StopStrings};
+use crate::request::stop::{StopFound, StopMatcher, StopStrings};
 use crate::{FinishReason, StopReason};
 
 /// Runs a request whose model produces `tokens`, after a prompt of one token.

@@ -1,0 +1,4 @@
+//! Threads and their panics.
+
+pub(crate) mod panics;
+pub(crate) mod spawn;
