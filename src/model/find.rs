@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use super::keys::rope::{ROPE_TENSORS, warn_of_missing_base};
 use super::layers::{HeadRows, Part, Runs, Tensors, Visitor, Weights, of_layer};
 use super::roles;
-use super::rope::{ROPE_TENSORS, warn_of_missing_base};
 use super::spec::{CHOICE_BIAS, DistanceBiases, ModelSpec, OUTPUT_SCALE, Presence, RankSpec};
 use super::tensor_names;
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, Role, RopeSpec, Upload};

@@ -1,15 +1,25 @@
 //! Reads an architecture's keys, `<architecture>.<key>`, from a file's metadata.
 
+pub(crate) mod common;
+mod delta_net;
+pub(crate) mod encoder;
+mod experts;
+mod key_names;
+mod mamba2;
+pub(crate) mod rope;
+mod sections;
+mod unread_keys;
+
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::key_names::other_names;
 use super::layers::of_layer;
 use super::spec::ModelSpec;
 use super::tensor_names;
 use crate::Result;
 use crate::gguf::{Array, GgufFile, Metadata, Value};
+use key_names::other_names;
 
 /// Upper bounds far above any real model. They prevent overflows in products of dimensions.
 const MAX_LAYERS: usize = 4096;

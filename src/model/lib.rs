@@ -10,31 +10,22 @@
 //! - `draft_model` adds a small model that proposes draft tokens.
 //! - `vision` computes rows of a prompt from images.
 //!
-//! Start with `spec` and `arch/llama.rs`, then `layers` and `decoder`. Of the workspace, this crate knows the model
-//! file, pictures, settings and the traits of `rocmforge_backend`: no device, no scheduler and no tokenizer.
+//! Start with `spec` and `arch/dense/llama.rs`, then `layers` and `decoder`. Of the workspace, this crate knows the
+//! model file, pictures, settings and the traits of `rocmforge_backend`: no device, no scheduler and no tokenizer.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod arch;
 mod buffers;
-mod common;
 mod decoder;
-mod delta_net;
 mod draft_model;
-mod encoder;
-mod experts;
 mod find;
 mod head;
-mod key_names;
 mod keys;
 mod layers;
-mod mamba2;
 mod rank;
 mod roles;
-mod rope;
-mod sections;
 mod spec;
 mod tensor_names;
-mod unread_keys;
 mod upload;
 pub mod vision;
 

@@ -69,7 +69,7 @@ def test_what_is_listed_names_the_example(page: str) -> None:
 
 
 def test_file_lists_end_where_the_table_ends() -> None:
-    assert "src/model/arch/mod.rs" in listed("adding-architecture")
+    assert "src/model/arch/dense/mod.rs" in listed("adding-architecture")
     assert "general.architecture" not in listed("adding-architecture")
 
 

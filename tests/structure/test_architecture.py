@@ -387,6 +387,20 @@ def wide_comments(text: str) -> list[int]:
 
 def test_no_comment_is_too_wide() -> None:
     found = {p.relative_to(ROOT).as_posix(): wide_comments(p.read_text()) for p in tracked_files() if is_source(p)}
+def large_folders(files: Iterable[Path]) -> set[str]:
+    """Folders with too many files of their own; those of folders in them do not count."""
+    sizes = Counter(path.parent.as_posix() for path in files)
+    return {folder for folder, size in sizes.items() if size > MAX_FILES}
+
+
+def test_no_folder_is_too_large() -> None:
+    found = large_folders(path.relative_to(ROOT) for path in tracked_files() if is_source(path))
+    assert found == set(LARGE_FOLDERS), "put files of one subject in a folder of their own"
+    files = [Path(f"src/gpu/{number}.rs") for number in range(MAX_FILES)]
+    assert large_folders([*files, Path("src/gpu/ops/a.rs"), Path("src/lib.rs")]) == set()
+    assert large_folders([*files, Path("src/gpu/more.rs")]) == {"src/gpu"}
+
+
     assert {name: numbers for name, numbers in found.items() if numbers} == {}
     assert wide_comments("//\n  // " + "x" * MAX_COLUMNS) == [2]
     assert wide_comments("f();  // " + "x" * MAX_COLUMNS) == []

@@ -1,87 +1,22 @@
-//! The architectures, one file each. The file's `spec` turns a model file's keys into a `ModelSpec`. To add an
-//! architecture, add its file and its entry in `ALL`. Extend `ModelSpec` first if it cannot express the architecture.
+//! The architectures, one file each. The file's `spec` turns a model file's keys into a `ModelSpec`.
+//!
+//! A file is in the folder of its family (`qwen`, `gemma`, …). Without one, it is in the folder of its kind: `dense`,
+//! `gpt`, `hybrid`, `moe` or `encoder`. To add an architecture, add its file, and its entry in `ALL` of the folder.
+//! Extend `ModelSpec` first if it cannot express the architecture.
 
-mod afmoe;
-mod apertus;
-mod arcee;
-mod bailingmoe2;
-mod bert;
-mod bloom;
-mod cohere2;
-mod cohere2moe;
-mod command_r;
-mod deepseek2;
-mod dots1;
-mod ernie4_5;
-mod ernie4_5_moe;
-mod eurobert;
+mod cohere;
+mod deepseek;
+mod dense;
+mod encoder;
+mod ernie;
 mod exaone;
-mod exaone4;
-mod exaone_moe;
-mod falcon;
-mod falcon_h1;
 mod gemma;
-mod gemma2;
-mod gemma3;
-mod gemma3n;
-mod gemma4;
-mod gemma_embedding;
-mod glm4;
-mod glm4moe;
-mod gpt2;
-mod gpt_oss;
-mod gptneox;
-mod granite;
-mod granite_swa;
-mod granitehybrid;
-mod granitemoe;
-mod hunyuan_dense;
-mod hunyuan_moe;
-mod hy_v3;
-mod jais2;
-mod jamba;
-mod laguna;
-mod lfm2;
-mod lfm2moe;
-mod llama;
-mod llama4;
-mod mamba;
-mod mamba2;
-mod mellum;
-mod mimo2;
-mod minicpm3;
-mod minimax_m2;
-mod mistral3;
-mod mistral4;
-mod modern_bert;
-mod mpt;
-mod muse_glimmer;
-mod nemotron;
-mod nemotron_h;
-mod nemotron_h_moe;
-mod nomic_bert;
-mod olmo;
-mod olmo2;
-mod olmoe;
-mod phi2;
-mod phi3;
-mod qwen2;
-mod qwen2moe;
-mod qwen2vl;
-mod qwen3;
-mod qwen35;
-mod qwen35moe;
-mod qwen3moe;
-mod qwen3next;
-mod qwen3vl;
-mod qwen3vlmoe;
-mod seed_oss;
-mod smollm3;
-mod stablelm;
-mod starcoder;
-mod starcoder2;
-mod step35;
-mod t5encoder;
+mod glm;
+mod gpt;
+mod hunyuan;
+mod hybrid;
+mod moe;
+mod qwen;
 
 use super::keys::Keys;
 use super::spec::{KvGroupSpec, ModelSpec};
@@ -95,89 +30,33 @@ struct Architecture {
     spec: fn(&Keys<'_>) -> Result<ModelSpec>,
 }
 
-const ALL: &[Architecture] = &[
-    Architecture { name: "afmoe", spec: afmoe::spec },
-    Architecture { name: "apertus", spec: apertus::spec },
-    Architecture { name: "arcee", spec: arcee::spec },
-    Architecture { name: "bailingmoe2", spec: bailingmoe2::spec },
-    Architecture { name: "bert", spec: bert::spec },
-    Architecture { name: "bloom", spec: bloom::spec },
-    Architecture { name: "cohere2", spec: cohere2::spec },
-    Architecture { name: "cohere2moe", spec: cohere2moe::spec },
-    Architecture { name: "command-r", spec: command_r::spec },
-    Architecture { name: "deepseek2", spec: deepseek2::spec },
-    Architecture { name: "dots1", spec: dots1::spec },
-    Architecture { name: "ernie4_5", spec: ernie4_5::spec },
-    Architecture { name: "ernie4_5-moe", spec: ernie4_5_moe::spec },
-    Architecture { name: "eurobert", spec: eurobert::spec },
-    Architecture { name: "exaone", spec: exaone::spec },
-    Architecture { name: "exaone-moe", spec: exaone_moe::spec },
-    Architecture { name: "exaone4", spec: exaone4::spec },
-    Architecture { name: "falcon", spec: falcon::spec },
-    Architecture { name: "falcon-h1", spec: falcon_h1::spec },
-    Architecture { name: "gemma", spec: gemma::spec },
-    Architecture { name: "gemma-embedding", spec: gemma_embedding::spec },
-    Architecture { name: "gemma2", spec: gemma2::spec },
-    Architecture { name: "gemma3", spec: gemma3::spec },
-    Architecture { name: "gemma3n", spec: gemma3n::spec },
-    Architecture { name: "gemma4", spec: gemma4::spec },
-    Architecture { name: "glm4", spec: glm4::spec },
-    Architecture { name: "glm4moe", spec: glm4moe::spec },
-    Architecture { name: "gpt-oss", spec: gpt_oss::spec },
-    Architecture { name: "gpt2", spec: gpt2::spec },
-    Architecture { name: "gptneox", spec: gptneox::spec },
-    Architecture { name: "granite", spec: granite::spec },
-    Architecture { name: "granite_swa", spec: granite_swa::spec },
-    Architecture { name: "granitehybrid", spec: granitehybrid::spec },
-    Architecture { name: "granitemoe", spec: granitemoe::spec },
-    Architecture { name: "hunyuan-dense", spec: hunyuan_dense::spec },
-    Architecture { name: "hunyuan-moe", spec: hunyuan_moe::spec },
-    Architecture { name: "hy_v3", spec: hy_v3::spec },
-    Architecture { name: "jais2", spec: jais2::spec },
-    Architecture { name: "jamba", spec: jamba::spec },
-    Architecture { name: "laguna", spec: laguna::spec },
-    Architecture { name: "lfm2", spec: lfm2::spec },
-    Architecture { name: "lfm2moe", spec: lfm2moe::spec },
-    Architecture { name: "llama", spec: llama::spec },
-    Architecture { name: "llama4", spec: llama4::spec },
-    Architecture { name: "mamba", spec: mamba::spec },
-    Architecture { name: "mamba2", spec: mamba2::spec },
-    Architecture { name: "mellum", spec: mellum::spec },
-    Architecture { name: "mimo2", spec: mimo2::spec },
-    Architecture { name: "minicpm3", spec: minicpm3::spec },
-    Architecture { name: "minimax-m2", spec: minimax_m2::spec },
-    Architecture { name: "mistral3", spec: mistral3::spec },
-    Architecture { name: "mistral4", spec: mistral4::spec },
-    Architecture { name: "modern-bert", spec: modern_bert::spec },
-    Architecture { name: "mpt", spec: mpt::spec },
-    Architecture { name: "muse-glimmer", spec: muse_glimmer::spec },
-    Architecture { name: "nemotron", spec: nemotron::spec },
-    Architecture { name: "nemotron_h", spec: nemotron_h::spec },
-    Architecture { name: "nemotron_h_moe", spec: nemotron_h_moe::spec },
-    Architecture { name: "nomic-bert", spec: nomic_bert::spec },
-    Architecture { name: "olmo", spec: olmo::spec },
-    Architecture { name: "olmo2", spec: olmo2::spec },
-    Architecture { name: "olmoe", spec: olmoe::spec },
-    Architecture { name: "phi2", spec: phi2::spec },
-    Architecture { name: "phi3", spec: phi3::spec },
-    Architecture { name: "qwen2", spec: qwen2::spec },
-    Architecture { name: "qwen2moe", spec: qwen2moe::spec },
-    Architecture { name: "qwen2vl", spec: qwen2vl::spec },
-    Architecture { name: "qwen3", spec: qwen3::spec },
-    Architecture { name: "qwen35", spec: qwen35::spec },
-    Architecture { name: "qwen35moe", spec: qwen35moe::spec },
-    Architecture { name: "qwen3moe", spec: qwen3moe::spec },
-    Architecture { name: "qwen3next", spec: qwen3next::spec },
-    Architecture { name: "qwen3vl", spec: qwen3vl::spec },
-    Architecture { name: "qwen3vlmoe", spec: qwen3vlmoe::spec },
-    Architecture { name: "seed_oss", spec: seed_oss::spec },
-    Architecture { name: "smollm3", spec: smollm3::spec },
-    Architecture { name: "stablelm", spec: stablelm::spec },
-    Architecture { name: "starcoder", spec: starcoder::spec },
-    Architecture { name: "starcoder2", spec: starcoder2::spec },
-    Architecture { name: "step35", spec: step35::spec },
-    Architecture { name: "t5encoder", spec: t5encoder::spec },
+/// The architectures of each folder.
+const ALL: [&[Architecture]; 13] = [
+    cohere::ALL,
+    deepseek::ALL,
+    dense::ALL,
+    encoder::ALL,
+    ernie::ALL,
+    exaone::ALL,
+    gemma::ALL,
+    glm::ALL,
+    gpt::ALL,
+    hunyuan::ALL,
+    hybrid::ALL,
+    moe::ALL,
+    qwen::ALL,
 ];
+
+fn architectures() -> impl Iterator<Item = &'static Architecture> {
+    ALL.into_iter().flatten()
+}
+
+/// Returns the names of all architectures, sorted.
+fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = architectures().map(|architecture| architecture.name).collect();
+    names.sort_unstable();
+    names
+}
 
 /// Architectures whose files may have an MTP block.
 const NEXTN: [&str; 4] = ["glm4moe", "qwen35", "qwen35moe", "qwen3next"];
@@ -212,9 +91,8 @@ impl ModelSpec {
         let metadata = gguf.metadata();
         refuse_other_kinds(metadata)?;
         let name = metadata.str("general.architecture")?;
-        let architecture = ALL.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
-            let names: Vec<_> = ALL.iter().map(|architecture| architecture.name).collect();
-            let names = names.join(", ");
+        let architecture = architectures().find(|architecture| architecture.name == name).ok_or_else(|| {
+            let names = names().join(", ");
             let problem = format!("architecture '{name}' is not supported; this version runs {names}");
             metadata.error("general.architecture", problem)
         })?;
@@ -275,6 +153,6 @@ mod tests {
         let mut golden: Vec<String> = files.chain(encoders).map(of_file).collect();
         golden.sort();
         golden.dedup();
-        assert_eq!(golden, ALL.iter().map(|architecture| architecture.name).collect::<Vec<_>>());
+        assert_eq!(golden, names());
     }
 }

@@ -1,8 +1,10 @@
 //! Models with waves of 64 lanes, on gfx942, and all families in fp8. They take minutes, so `make test` leaves this
 //! module out. `make test-kernels` runs it.
 
+use super::families::cpu_experts;
+use super::gpu::{captures, encoders, feed, fp8};
 use super::placement::Layout;
-use super::{cpu_experts, gpu, gpu_captures, gpu_encoders, gpu_feed, gpu_fp8, launches, library, placement, rows};
+use super::{gpu, launches, library, placement, rows};
 use crate::config::KvCacheDtype;
 use crate::gpu::testing::devices::{self, CPU_TARGETS};
 use crate::gpu::testing::library::alone;
@@ -20,7 +22,7 @@ fn golden_logits_cpu_wave64() {
 
 #[test]
 fn steps_are_captured_at_the_load_alone() {
-    gpu_captures::check_captures(&["arch/gemma3n", "arch/jamba", "arch/lfm2", "arch/qwen35"]);
+    captures::check_captures(&["arch/gemma3n", "arch/jamba", "arch/lfm2", "arch/qwen35"]);
 }
 
 #[test]
@@ -54,11 +56,7 @@ fn golden_logits_gfx942() {
 #[test]
 fn golden_vectors() {
     for target in [CPU_TARGETS[0], CPU_TARGETS[3], "gfx1100", "gfx942"] {
-        gpu_encoders::check_vectors(
-            devices::open(target),
-            &testdata::ENCODERS,
-            &[KvCacheDtype::F16, KvCacheDtype::F32],
-        );
+        encoders::check_vectors(devices::open(target), &testdata::ENCODERS, &[KvCacheDtype::F16, KvCacheDtype::F32]);
     }
 }
 
@@ -70,9 +68,9 @@ fn self_test_on_real_weights() {
 #[test]
 fn steps_begin_with_tokens_that_the_device_chose() {
     for target in [CPU_TARGETS[0], CPU_TARGETS[3]] {
-        gpu_feed::check_feed(devices::open(target), &gpu_feed::NAMES, &[1, 2, 5, 8]);
+        feed::check_feed(devices::open(target), &feed::NAMES, &[1, 2, 5, 8]);
     }
-    gpu_feed::check_feed(devices::open("gfx942"), &gpu_feed::NAMES[..1], &[3]);
+    feed::check_feed(devices::open("gfx942"), &feed::NAMES[..1], &[3]);
 }
 
 /// F2: every family.
@@ -87,7 +85,7 @@ fn golden_logits_of_all_families_in_fp8() {
     let _alone = alone();
     let Some((device, options, _cache)) = library::open() else { return };
     let names = testdata::architectures();
-    gpu_fp8::check((device, options), &names.iter().map(String::as_str).collect::<Vec<_>>());
+    fp8::check((device, options), &names.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 /// Together with the families of the commit tests, these cover all kinds.

@@ -1,8 +1,10 @@
 //! Draft tokens of the MTP block, compared with those of transformers' NextN block.
 
+pub(super) mod draft_model;
+
 use std::cmp::Reverse;
 
-use super::states::argmax;
+use super::families::states::argmax;
 use super::{CpuModel, MAX_TOKENS, Model, distance, load_spec, load_with_kv, max_abs, tokens};
 use crate::Error;
 use crate::backend::{Backend, Loader};

@@ -1,5 +1,8 @@
 //! Embeddings of bidirectional models, compared with those of transformers.
 
+mod images;
+pub(super) mod rankers;
+
 use super::hidden::unit;
 use super::{CpuLoader, MAX_TOKENS, Model, distance, load_within};
 use crate::backend::{Backend, Loader};

@@ -1,14 +1,19 @@
 //! Golden logits on the GPU backend, on the test devices.
 
+pub(super) mod captures;
+pub(super) mod encoders;
+pub(super) mod feed;
+pub(super) mod fp8;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::draft_model::check_golden;
 use super::drafter::check_drafts;
-use super::experts::check_experts_in_any_place;
-use super::gemma4::check_steps_without_logits;
+use super::drafter::draft_model::check_golden;
+use super::families::experts::check_experts_in_any_place;
+use super::families::gemma4::check_steps_without_logits;
+use super::families::nemotron::check_experts_without_gates;
 use super::hidden::check_hidden;
 use super::layers::{check_uneven_layers, in_float};
-use super::nemotron::check_experts_without_gates;
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
 use crate::backend::{Backend, MemoryLedger};
 use crate::config::{GpuOptions, KvCacheDtype};

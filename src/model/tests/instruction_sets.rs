@@ -1,4 +1,4 @@
-//! One result on every machine. `scripts/test_aarch64.sh` compares it between x86-64 and aarch64.
+//! One result on every machine. `scripts/test/test_aarch64.sh` compares it between x86-64 and aarch64.
 
 use super::*;
 use crate::cpu::Isa;

@@ -1,33 +1,20 @@
 //! Golden logits of the whole path (file, weights, kernels, cache), against transformers in float32; here on the CPU.
 
-mod cpu_experts;
 mod deep;
-mod draft_model;
 mod drafter;
 mod encoders;
-mod experts;
+mod families;
 mod fused;
-mod gemma3n;
-mod gemma4;
 mod golden;
 mod gpu;
-mod gpu_captures;
-mod gpu_encoders;
-mod gpu_feed;
-mod gpu_fp8;
 mod hidden;
-mod images;
 mod instruction_sets;
 mod keys;
-mod latent;
 mod launches;
 mod layers;
 mod library;
-mod nemotron;
 mod placement;
-mod rankers;
 mod rows;
-mod states;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
