@@ -2,6 +2,7 @@
 
 mod latent;
 mod streams;
+pub(crate) mod written;
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{

@@ -1,11 +1,17 @@
 //! Paged attention, compared with softmax(q·k) v in f64 over the values in the cache.
 
-use super::kv_rounding::stored;
+pub(crate) mod kv_groups;
+mod kv_rounding;
+pub mod latent;
+pub mod rope_attention;
+pub(crate) mod shared_kv;
+
 use super::{Accuracy, AttentionRig, Piece, Random, Tally, no_rope};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, Scoring};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
+use kv_rounding::stored;
 
 /// Sequences are `(tokens in the cache, tokens of the step)`.
 pub(super) struct Case {

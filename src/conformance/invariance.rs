@@ -1,8 +1,11 @@
 //! Batch invariance, bit for bit: attention of a token alone, in a chunk and in a mixed batch, and the other ops row by
 //! row.
 
+pub mod splits;
+
+use super::attention::latent;
 use super::attention::{ALIBI, BIASES, BIDIRECTIONAL, CASES, INT4, INT8};
-use super::{Piece, Random, Tally, experts, fill, latent, matrix, states, two_buffers, vector, within};
+use super::{Piece, Random, Tally, experts, fill, matrix, states, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
 

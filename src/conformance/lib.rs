@@ -16,24 +16,15 @@ pub mod arguments;
 pub mod attention;
 pub mod elementwise;
 pub mod experts;
-pub mod fused;
-pub mod gated;
 mod invariance;
-mod kv_groups;
-mod kv_rounding;
-pub mod latent;
 pub mod linear;
 pub mod parts;
 pub mod reference;
 mod rope;
-pub mod rope_attention;
 pub mod selection;
-mod shared_kv;
-pub mod splits;
 pub mod states;
 pub mod streams;
 mod tally;
-mod written;
 
 // The crates below, by the names that the files of this one use.
 use rocmforge_backend as backend;
@@ -42,6 +33,9 @@ use rocmforge_config as config;
 use rocmforge_core::{Error, Result, batch};
 use rocmforge_gguf::{quant, tensor};
 
+pub use attention::{latent, rope_attention};
+pub use invariance::splits;
+pub use linear::{fused, gated};
 pub use tally::{Extent, Group, Tally};
 
 use crate::backend::{
@@ -94,7 +88,7 @@ pub fn check_types<L: Loader>(
     // The compiler makes a copy of every case for each type of closure.
     let loader: &dyn Fn(usize) -> Result<L> = &loader;
     let types: &dyn Fn(GgmlType) -> bool = &types;
-    written::check(loader, tally)?;
+    arguments::written::check(loader, tally)?;
     elementwise::check(loader, tally)?;
     fused::check(loader, tally)?;
     gated::check(loader, types, tally)?;
@@ -104,11 +98,11 @@ pub fn check_types<L: Loader>(
     rope::check(loader, tally)?;
     attention::check(loader, accuracy, tally)?;
     rope_attention::check(loader, tally)?;
-    kv_groups::check(loader, accuracy, tally)?;
+    attention::kv_groups::check(loader, accuracy, tally)?;
     latent::check(loader, accuracy, tally)?;
     states::check(loader, tally)?;
     streams::check(loader, tally)?;
-    shared_kv::check(loader, accuracy, tally)?;
+    attention::shared_kv::check(loader, accuracy, tally)?;
     arguments::check(loader, tally)?;
     selection::check(loader, tally)
 }

@@ -4,6 +4,9 @@
 //! A backend may round activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A
 //! wrong scale, column or sign of a single block is far outside.
 
+pub mod fused;
+pub mod gated;
+
 use super::reference::HostNorm;
 use super::{Random, Tally, bytes_of, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::backend::{Backend, Embed, Fusions, Linear, LinearPart, Loader, Norm, NormKind, NormLinear, Ops};

@@ -3,8 +3,6 @@
 
 use half::f16;
 
-use super::linear::Weights;
-use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, vector};
 use crate::Result;
 use crate::backend::{
     Attention, Backend, CopyBlocks, Embed, HeadProducts, KvLayerSpec, LatentShape, Loader, Ops, RopeAndStoreLatent,
@@ -12,7 +10,9 @@ use crate::backend::{
 };
 use crate::batch::{Batch, BlockCopy, GroupKind};
 use crate::config::KvCacheDtype;
+use crate::linear::Weights;
 use crate::quant::GgmlType;
+use crate::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, vector};
 
 const EPS: f32 = 1e-5;
 
@@ -77,7 +77,7 @@ pub fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, accuracy: Accuracy,
 }
 
 /// A step at once and in chunks gives equal bits.
-pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+pub(crate) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     for (seed, case) in tally.part(&CASES) {
         if !L::LATENT_CACHE_DTYPES.contains(&case.dtype) {
             continue;

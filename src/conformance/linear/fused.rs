@@ -1,13 +1,13 @@
 //! Ops that a device may fuse: the half layers of a decoder over f32 weights, compared with f64.
 
-use super::reference::{self, HostNorm};
-use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{
     Activation, Backend, Fusions, Linear, LinearPart, Loader, Norm, NormGatedLinear, NormKind, NormLinear, Ops,
 };
 use crate::quant::GgmlType;
+use crate::reference::{self, HostNorm};
 use crate::tensor::TensorView;
+use crate::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 
 /// `(rows, inputs, outputs)`.
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];

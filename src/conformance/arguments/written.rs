@@ -1,9 +1,9 @@
 //! Rows that the host writes into a buffer.
 
-use super::arguments::judge;
-use super::{BufferOf, Random, Tally, fill, matrix, two_buffers, vector, within};
+use super::judge;
 use crate::Result;
 use crate::backend::{Backend, Loader, Norm, NormRows, Ops};
+use crate::{BufferOf, Random, Tally, fill, matrix, two_buffers, vector, within};
 
 /// `(rows, cols)`. The last one is larger than one copy to a device.
 const SHAPES: [(usize, usize); 5] = [(1, 1), (3, 7), (5, 256), (67, 80), (1100, 1000)];

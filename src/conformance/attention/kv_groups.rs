@@ -1,13 +1,13 @@
 //! Layers of two KV groups in one step. Each group has its own block tables, slots, copies, head shape and pool size.
 
-use super::attention::{Case, case, expected};
-use super::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
+use super::{Case, case, expected};
 use crate::Result;
 use crate::backend::{
     Attention, Backend, CopyBlocks, Embed, KvLayerSpec, Loader, Ops, RopeAndStore, RopeAngles, Rotation,
 };
 use crate::batch::{Batch, BlockCopy, GroupKind};
 use crate::config::KvCacheDtype;
+use crate::{Accuracy, BufferOf, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
 
 /// Prompts, chunks and single tokens together; then single tokens only.
 const SEQS: [&[(usize, usize)]; 2] = [&[(0, 33), (40, 1), (17, 20), (0, 1)], &[(40, 1), (3, 1), (90, 1)]];

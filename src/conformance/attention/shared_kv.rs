@@ -1,8 +1,6 @@
 //! A layer whose rows hold q alone and attend to the keys and values of another layer.
 
-use super::attention::{Case, case, expected};
-use super::rope::{HostNorms, HostRotation, Norms};
-use super::{Accuracy, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
+use super::{Case, case, expected};
 use crate::Result;
 use crate::backend::{
     Backend, Embed, Fusions, Loader, Ops, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec,
@@ -10,6 +8,8 @@ use crate::backend::{
 };
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
+use crate::rope::{HostNorms, HostRotation, Norms};
+use crate::{Accuracy, Piece, Random, Tally, batch_of, kv_layer, matrix, no_rope};
 
 /// Prompts, chunks and single tokens together; then single tokens only.
 const MIX: &[(usize, usize)] = &[(0, 33), (40, 1), (17, 20), (0, 1)];
@@ -27,7 +27,7 @@ const CASES: [Case; 7] = [
     Case { dtype: KvCacheDtype::F32, window: Some(20), ..case([4, 1], 48, 16, SINGLE) },
 ];
 
-pub(super) fn check<L: Loader>(
+pub(crate) fn check<L: Loader>(
     loader: impl Fn(usize) -> Result<L>,
     accuracy: Accuracy,
     tally: &mut Tally<'_>,

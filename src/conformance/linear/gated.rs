@@ -1,12 +1,12 @@
 //! Gate and up of a feed-forward with their activation, for weight types of real files, compared with f64.
 
-use super::linear::Weights;
-use super::reference::{self, HostNorm};
-use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
+use super::Weights;
 use crate::Result;
 use crate::backend::{Activation, Backend, Fusions, LinearPart, Loader, Norm, NormGatedLinear, NormKind};
 use crate::quant::GgmlType;
+use crate::reference::{self, HostNorm};
 use crate::tensor::TensorView;
+use crate::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 
 /// `[rows, inputs, outputs]`. Rows are around the tile sizes of matrix units, and outputs end within a tile and a
 /// block.

@@ -1,13 +1,13 @@
 //! RoPE, store and attention in one op for steps of single tokens. The second of two steps reads what the first one
 //! stored.
 
-use super::attention::{Case, expected};
-use super::rope::{HostNorms, HostRotation, Norms, TEMPERATURE};
-use super::{AttentionRig, Piece, Random, Tally, batch_of};
+use super::{Case, expected};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Temperature};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
+use crate::rope::{HostNorms, HostRotation, Norms, TEMPERATURE};
+use crate::{AttentionRig, Piece, Random, Tally, batch_of};
 
 /// Tokens in the cache; two are new.
 const SEQS: &[(usize, usize)] = &[(0, 2), (1, 2), (15, 2), (31, 2), (127, 2), (130, 2), (300, 2)];
@@ -36,7 +36,7 @@ struct Rotated {
 
 const fn case(heads: [usize; 2], head_dim: usize, kind: RopeKind, num_pairs: usize, norms: bool) -> Rotated {
     let norms = if norms { Norms::Heads } else { Norms::No };
-    Rotated { case: super::attention::case(heads, head_dim, 16, SEQS), kind, num_pairs, norms, temperature: None }
+    Rotated { case: super::case(heads, head_dim, 16, SEQS), kind, num_pairs, norms, temperature: None }
 }
 
 /// Returns the cases. Pairs fill the head, or only a part of it, or are not a multiple of four. Each KV head has

@@ -1,13 +1,13 @@
 //! Results that several thread blocks compute together, each of them repeated with equal bits. The last block to arrive
 //! adds the partial results in an order that does not depend on which block it is.
 
-use super::attention::{Case, case, expected};
-use super::linear::{ProductRig, Weights};
-use super::selection::RowRig;
-use super::{Accuracy, Random, Tally};
 use crate::Result;
+use crate::attention::{Case, case, expected};
 use crate::backend::Loader;
+use crate::linear::{ProductRig, Weights};
 use crate::quant::GgmlType;
+use crate::selection::RowRig;
+use crate::{Accuracy, Random, Tally};
 
 /// Type, rows, outputs and columns: long rows and few outputs, which devices split along the columns.
 const PRODUCTS: [(GgmlType, usize, usize, usize); 3] =
@@ -89,8 +89,8 @@ fn repeat(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Extent;
     use super::*;
+    use crate::Extent;
 
     /// A single repetition with one different bit is found and named.
     #[test]
