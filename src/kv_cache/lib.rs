@@ -18,22 +18,19 @@ mod block_id;
 mod block_table;
 mod config;
 mod events;
-mod free_list;
 mod groups;
-mod hash_chain;
 mod integrity;
 mod loads;
 mod miss;
 mod offload;
 mod plan;
 mod pool;
-mod prefix_index;
+mod prefix;
 mod seq_states;
 mod states;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 // The crates below, by the names that the files of this one use.
 use rocmforge_core::{Error, Result, batch};
@@ -42,13 +39,13 @@ pub use block_id::BlockId;
 pub use block_table::SeqBlocks;
 pub use config::KvCacheConfig;
 pub use events::{KvEvent, StoredBlock};
-pub use hash_chain::{BlockHash, HashChain};
 pub use miss::{MissedTokens, PrefixMiss};
 pub use offload::{ContentKey, Move, Moves, OffloadConfig, OffloadStats};
 pub use plan::{AllocPlan, Demand, PrefixHit};
+pub use prefix::hash_chain::{BlockHash, HashChain};
+pub use prefix::tokens::Tokens;
 pub use states::Snapshot;
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
-pub use tokens::Tokens;
 
 use block_table::Returned;
 use crossbeam_channel::{Receiver, Sender};

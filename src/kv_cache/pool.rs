@@ -1,9 +1,11 @@
 //! The blocks of one group, or the state slots: reference counts, the free list, and the contents that can be hit.
 
-use super::free_list::FreeList;
-use super::prefix_index::PrefixIndex;
+pub(crate) mod free_list;
+
+use super::prefix::prefix_index::PrefixIndex;
 use super::{BlockHash, BlockId, BlockInfo, BlockState, Residency};
 use crate::{Error, Result};
+use free_list::FreeList;
 
 /// Metadata of one block.
 #[derive(Debug, Clone, Default)]

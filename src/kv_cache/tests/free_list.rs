@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use crate::BlockId;
-use crate::free_list::FreeList;
+use crate::pool::free_list::FreeList;
 
 fn ids(list: &FreeList) -> Vec<u32> {
     list.iter().map(|id| id.0).collect()

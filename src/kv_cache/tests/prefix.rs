@@ -1,3 +1,6 @@
+mod index;
+mod miss;
+
 use super::*;
 
 #[test]

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::Tokens;
+use crate::Tokens;
 use crate::batch::SeqExtras;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockHash(pub(super) [u8; 32]);
+pub struct BlockHash(pub(crate) [u8; 32]);
 
 impl BlockHash {
     /// Returns the hash with these bytes, for contents that outlive the engine.
@@ -46,7 +46,7 @@ pub struct HashChain {
 
 impl HashChain {
     /// Sequences share blocks only with those of the same `salt` and adapter.
-    pub(super) fn new(key: [u8; 32], salt: Option<&str>, extras: SeqExtras) -> Self {
+    pub(crate) fn new(key: [u8; 32], salt: Option<&str>, extras: SeqExtras) -> Self {
         let mut root = match salt {
             None => blake3::keyed_hash(&key, UNSALTED),
             Some(salt) => blake3::keyed_hash(&key, &[SALTED, salt.as_bytes()].concat()),
@@ -65,7 +65,7 @@ impl HashChain {
     }
 
     /// Hashes every full block of `tokens` that has no hash yet. `tokens` must begin with the tokens hashed before.
-    pub(super) fn extend(&mut self, tokens: &Tokens, block_size: usize) {
+    pub(crate) fn extend(&mut self, tokens: &Tokens, block_size: usize) {
         let mut named = self.hashes.len() * block_size;
         while named + block_size <= tokens.len() {
             let parent = self.hashes.last().unwrap_or(&self.root);
@@ -92,11 +92,11 @@ impl HashChain {
         &self.hashes
     }
 
-    pub(super) fn salt(&self) -> Option<&Arc<str>> {
+    pub(crate) fn salt(&self) -> Option<&Arc<str>> {
         self.salt.as_ref()
     }
 
-    pub(super) fn adapter(&self) -> Option<u32> {
+    pub(crate) fn adapter(&self) -> Option<u32> {
         self.extras.adapter
     }
 }

@@ -1,7 +1,7 @@
 //! The free blocks in allocation order: a doubly linked list over two index arrays. A cached block that is hit again
 //! leaves the middle in O(1), and nothing is ever allocated.
 
-use super::BlockId;
+use crate::BlockId;
 
 /// Link value for "no neighbour on this side".
 const END: u32 = u32::MAX;
@@ -9,7 +9,7 @@ const END: u32 = u32::MAX;
 const OUT: u32 = u32::MAX - 1;
 
 #[derive(Debug)]
-pub(super) struct FreeList {
+pub(crate) struct FreeList {
     next: Vec<u32>,
     prev: Vec<u32>,
     head: u32,
@@ -20,7 +20,7 @@ pub(super) struct FreeList {
 impl FreeList {
     /// Returns a list of all `0..num_blocks`, in order. `num_blocks` is below `u32::MAX - 1`, as the configuration
     /// checks.
-    pub(super) fn full(num_blocks: usize) -> Self {
+    pub(crate) fn full(num_blocks: usize) -> Self {
         let mut list = Self { next: vec![OUT; num_blocks], prev: vec![OUT; num_blocks], head: END, tail: END, len: 0 };
         for id in 0..num_blocks as u32 {
             list.push_back(BlockId(id));
@@ -28,16 +28,16 @@ impl FreeList {
         list
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn contains(&self, id: BlockId) -> bool {
+    pub(crate) fn contains(&self, id: BlockId) -> bool {
         self.next[id.index()] != OUT
     }
 
     /// Adds the block so that it is taken first.
-    pub(super) fn push_front(&mut self, id: BlockId) {
+    pub(crate) fn push_front(&mut self, id: BlockId) {
         debug_assert!(!self.contains(id), "{id:?} is in the free list already");
         self.next[id.index()] = self.head;
         self.prev[id.index()] = END;
@@ -50,7 +50,7 @@ impl FreeList {
     }
 
     /// Adds the block so that it is taken last.
-    pub(super) fn push_back(&mut self, id: BlockId) {
+    pub(crate) fn push_back(&mut self, id: BlockId) {
         debug_assert!(!self.contains(id), "{id:?} is in the free list already");
         self.next[id.index()] = END;
         self.prev[id.index()] = self.tail;
@@ -62,7 +62,7 @@ impl FreeList {
         self.len += 1;
     }
 
-    pub(super) fn pop_front(&mut self) -> Option<BlockId> {
+    pub(crate) fn pop_front(&mut self) -> Option<BlockId> {
         if self.head == END {
             return None;
         }
@@ -72,7 +72,7 @@ impl FreeList {
     }
 
     /// Removes `id` from anywhere in the list.
-    pub(super) fn remove(&mut self, id: BlockId) {
+    pub(crate) fn remove(&mut self, id: BlockId) {
         debug_assert!(self.contains(id), "{id:?} is not in the free list");
         let (next, prev) = (self.next[id.index()], self.prev[id.index()]);
         match prev {
@@ -89,7 +89,7 @@ impl FreeList {
     }
 
     /// Returns the blocks in allocation order. It ends after `num_blocks` steps even if the links were broken.
-    pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         let first = (self.head != END).then_some(BlockId(self.head));
         std::iter::successors(first, |id| {
             let next = self.next[id.index()];

@@ -1,5 +1,5 @@
-use super::*;
 use crate::miss::MAX_REMEMBERED;
+use crate::tests::*;
 
 /// Starts a prompt, computes it and ends it. Returns the number of found tokens, and why no more were found.
 fn ask(kv: &mut KvCache, prompt: &[u32], salt: Option<&str>) -> (usize, PrefixMiss) {

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use super::{BlockHash, BlockId};
+use crate::{BlockHash, BlockId};
 
 #[derive(Debug, Default)]
-pub(super) struct PrefixIndex {
+pub(crate) struct PrefixIndex {
     entries: HashMap<BlockHash, Holders>,
 }
 
@@ -21,14 +21,14 @@ enum Holders {
 
 impl PrefixIndex {
     /// Returns the lowest numbered block with this content.
-    pub(super) fn get(&self, hash: &BlockHash) -> Option<BlockId> {
+    pub(crate) fn get(&self, hash: &BlockHash) -> Option<BlockId> {
         match self.entries.get(hash)? {
             Holders::One(id) => Some(*id),
             Holders::Many(ids) => ids.first().copied(),
         }
     }
 
-    pub(super) fn insert(&mut self, hash: BlockHash, id: BlockId) {
+    pub(crate) fn insert(&mut self, hash: BlockHash, id: BlockId) {
         let holders = self.entries.entry(hash).or_insert(Holders::One(id));
         match holders {
             Holders::One(first) if *first == id => {}
@@ -40,7 +40,7 @@ impl PrefixIndex {
     }
 
     /// Removes exactly this block, not others with equal content; `false` if it was not indexed.
-    pub(super) fn remove(&mut self, hash: &BlockHash, id: BlockId) -> bool {
+    pub(crate) fn remove(&mut self, hash: &BlockHash, id: BlockId) -> bool {
         let Some(holders) = self.entries.get_mut(hash) else { return false };
         match holders {
             Holders::One(only) => {
@@ -60,11 +60,11 @@ impl PrefixIndex {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 
-    pub(super) fn contains(&self, hash: &BlockHash, id: BlockId) -> bool {
+    pub(crate) fn contains(&self, hash: &BlockHash, id: BlockId) -> bool {
         match self.entries.get(hash) {
             None => false,
             Some(Holders::One(only)) => *only == id,
@@ -73,12 +73,12 @@ impl PrefixIndex {
     }
 
     #[cfg(test)]
-    pub(super) fn num_contents(&self) -> usize {
+    pub(crate) fn num_contents(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns the number of (content, block) pairs.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.values().map(|holders| if let Holders::Many(ids) = holders { ids.len() } else { 1 }).sum()
     }
 }

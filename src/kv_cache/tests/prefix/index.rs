@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use crate::batch::SeqExtras;
-use crate::prefix_index::PrefixIndex;
+use crate::prefix::prefix_index::PrefixIndex;
 use crate::{BlockHash, BlockId, HashChain, Tokens};
 
 fn hashes(key: [u8; 32], salt: Option<&str>, tokens: &[u32], block_size: usize) -> Vec<BlockHash> {
