@@ -16,21 +16,17 @@ mod activation;
 mod attention;
 mod cpu_backend;
 mod experts;
-mod gate_heads;
-mod gate_rows;
 mod kv;
-mod latent;
 pub mod linear;
 mod loader;
 mod norm;
 mod ops;
 pub mod pool;
-mod rope;
+mod rows;
 mod split;
 mod state_layer;
 mod states;
 mod storage;
-mod streams;
 
 // The crates below, by the names that the files of this one use.
 use rocmforge_backend as backend;

@@ -4,10 +4,10 @@ use super::cpu_backend::{CpuBackend, HeadMatrices};
 use super::experts::{self, ExpertWork, Experts};
 use super::kv::{Int8Latents, KvLayer, KvPool};
 use super::linear::{PackedMatrix, Store};
-use super::split::for_rows;
+use super::rows::{gate_heads, gate_rows, latent, rope, streams};
 use super::state_layer::StateLayer;
 use super::storage::Storage;
-use super::{activation, attention, gate_heads, gate_rows, latent, norm, rope, states, streams};
+use super::{activation, attention, norm, split, states};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::op_args::check_written;
 use crate::backend::{
@@ -151,7 +151,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             return Err(Error::invalid("token id", id, format!("less than the vocabulary's {}", table.rows())));
         }
         let cols = table.cols();
-        for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
+        split::for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
             for (row, &id) in out.chunks_exact_mut(cols).zip(&self.batch.token_ids[first..]) {
                 table.dequantize_row(id as usize, row);
                 if scale != 1.0 {
@@ -173,7 +173,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             let start = token - batch.positions[token] as usize;
             usize::from(batch.token_ids[start..token].contains(&separator))
         };
-        for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
+        split::for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
             for (token, out) in (first..).zip(out.chunks_exact_mut(cols)) {
                 let index = match row {
                     TableRow::OfPosition => batch.positions[token] as usize,
@@ -479,7 +479,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         args.validate(self.num_tokens(), self.num_logits())?;
         let (n, indices) = (self.num_logits() * args.cols, &self.batch.logits_indices);
         let GatherRows { x, cols, out } = args;
-        for_rows(&self.cpu.pool, &mut out[..n], cols, |first, out| {
+        split::for_rows(&self.cpu.pool, &mut out[..n], cols, |first, out| {
             for (row, &index) in out.chunks_exact_mut(cols).zip(&indices[first..]) {
                 row.copy_from_slice(&x[index as usize * cols..][..cols]);
             }

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use super::cpu_backend::CpuBackend;
-use super::norm::{sum, sum_of_squares};
-use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, LANES, Simd};
-use super::split::{for_rows, for_rows_of};
 use crate::backend::{LevelRows, STREAMS, Sparsify, Streams};
+use crate::cpu_backend::CpuBackend;
+use crate::norm::{sum, sum_of_squares};
+use crate::pool::ThreadPool;
+use crate::simd::{Isa, Kernel, LANES, Simd};
+use crate::split::{for_rows, for_rows_of};
 
 /// See `Ops::sparsify`.
-pub(super) fn sparsify(pool: &ThreadPool, isa: Isa, args: Sparsify<'_, CpuBackend>) {
+pub(crate) fn sparsify(pool: &ThreadPool, isa: Isa, args: Sparsify<'_, CpuBackend>) {
     let Sparsify { x, rows, cols, deviations } = args;
     for_rows(pool, &mut x[..rows * 2 * cols], 2 * cols, |_, rows| isa.run(Clip { rows, cols, deviations }));
 }
@@ -38,7 +38,7 @@ impl Kernel for Clip<'_> {
 }
 
 /// See `Ops::level_rows`.
-pub(super) fn level_rows(pool: &ThreadPool, isa: Isa, args: LevelRows<'_, CpuBackend>) {
+pub(crate) fn level_rows(pool: &ThreadPool, isa: Isa, args: LevelRows<'_, CpuBackend>) {
     let LevelRows { x, like, rows, cols, least, out } = args;
     for_rows(pool, &mut out[..rows * cols], cols, |first, out| {
         let [x, like] = [x, like].map(|all| &all[first * cols..][..out.len()]);
@@ -71,14 +71,14 @@ impl Kernel for Level<'_> {
 }
 
 /// See `Ops::predict_streams`.
-pub(super) fn predict(pool: &ThreadPool, isa: Isa, args: Streams<'_, CpuBackend>) {
+pub(crate) fn predict(pool: &ThreadPool, isa: Isa, args: Streams<'_, CpuBackend>) {
     run(pool, args, |routing, cols, [predicted, streams @ ..]| {
         isa.run(Predict { routing, cols, predicted, streams });
     });
 }
 
 /// See `Ops::correct_streams`.
-pub(super) fn correct(pool: &ThreadPool, isa: Isa, args: Streams<'_, CpuBackend>) {
+pub(crate) fn correct(pool: &ThreadPool, isa: Isa, args: Streams<'_, CpuBackend>) {
     run(pool, args, |routing, cols, [predicted, streams @ ..]| {
         isa.run(Correct { routing, cols, predicted, streams });
     });

@@ -1,12 +1,12 @@
 //! Multiplies each head by a function of its gate, for the gates of the attention output.
 
-use super::pool::ThreadPool;
-use super::split::for_rows;
-use super::states::softplus;
 use crate::backend::GateFunction;
+use crate::pool::ThreadPool;
+use crate::split::for_rows;
+use crate::states::softplus;
 
 /// Computes `out[r][h][i] *= f(gate[r][h])`, where heads of `out` have `cols` columns.
-pub(super) fn gate_heads(
+pub(crate) fn gate_heads(
     pool: &ThreadPool,
     gate: &[f32],
     function: GateFunction,

@@ -1,36 +1,36 @@
 //! The rows of latent attention. Queries get their rotated part after the absorbed part. Latents are normed, and their
 //! keys rotated, on the way into the cache.
 
-use super::kv::{KvElement, KvWriter};
-use super::norm::sum_of_squares;
-use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, Simd};
-use super::split::for_rows;
 use crate::backend::{LatentShape, RopeKind, Temperature};
+use crate::kv::{KvElement, KvWriter};
+use crate::norm::sum_of_squares;
+use crate::pool::ThreadPool;
+use crate::simd::{Isa, Kernel, Simd};
+use crate::split::for_rows;
 
 /// The arguments of `rope_and_store_latent` except the queries and the cache.
-pub(super) struct RopeAndStore<'a> {
+pub(crate) struct RopeAndStore<'a> {
     /// `[n, shape.q_cols()]`.
-    pub(super) q: &'a [f32],
+    pub(crate) q: &'a [f32],
     /// `[n, shape.row_dim()]`.
-    pub(super) latent: &'a [f32],
-    pub(super) shape: LatentShape,
+    pub(crate) latent: &'a [f32],
+    pub(crate) shape: LatentShape,
     /// Weights and epsilon of the norm of the latents.
-    pub(super) norm: &'a [f32],
-    pub(super) eps: f32,
-    pub(super) kind: RopeKind,
+    pub(crate) norm: &'a [f32],
+    pub(crate) eps: f32,
+    pub(crate) kind: RopeKind,
     /// `[n, cos ++ sin]`.
-    pub(super) angles: &'a [f32],
-    pub(super) temperature: Option<Temperature>,
+    pub(crate) angles: &'a [f32],
+    pub(crate) temperature: Option<Temperature>,
     /// `[n]`.
-    pub(super) positions: &'a [u32],
+    pub(crate) positions: &'a [u32],
     /// `[n]`, already checked against the pool.
-    pub(super) slots: &'a [u32],
+    pub(crate) slots: &'a [u32],
 }
 
 impl RopeAndStore<'_> {
     /// Completes `queries`, `[n, shape.queries().q_cols()]`, and stores the latents in `kv`.
-    pub(super) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, queries: &mut [f32], kv: &KvWriter<'_, E>) {
+    pub(crate) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, queries: &mut [f32], kv: &KvWriter<'_, E>) {
         let cols = self.shape.queries().q_cols();
         for_rows(pool, queries, cols, |first_row, queries| isa.run(Rows { args: self, first_row, queries, kv }));
     }

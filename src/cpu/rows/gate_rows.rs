@@ -1,15 +1,15 @@
 //! Multiplies rows by the sigmoid of a product, which is the gate of a shared expert.
 
-use super::norm::sum_of_squares;
-use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, LANES, Simd};
-use super::split::for_rows;
+use crate::norm::sum_of_squares;
+use crate::pool::ThreadPool;
+use crate::simd::{Isa, Kernel, LANES, Simd};
+use crate::split::for_rows;
 
 /// The weights and epsilon of an RMS norm.
-pub(super) type RmsNorm<'a> = (&'a [f32], f32);
+pub(crate) type RmsNorm<'a> = (&'a [f32], f32);
 
 /// Computes `out[r] *= sigmoid(weight · norm(x[r]))`, where rows of `out` have `cols` columns.
-pub(super) fn gate_rows(
+pub(crate) fn gate_rows(
     pool: &ThreadPool,
     isa: Isa,
     x: &[f32],

@@ -1,17 +1,17 @@
 //! Rotary embedding, with the norms of the heads of q and k before or after it, followed by the KV store.
 
-use super::cpu_backend::CpuBackend;
-use super::kv::KvStore;
-use super::norm::{divide_by_rms, normalize};
-use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, Simd};
-use super::split::for_rows;
 use crate::backend::{QkNorms, QkvLayout, RopeKind, RopeShape, RopeSpec, Rotation};
+use crate::cpu_backend::CpuBackend;
+use crate::kv::KvStore;
+use crate::norm::{divide_by_rms, normalize};
+use crate::pool::ThreadPool;
+use crate::simd::{Isa, Kernel, Simd};
+use crate::split::for_rows;
 
 /// Computes `out[i] = [cos; num_pairs] ++ [sin; num_pairs]` of `position * inv_freq`, times the magnitude.
 ///
 /// The angle is an f32 product as in transformers, for equal results in long contexts. Its cos and sin are exact.
-pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out: &mut [f32]) {
+pub(crate) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out: &mut [f32]) {
     let pairs = spec.inv_freq.len();
     for_rows(pool, out, 2 * pairs, |first, out| {
         for (row, &position) in out.chunks_exact_mut(2 * pairs).zip(&positions[first..]) {
@@ -26,18 +26,18 @@ pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out:
 }
 
 /// The arguments of `rope_and_store_kv` except the rows.
-pub(super) struct RopeAndStore<'a> {
-    pub(super) layout: QkvLayout,
-    pub(super) rotation: Rotation<'a, CpuBackend>,
+pub(crate) struct RopeAndStore<'a> {
+    pub(crate) layout: QkvLayout,
+    pub(crate) rotation: Rotation<'a, CpuBackend>,
     /// `[n]`.
-    pub(super) positions: &'a [u32],
+    pub(crate) positions: &'a [u32],
     /// `[n]`, already checked against the pool.
-    pub(super) slots: &'a [u32],
+    pub(crate) slots: &'a [u32],
 }
 
 impl RopeAndStore<'_> {
     /// Rotates `qkv`, `[n, layout.cols()]`, in place, and stores its K and V in `kv`.
-    pub(super) fn run_on<K: KvStore>(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32], kv: &K) {
+    pub(crate) fn run_on<K: KvStore>(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32], kv: &K) {
         for_rows(pool, qkv, self.layout.cols(), |first_row, rows| isa.run(Rows { args: self, first_row, rows, kv }));
     }
 }
