@@ -18,8 +18,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod admission;
-mod commit;
-mod draft_model;
 mod flows;
 mod fork;
 mod integrity;
@@ -47,16 +45,16 @@ use hashbrown::HashMap;
 use parking_lot::RwLock;
 use slab::Slab;
 
-pub use commit::Accepted;
 pub use reason::WaitingReason;
 pub use sequence::SeqInfo;
+pub use step::commit::Accepted;
 pub use step::{ScheduledSeq, Step};
 pub use yields::{BesideDecodes, Yields};
 
-use commit::InFlight;
 use flows::Flows;
 use prompts::Refusal;
 use sequence::{Key, Sequence, State};
+use step::commit::InFlight;
 use yields::StepTime;
 
 use crate::batch::SeqExtras;

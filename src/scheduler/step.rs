@@ -1,5 +1,8 @@
 //! Builds the flat arrays of a step from the picked sequences.
 
+pub(crate) mod commit;
+mod draft_model;
+
 use std::ops::Range;
 
 use super::pick::Picks;

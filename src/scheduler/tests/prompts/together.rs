@@ -1,7 +1,7 @@
 //! Equal prompts that arrive together are computed once.
 
-use super::harness::{Harness, limits, sequence, shares};
-use super::sim::{Request, Sim, SimConfig};
+use crate::tests::harness::{Harness, limits, sequence, shares};
+use crate::tests::sim::{Request, Sim, SimConfig};
 use crate::{NewSequence, SchedulerConfig, SeqId};
 
 fn roomy() -> Harness {

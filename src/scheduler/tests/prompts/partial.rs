@@ -1,7 +1,7 @@
 //! Long prompts and short ones.
 
-use super::harness::{Harness, full, limits, sequence, shares};
-use super::sim::{Request, Sim, SimConfig};
+use crate::tests::harness::{Harness, full, limits, sequence, shares};
+use crate::tests::sim::{Request, Sim, SimConfig};
 use crate::{NewSequence, SchedulerConfig};
 
 /// Steps have 64 tokens, and prompts of more than 20 are long.

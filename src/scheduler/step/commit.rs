@@ -1,9 +1,9 @@
 //! The ends of a step: it is completed before it runs, and afterwards committed, withdrawn or discarded.
 
-use super::sequence::State;
-use super::{Scheduler, SeqId, Step};
 use crate::kv_cache::{KvCache, SeqBlocks};
+use crate::sequence::State;
 use crate::{Error, Result};
+use crate::{Scheduler, SeqId, Step};
 
 /// The tokens that a step produced for one of its sampling sequences.
 #[derive(Debug, Clone, Copy)]
@@ -17,12 +17,12 @@ pub struct Accepted<'a> {
 
 /// A step that was issued and not yet committed.
 #[derive(Debug)]
-pub(super) struct InFlight {
-    pub(super) id: u64,
+pub(crate) struct InFlight {
+    pub(crate) id: u64,
     /// The time at which it was scheduled.
-    pub(super) scheduled: u64,
+    pub(crate) scheduled: u64,
     /// Blocks of sequences that ended meanwhile. The step may still write to them, so its commit frees them.
-    pub(super) held: Vec<SeqBlocks>,
+    pub(crate) held: Vec<SeqBlocks>,
 }
 
 impl Scheduler {

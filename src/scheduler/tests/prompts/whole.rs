@@ -1,10 +1,10 @@
 //! Prompts of bidirectional models: each is computed in one step.
 
-use super::harness::{Harness, limits, sequence, shares};
 use crate::Error;
 use crate::batch::GroupKind;
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
+use crate::tests::harness::{Harness, limits, sequence, shares};
 use crate::{NewSequence, SchedulerConfig, WaitingReason};
 
 fn groups(num_blocks: usize) -> Vec<GroupConfig> {
@@ -14,7 +14,7 @@ fn groups(num_blocks: usize) -> Vec<GroupConfig> {
 
 fn config(num_blocks: usize) -> KvCacheConfig {
     let enable_prefix_caching = false;
-    KvCacheConfig { enable_prefix_caching, ..super::harness::kv_config(groups(num_blocks)) }
+    KvCacheConfig { enable_prefix_caching, ..crate::tests::harness::kv_config(groups(num_blocks)) }
 }
 
 /// Steps have 16 tokens, prompts of more than 4 are long, and only one may be partially computed at a time.

@@ -10,17 +10,17 @@
 
 use std::cmp::Reverse;
 
-use super::sequence::Sequence;
-use super::step::{append_sequence, empty_batch};
-use super::{ScheduledSeq, Scheduler, SeqId, Step};
+use super::{append_sequence, empty_batch};
 use crate::Result;
 use crate::batch::{Batch, TO_DRAFT};
 use crate::images::BatchImages;
 use crate::kv_cache::KvCache;
+use crate::sequence::Sequence;
+use crate::{ScheduledSeq, Scheduler, SeqId, Step};
 
 impl Sequence {
     /// Returns the number of tokens that the model has computed and the draft model has not.
-    pub(super) fn draft_lag(&self) -> usize {
+    pub(crate) fn draft_lag(&self) -> usize {
         self.num_computed - self.num_draft_computed
     }
 
