@@ -1,8 +1,8 @@
 //! The arguments of a call, bound to their names and checked.
 
-use super::ast::Name;
 use super::fault::{Fault, Res};
 use super::meter::Charge;
+use super::syntax::ast::Name;
 use super::text::Text;
 use super::value::Value;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::ast::{Arguments, Body, Expr, Macro, Post, Statement, Target};
+use super::syntax::ast::{Arguments, Body, Expr, Macro, Post, Statement, Target};
 
 /// True if a loop of the template iterates over `message.content`, directly, through a variable or through a macro's
 /// parameter.

@@ -2,14 +2,14 @@
 
 use super::access;
 use super::args::{Args, wrong};
-use super::ast::{Arguments, Expr, Operator, Post};
-use super::checks;
+use super::calls::checks;
+use super::calls::filters;
+use super::calls::functions;
 use super::fault::{Fault, Res};
-use super::filters;
-use super::functions;
 use super::lists;
 use super::operators::{arithmetic, compare};
 use super::run::Run;
+use super::syntax::ast::{Arguments, Expr, Operator, Post};
 use super::text::{Builder, Origin, Text};
 use super::value::{Callable, Value};
 

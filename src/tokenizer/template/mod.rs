@@ -8,32 +8,18 @@
 
 mod access;
 mod args;
-mod ast;
-mod braces;
-mod casing;
-mod checks;
+mod calls;
 mod content;
 mod eval;
-mod expression;
 mod fault;
-mod filter_names;
-mod filters;
-mod floats;
-mod functions;
-mod json;
-mod lexer;
+mod format;
 mod lists;
-mod literals;
 mod meter;
 mod method_names;
-mod methods;
 mod operators;
-mod parser;
-mod percent;
 mod run;
-mod show;
+mod syntax;
 mod text;
-mod token;
 mod value;
 
 use std::ops::Range;
@@ -65,7 +51,7 @@ const STACK: usize = 256 << 20;
 #[derive(Debug)]
 pub struct ChatTemplate {
     /// If a file's template does not compile, chatting fails, but loading the model does not.
-    body: Result<ast::Body>,
+    body: Result<syntax::ast::Body>,
     source: String,
     loops_over_content: OnceLock<bool>,
     bos_token: String,
@@ -127,7 +113,7 @@ impl ChatTemplate {
         Self::new(source, spelled(tokenizer.bos_token_id())?, spelled(tokenizer.eos_token_id())?)
     }
 
-    fn of(body: Result<ast::Body>, source: &str, bos_token: &str, eos_token: &str) -> Self {
+    fn of(body: Result<syntax::ast::Body>, source: &str, bos_token: &str, eos_token: &str) -> Self {
         let [source, bos_token, eos_token] = [source, bos_token, eos_token].map(str::to_owned);
         Self { body, source, loops_over_content: OnceLock::new(), bos_token, eos_token, tool_use: None }
     }
@@ -199,11 +185,11 @@ impl ChatTemplate {
 }
 
 /// Returns the syntax tree, or the problem with the source.
-fn compile(source: &str) -> std::result::Result<ast::Body, String> {
+fn compile(source: &str) -> std::result::Result<syntax::ast::Body, String> {
     if source.len() > MAX_SOURCE {
         return Err(format!("the template has {} bytes, expected at most {MAX_SOURCE}", source.len()));
     }
-    on_deep_stack(|| parser::parse(source))
+    on_deep_stack(|| syntax::parser::parse(source))
 }
 
 /// Runs `work` on a thread with a stack for the deepest recursion that a template can cause.

@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-use super::ast::{Comparison, Operator};
 use super::fault::{Fault, Res};
+use super::format::percent;
 use super::meter::{self, Charge};
-use super::percent;
+use super::syntax::ast::{Comparison, Operator};
 use super::text::Builder;
 use super::value::Value;
 

@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::args::Args;
-use super::ast::{Body, Expr, For, Macro, Name, Node, Post, Statement, Target};
 use super::fault::{Fault, Res};
 use super::meter::{self, Charge};
+use super::syntax::ast::{Body, Expr, For, Macro, Name, Node, Post, Statement, Target};
 use super::text::{Builder, Origin, Text};
 use super::value::{Callable, List, Loop, Names, Scope, Value};
 

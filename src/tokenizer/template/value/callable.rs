@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::scope::Scope;
 use super::{List, Value};
-use crate::template::ast::Macro;
 use crate::template::meter::Charge;
+use crate::template::syntax::ast::Macro;
 use crate::template::text::Text;
 
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use super::{List, Value};
-use crate::template::ast::For;
 use crate::template::fault::{Fault, Res};
 use crate::template::meter::Charge;
+use crate::template::syntax::ast::For;
 
 #[derive(Debug)]
 pub(in super::super) struct Loop {

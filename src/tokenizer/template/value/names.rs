@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 use super::{OVERHEAD, Value};
-use crate::template::ast::Name;
 use crate::template::fault::Res;
 use crate::template::meter::{self, Charge};
+use crate::template::syntax::ast::Name;
 
 #[derive(Debug, Default)]
 pub(in super::super) struct Names(RefCell<Entries>);

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::fault::{Fault, Res};
-use super::text::{Builder, Text};
-use super::value::{List, Value};
+use crate::template::fault::{Fault, Res};
+use crate::template::text::{Builder, Text};
+use crate::template::value::{List, Value};
 
 impl Value {
     /// Python's `str`.
-    pub(super) fn to_text(&self) -> Res<Text> {
+    pub(in crate::template) fn to_text(&self) -> Res<Text> {
         if let Self::Str(text) = self {
             return Ok(text.clone());
         }
@@ -17,7 +17,7 @@ impl Value {
         out.finish()
     }
 
-    pub(super) fn write(&self, out: &mut Builder) -> Res<()> {
+    pub(in crate::template) fn write(&self, out: &mut Builder) -> Res<()> {
         match self {
             Self::Str(text) => out.push_text(text),
             Self::Undefined(_) => Ok(()),
@@ -27,7 +27,7 @@ impl Value {
 
     /// Python's `repr`.
     pub(super) fn write_repr(&self, out: &mut Builder) -> Res<()> {
-        super::meter::spend(1)?;
+        crate::template::meter::spend(1)?;
         match self {
             Self::Undefined(_) => out.push_made("Undefined"),
             Self::None => out.push_made("None"),
@@ -107,7 +107,7 @@ fn is_printable(c: char) -> bool {
 }
 
 /// Formats a float as Python's `repr`: Rust's digits, with `1e+16` and `1e-05` for `1e16` and `1e-5`.
-pub(super) fn float(value: f64) -> String {
+pub(in crate::template) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
     }

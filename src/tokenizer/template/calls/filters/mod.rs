@@ -4,17 +4,18 @@ mod order;
 mod sequences;
 mod strings;
 
-use super::args::{Args, bool_or, int_or, required};
-use super::ast::Name;
 use super::checks;
-use super::fault::{Fault, Res};
-use super::run::Run;
-use super::value::Value;
-use super::{access, filter_names, functions, json};
+use super::{filter_names, functions, json};
+use crate::template::access;
+use crate::template::args::{Args, bool_or, int_or, required};
+use crate::template::fault::{Fault, Res};
+use crate::template::run::Run;
+use crate::template::syntax::ast::Name;
+use crate::template::value::Value;
 
 const SIZE_UNITS: &[u8] = b"KMGTPEZY";
 
-pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res<Value> {
+pub(in crate::template) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res<Value> {
     run.nested(|run| match name {
         "map" => map(run, value, args),
         "select" => select(value, args, false, true),
@@ -24,7 +25,7 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res
         "default" | "d" => default(value, args),
         "attr" => {
             let [attribute] = args.bind(name, ["name"])?;
-            let attribute = super::args::text(attribute.as_ref(), name)?;
+            let attribute = crate::template::args::text(attribute.as_ref(), name)?;
             access::attribute(value, attribute.as_str())
         }
         "tojson" => json::tojson(value, args),
@@ -33,7 +34,7 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res
             match value {
                 Value::Dict(dict) => functions::pairs(dict.entries()),
                 Value::Undefined(_) => Value::list(Vec::new()),
-                other => Err(super::args::wrong(name, other, "a mapping")),
+                other => Err(crate::template::args::wrong(name, other, "a mapping")),
             }
         }
         "abs" | "int" | "float" | "round" => number(name, value, args),
@@ -91,11 +92,11 @@ fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Re
     };
     let test: Option<Name> = match args.positional.is_empty() {
         true => None,
-        false => Some(super::args::text(Some(&args.positional.remove(0)), "select")?.as_str().into()),
+        false => Some(crate::template::args::text(Some(&args.positional.remove(0)), "select")?.as_str().into()),
     };
     let mut selected = Vec::new();
     for item in value.iterate()?.items().iter() {
-        super::meter::spend(1)?;
+        crate::template::meter::spend(1)?;
         let tested = path.as_ref().map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
         let passes = match &test {
             None => tested.is_true(),
@@ -110,7 +111,7 @@ fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Re
 
 fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
     if matches!(value, Value::Undefined(_)) {
-        return Err(super::args::wrong(name, value, "a number"));
+        return Err(crate::template::args::wrong(name, value, "a number"));
     }
     match name {
         "abs" => {
@@ -119,7 +120,7 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
             match value {
                 Value::Float(value) => Ok(Value::Float(value.abs())),
                 value => {
-                    let int = value.as_int().ok_or_else(|| super::args::wrong(name, value, "a number"))?;
+                    let int = value.as_int().ok_or_else(|| crate::template::args::wrong(name, value, "a number"))?;
                     int.checked_abs().map(Value::Int).ok_or_else(overflow)
                 }
             }
@@ -136,7 +137,7 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
         _ => {
             let [precision, method] = args.bind(name, ["precision", "method"])?;
             let precision = int_or(precision.as_ref(), name, 0)?;
-            let float = value.as_float().ok_or_else(|| super::args::wrong(name, value, "a number"))?;
+            let float = value.as_float().ok_or_else(|| crate::template::args::wrong(name, value, "a number"))?;
             let places = precision.clamp(-400, 400) as i32;
             let scale = 10f64.powi(places);
             Ok(match method.as_ref() {
@@ -165,7 +166,7 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
 fn file_size(value: &Value, args: Args) -> Res<Value> {
     let [binary] = args.bind("filesizeformat", ["binary"])?;
     let binary = bool_or(binary.as_ref(), false);
-    let bytes = to_float(value).ok_or_else(|| super::args::wrong("filesizeformat", value, "a number"))?;
+    let bytes = to_float(value).ok_or_else(|| crate::template::args::wrong("filesizeformat", value, "a number"))?;
     let step = if binary { 1024.0 } else { 1000.0 };
     if bytes == 1.0 {
         return Value::made("1 Byte");

@@ -1,11 +1,11 @@
 //! The `tojson` filter as chat templates mean it: Python's `json.dumps(value, ensure_ascii=False)`, not the HTML
 //! variant of template engines.
 
-use super::args::{Args, bool_or, text};
-use super::fault::{Fault, Res};
-use super::show;
-use super::text::{Builder, Text};
-use super::value::Value;
+use crate::template::args::{Args, bool_or, text};
+use crate::template::fault::{Fault, Res};
+use crate::template::format::show;
+use crate::template::text::{Builder, Text};
+use crate::template::value::Value;
 
 /// `value|tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(value: &Value, args: Args) -> Res<Value> {
@@ -21,7 +21,7 @@ pub(super) fn tojson(value: &Value, args: Args) -> Res<Value> {
             let part = |at: usize| text(pair.items().get(at), "tojson: separators");
             (part(0)?.as_str().to_owned(), part(1)?.as_str().to_owned())
         }
-        Some(other) => return Err(super::args::wrong("tojson: separators", other, "two strings")),
+        Some(other) => return Err(crate::template::args::wrong("tojson: separators", other, "two strings")),
     };
     let ascii = bool_or(ascii.as_ref(), false);
     let mut writer = Writer {
@@ -49,7 +49,7 @@ struct Writer {
 
 impl Writer {
     fn value(&mut self, value: &Value) -> Res<()> {
-        super::meter::spend(1)?;
+        crate::template::meter::spend(1)?;
         match value {
             Value::None => self.out.push_made("null"),
             Value::Bool(value) => self.out.push_made(if *value { "true" } else { "false" }),
@@ -143,9 +143,9 @@ impl Writer {
 fn key_text(key: &Value) -> Res<Text> {
     match key {
         Value::Str(text) => Ok(text.clone()),
-        Value::None => Text::new("null", super::text::Origin::Client),
-        Value::Bool(value) => Text::new(if *value { "true" } else { "false" }, super::text::Origin::Client),
-        Value::Float(value) => Text::new(&number(*value), super::text::Origin::Client),
+        Value::None => Text::new("null", crate::template::text::Origin::Client),
+        Value::Bool(value) => Text::new(if *value { "true" } else { "false" }, crate::template::text::Origin::Client),
+        Value::Float(value) => Text::new(&number(*value), crate::template::text::Origin::Client),
         Value::Int(_) => key.to_text(),
         other => Err(Fault::new(format!("tojson: a {} cannot be a key", other.kind()))),
     }

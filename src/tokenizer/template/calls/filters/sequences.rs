@@ -1,13 +1,14 @@
 //! Filters of lists, mappings and other sequences.
 
-use super::super::args::{Args, bool_or, count_or, required, text as text_argument, wrong};
-use super::super::fault::{Fault, Res};
-use super::super::meter::{self, Charge};
-use super::super::operators::{arithmetic, order};
-use super::super::value::{List, Value};
-use super::super::{access, ast::Operator, lists};
 use super::order::{sort_key, sorted};
 use super::{Path, optional_path, strings};
+use crate::template::args::{Args, bool_or, count_or, required, text as text_argument, wrong};
+use crate::template::fault::{Fault, Res};
+use crate::template::meter::{self, Charge};
+use crate::template::operators::{arithmetic, order};
+use crate::template::syntax::ast::Operator;
+use crate::template::value::{List, Value};
+use crate::template::{access, lists};
 
 /// Applies one of `filter_names::SEQUENCES`.
 pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {

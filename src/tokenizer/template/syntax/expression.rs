@@ -1,17 +1,17 @@
 //! Parses expressions, from tokens to the tree, with Jinja's operator precedence.
 
 use super::ast::{Arguments, Comparison, Expr, Operator, Post};
-use super::fault::Res;
 use super::parser::Parser;
 use super::token::Token;
+use crate::template::fault::Res;
 
 impl Parser {
-    pub(super) fn expression(&mut self) -> Res<Expr> {
+    pub(in crate::template) fn expression(&mut self) -> Res<Expr> {
         self.nested(Self::conditional)
     }
 
     /// Parses expressions separated by commas as a tuple.
-    pub(super) fn tuple(&mut self, with_conditional: bool) -> Res<Expr> {
+    pub(in crate::template) fn tuple(&mut self, with_conditional: bool) -> Res<Expr> {
         let mut items = Vec::new();
         loop {
             items.push(self.nested(if with_conditional { Self::conditional } else { Self::or })?);
@@ -255,7 +255,7 @@ impl Parser {
         Ok(Post::Slice { start, stop, step })
     }
 
-    pub(super) fn filters(&mut self) -> Res<Vec<Post>> {
+    pub(in crate::template) fn filters(&mut self) -> Res<Vec<Post>> {
         let mut filters = Vec::new();
         while self.skip_symbol("|") {
             filters.push(self.filter()?);
@@ -263,7 +263,7 @@ impl Parser {
         Ok(filters)
     }
 
-    pub(super) fn filter(&mut self) -> Res<Post> {
+    pub(in crate::template) fn filter(&mut self) -> Res<Post> {
         let name = self.name()?;
         let arguments = if self.at_symbol("(") { self.arguments()? } else { Arguments::default() };
         Ok(Post::Filter(name, arguments))

@@ -1,13 +1,13 @@
 //! `'{}'.format(value)`: fields, their attributes and items, conversions and format specifications.
 
-use super::access;
-use super::args::Args;
-use super::fault::{Fault, Res};
 use super::floats;
-use super::text::{Builder, Origin, Text};
-use super::value::Value;
+use crate::template::access;
+use crate::template::args::Args;
+use crate::template::fault::{Fault, Res};
+use crate::template::text::{Builder, Origin, Text};
+use crate::template::value::Value;
 
-pub(super) fn format(format: &Text, arguments: &Args) -> Res<Value> {
+pub(in crate::template) fn format(format: &Text, arguments: &Args) -> Res<Value> {
     let source = format.as_str();
     let mut out = Builder::new();
     let mut at = 0;

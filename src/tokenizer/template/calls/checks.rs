@@ -1,12 +1,12 @@
 //! The tests of `is`.
 
-use super::args::{Args, required};
-use super::ast::{Comparison, Operator};
-use super::casing;
-use super::fault::{Fault, Res};
 use super::filter_names;
-use super::operators::{arithmetic, compare};
-use super::value::Value;
+use crate::template::args::{Args, required};
+use crate::template::fault::{Fault, Res};
+use crate::template::format::casing;
+use crate::template::operators::{arithmetic, compare};
+use crate::template::syntax::ast::{Comparison, Operator};
+use crate::template::value::Value;
 
 const NAMES: &[&str] = &[
     "boolean",
@@ -47,7 +47,7 @@ const NAMES: &[&str] = &[
 /// Integers that are single objects in Python.
 const SMALL_INTS: std::ops::RangeInclusive<i128> = -5..=256;
 
-pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
+pub(in crate::template) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
     let comparison = match name {
         "eq" | "equalto" | "==" => Some(Comparison::Equal),
         "ne" | "!=" => Some(Comparison::NotEqual),

@@ -1,9 +1,9 @@
 //! `'%s' % value`.
 
-use super::fault::{Fault, Res};
 use super::floats;
-use super::text::{Builder, Origin, Text};
-use super::value::Value;
+use crate::template::fault::{Fault, Res};
+use crate::template::text::{Builder, Origin, Text};
+use crate::template::value::Value;
 
 /// One conversion of a `%` format.
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct Conversion {
 }
 
 /// `arguments`: a tuple of values, a mapping for `%(name)s`, or one value.
-pub(super) fn format(format: &Text, arguments: &Value) -> Res<Value> {
+pub(in crate::template) fn format(format: &Text, arguments: &Value) -> Res<Value> {
     let single = [arguments.clone()];
     let several;
     let values: &[Value] = if let Value::Tuple(list) = arguments {

@@ -1,11 +1,12 @@
 //! Filters of strings. A value of another type is converted to a string first, as in Jinja.
 
-use super::super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
-use super::super::fault::{Fault, Res};
-use super::super::lexer::is_space;
-use super::super::text::{Builder, Origin, Text};
-use super::super::value::Value;
-use super::super::{casing, methods, percent};
+use super::super::methods;
+use crate::template::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
+use crate::template::fault::{Fault, Res};
+use crate::template::format::{casing, percent};
+use crate::template::syntax::lexer::is_space;
+use crate::template::text::{Builder, Origin, Text};
+use crate::template::value::Value;
 
 /// Applies one of `filter_names::STRINGS`.
 pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
@@ -13,7 +14,7 @@ pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
         return Err(wrong(name, value, "a string"));
     }
     let text = &value.to_text()?;
-    super::super::meter::work(text.as_str().len())?;
+    crate::template::meter::work(text.as_str().len())?;
     match name {
         "lower" => args.none(name).and_then(|()| casing::lower(text)),
         "upper" => args.none(name).and_then(|()| casing::upper(text)),
@@ -56,7 +57,7 @@ fn format(text: &Text, args: Args) -> Res<Value> {
     if named.is_empty() {
         return percent::format(text, &Value::tuple(positional)?);
     }
-    let entry = |(name, value): (super::super::ast::Name, _)| Ok((Value::made(&name)?, value));
+    let entry = |(name, value): (crate::template::syntax::ast::Name, _)| Ok((Value::made(&name)?, value));
     percent::format(text, &Value::dict(named.into_iter().map(entry).collect::<Res<Vec<_>>>()?)?)
 }
 

@@ -1,11 +1,11 @@
 //! Numbers and strings in a template's source.
 
-use super::fault::{Fault, Res};
 use super::token::Token;
+use crate::template::fault::{Fault, Res};
 
 /// Returns the number at the start of `source`, and its length in bytes. After a dot it is an index, without a
 /// fraction.
-pub(super) fn number(source: &str, after_dot: bool) -> Res<(Token, usize)> {
+pub(in crate::template) fn number(source: &str, after_dot: bool) -> Res<(Token, usize)> {
     let bytes = source.as_bytes();
     let radix = match (bytes.first(), bytes.get(1).map(u8::to_ascii_lowercase)) {
         (Some(b'0'), Some(b'b')) => 2,
@@ -56,7 +56,7 @@ fn bad_number(text: &str) -> Fault {
 }
 
 /// Returns the string literal at the start of `source`, and its length in bytes.
-pub(super) fn string(source: &str) -> Res<(Box<str>, usize)> {
+pub(in crate::template) fn string(source: &str) -> Res<(Box<str>, usize)> {
     let quote = source.as_bytes()[0];
     let mut escaped = false;
     let end = source.bytes().enumerate().skip(1).find_map(|(at, byte)| {

@@ -5,7 +5,7 @@ const MAX_PRECISION: usize = 1100;
 
 /// Formats `number`, which is not negative, in the form `e`, `f` or `g`, in capitals if `kind` is a capital.
 /// `keep_zeros` is Python's flag `#` for `g`.
-pub(super) fn written(number: f64, kind: char, precision: usize, keep_zeros: bool) -> String {
+pub(in crate::template) fn written(number: f64, kind: char, precision: usize, keep_zeros: bool) -> String {
     let precision = precision.min(MAX_PRECISION);
     let text = if number.is_nan() {
         "nan".to_owned()
@@ -22,7 +22,7 @@ pub(super) fn written(number: f64, kind: char, precision: usize, keep_zeros: boo
 }
 
 /// Formats `number` with `precision` significant digits and at least one decimal place: a precision without a type.
-pub(super) fn plain(number: f64, precision: usize) -> String {
+pub(in crate::template) fn plain(number: f64, precision: usize) -> String {
     let precision = precision.clamp(1, MAX_PRECISION);
     if !number.is_finite() {
         return written(number, 'f', precision, false);

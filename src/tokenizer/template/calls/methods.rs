@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use hashbrown::HashSet;
 
-use super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
-use super::braces;
-use super::casing;
-use super::fault::{Fault, Res};
-use super::lexer::is_space;
-use super::meter;
-use super::text::{Builder, Origin, Text};
-use super::value::Value;
+use crate::template::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
+use crate::template::fault::{Fault, Res};
+use crate::template::format::braces;
+use crate::template::format::casing;
+use crate::template::meter;
+use crate::template::syntax::lexer::is_space;
+use crate::template::text::{Builder, Origin, Text};
+use crate::template::value::Value;
 
 /// The cost of comparing the end of a string besides its bytes, in bytes that could be compared instead.
 const AFFIX_WORK: usize = 16;
@@ -19,7 +19,7 @@ const AFFIX_WORK: usize = 16;
 const SET_WORK: usize = 16;
 
 /// Calls one of `method_names::STR`.
-pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
+pub(in crate::template) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
     let s = text.as_str();
     meter::work(s.len())?;
     let all = |test: fn(char) -> bool| Ok(Value::Bool(!s.is_empty() && s.chars().all(test)));
@@ -193,7 +193,7 @@ fn affix(text: &Text, name: &str, args: Args, test: impl Fn(&str, &str) -> bool)
     Ok(Value::Bool(found))
 }
 
-pub(super) fn join(separator: &Text, items: &[Value]) -> Res<Value> {
+pub(in crate::template) fn join(separator: &Text, items: &[Value]) -> Res<Value> {
     let mut out = Builder::new();
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
@@ -207,7 +207,7 @@ pub(super) fn join(separator: &Text, items: &[Value]) -> Res<Value> {
     out.finish().map(Value::Str)
 }
 
-pub(super) fn strip(text: &Text, chars: Option<&Text>, left: bool, right: bool) -> Res<Value> {
+pub(in crate::template) fn strip(text: &Text, chars: Option<&Text>, left: bool, right: bool) -> Res<Value> {
     // A set is used because both strings may be long. It has no more characters than Unicode.
     let chars: Option<HashSet<char>> = match chars.map(Text::as_str) {
         None => None,
@@ -243,7 +243,7 @@ fn partition(text: &Text, name: &str, args: Args) -> Res<Value> {
 }
 
 /// Replaces the first `count` occurrences, or all if `count` is negative.
-pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<Value> {
+pub(in crate::template) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<Value> {
     let limit = usize::try_from(count).unwrap_or(usize::MAX);
     let mut out = Builder::new();
     let mut done = 0;
@@ -258,7 +258,7 @@ pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<V
 }
 
 /// Returns a list of slices of `text`.
-pub(super) fn parts<'a>(text: &'a Text, parts: impl Iterator<Item = &'a str>) -> Res<Value> {
+pub(in crate::template) fn parts<'a>(text: &'a Text, parts: impl Iterator<Item = &'a str>) -> Res<Value> {
     Value::list(parts.map(|part| text.part(part).map(Value::Str)).collect::<Res<Vec<_>>>()?)
 }
 
@@ -321,7 +321,7 @@ pub(super) fn is_line_end(c: char) -> bool {
 }
 
 /// Returns lines as Python's `splitlines` does.
-pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
+pub(in crate::template) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {

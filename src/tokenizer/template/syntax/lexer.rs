@@ -1,9 +1,9 @@
 //! Splits a template's source into tokens, with Jinja's white-space rules as transformers sets them: `trim_blocks`,
 //! `lstrip_blocks`, and one newline dropped at the end of the source.
 
-use super::fault::{Fault, Res};
 use super::literals;
 use super::token::Token;
+use crate::template::fault::{Fault, Res};
 
 /// Longer symbols come first, so that the first match is correct.
 const SYMBOLS: &[&str] = &[
@@ -215,6 +215,6 @@ fn sign_of(text: &str) -> Sign {
 }
 
 /// True for white space as Python defines it.
-pub(super) fn is_space(c: char) -> bool {
+pub(in crate::template) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }

@@ -1,11 +1,11 @@
 //! Sorting, for the filters that need it.
 
-use super::super::casing;
-use super::super::fault::Res;
-use super::super::meter::Charge;
-use super::super::operators;
-use super::super::value::{List, Value};
 use super::Path;
+use crate::template::fault::Res;
+use crate::template::format::casing;
+use crate::template::meter::Charge;
+use crate::template::operators;
+use crate::template::value::{List, Value};
 
 /// Returns Python's sort key, optionally ignoring case, of an item or of an attribute of it.
 pub(super) fn sort_key(item: &Value, path: Option<&Path>, case_sensitive: bool) -> Res<Value> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::ast::{Body, Expr, For, Macro, Name, Node, Post, Statement, Target};
-use super::fault::{Fault, Res};
 use super::lexer;
 use super::token::Token;
+use crate::template::fault::{Fault, Res};
 
 /// The deepest nesting of blocks and parentheses; real templates have some tens.
 const MAX_DEPTH: usize = 200;
 
-pub(super) struct Parser {
+pub(in crate::template) struct Parser {
     tokens: Vec<(Token, u32)>,
     at: usize,
     depth: usize,
@@ -18,7 +18,7 @@ pub(super) struct Parser {
 }
 
 /// Returns the tree of a template's source.
-pub(super) fn parse(source: &str) -> Res<Body> {
+pub(in crate::template) fn parse(source: &str) -> Res<Body> {
     let mut parser = Parser { tokens: lexer::tokens(source)?, at: 0, depth: 0, loops: 0 };
     parser.body(&[]).map_err(|fault| fault.at(parser.line()))
 }
@@ -66,7 +66,7 @@ impl Parser {
         if self.skip_symbol(symbol) { Ok(()) } else { Err(self.unexpected(&format!("'{symbol}'"))) }
     }
 
-    pub(super) fn name(&mut self) -> Res<Name> {
+    pub(in crate::template) fn name(&mut self) -> Res<Name> {
         let Token::Name(name) = self.peek() else { return Err(self.unexpected("a name")) };
         let name = Arc::clone(name);
         self.at += 1;
@@ -91,7 +91,7 @@ impl Parser {
     }
 
     /// Runs `parse` one level deeper.
-    pub(super) fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
+    pub(in crate::template) fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
         if self.depth == MAX_DEPTH {
             return Err(Fault::new(format!("it nests deeper than {MAX_DEPTH} levels")).at(self.line()));
         }

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-pub(super) type Name = Arc<str>;
-pub(super) type Body = Vec<Node>;
+pub(in crate::template) type Name = Arc<str>;
+pub(in crate::template) type Body = Vec<Node>;
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(in crate::template) struct Node {
     pub line: u32,
     pub statement: Statement,
 }
 
 #[derive(Debug)]
-pub(super) enum Statement {
+pub(in crate::template) enum Statement {
     Text(Box<str>),
     Print(Expr),
     If {
@@ -49,7 +49,7 @@ pub(super) enum Statement {
 }
 
 #[derive(Debug)]
-pub(super) struct For {
+pub(in crate::template) struct For {
     pub target: Target,
     pub iterable: Expr,
     pub condition: Option<Expr>,
@@ -59,7 +59,7 @@ pub(super) struct For {
 }
 
 #[derive(Debug)]
-pub(super) struct Macro {
+pub(in crate::template) struct Macro {
     pub name: Name,
     /// Defaults come last.
     pub parameters: Vec<(Name, Option<Expr>)>,
@@ -70,7 +70,7 @@ pub(super) struct Macro {
 }
 
 #[derive(Debug)]
-pub(super) enum Target {
+pub(in crate::template) enum Target {
     Name(Name),
     /// `ns.attribute`, of a namespace.
     Attribute(Name, Name),
@@ -78,7 +78,7 @@ pub(super) enum Target {
 }
 
 #[derive(Debug)]
-pub(super) enum Expr {
+pub(in crate::template) enum Expr {
     None,
     Bool(bool),
     Int(i128),
@@ -107,7 +107,7 @@ pub(super) enum Expr {
 }
 
 #[derive(Debug)]
-pub(super) enum Post {
+pub(in crate::template) enum Post {
     Attribute(Name),
     Item(Expr),
     Slice { start: Option<Expr>, stop: Option<Expr>, step: Option<Expr> },
@@ -117,7 +117,7 @@ pub(super) enum Post {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Arguments {
+pub(in crate::template) struct Arguments {
     pub positional: Vec<Expr>,
     pub named: Vec<(Name, Expr)>,
     /// `*values`
@@ -127,7 +127,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operator {
+pub(in crate::template) enum Operator {
     Add,
     Subtract,
     Multiply,
@@ -138,7 +138,7 @@ pub(super) enum Operator {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comparison {
+pub(in crate::template) enum Comparison {
     Equal,
     NotEqual,
     Less,

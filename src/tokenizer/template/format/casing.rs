@@ -1,8 +1,8 @@
 //! Upper and lower case as in Python's strings: full Unicode mappings, title case and case folding.
 
-use super::fault::Res;
-use super::text::Text;
-use super::value::Value;
+use crate::template::fault::Res;
+use crate::template::text::Text;
+use crate::template::value::Value;
 
 /// The lower case of a text, returned character by character, since a final sigma depends on its neighbours.
 struct Lowered {
@@ -21,20 +21,20 @@ impl Lowered {
     }
 }
 
-pub(super) fn lower(text: &Text) -> Res<Value> {
+pub(in crate::template) fn lower(text: &Text) -> Res<Value> {
     let mut lowered = Lowered::of(text.as_str());
     text.map(|c| lowered.next(c).into_iter()).map(Value::Str)
 }
 
-pub(super) fn upper(text: &Text) -> Res<Value> {
+pub(in crate::template) fn upper(text: &Text) -> Res<Value> {
     text.map(char::to_uppercase).map(Value::Str)
 }
 
-pub(super) fn casefold(text: &Text) -> Res<Value> {
+pub(in crate::template) fn casefold(text: &Text) -> Res<Value> {
     text.map(|c| folded(c).into_iter()).map(Value::Str)
 }
 
-pub(super) fn swapcase(text: &Text) -> Res<Value> {
+pub(in crate::template) fn swapcase(text: &Text) -> Res<Value> {
     let mut lowered = Lowered::of(text.as_str());
     let swap = |c: char| {
         let lower = lowered.next(c);
@@ -43,7 +43,7 @@ pub(super) fn swapcase(text: &Text) -> Res<Value> {
     text.map(swap).map(Value::Str)
 }
 
-pub(super) fn capitalize(text: &Text) -> Res<Value> {
+pub(in crate::template) fn capitalize(text: &Text) -> Res<Value> {
     let mut lowered = Lowered::of(text.as_str());
     let mut first = true;
     let cased = |c: char| {
@@ -54,12 +54,12 @@ pub(super) fn capitalize(text: &Text) -> Res<Value> {
 }
 
 /// Python's `str.title`: title case for each character that does not follow a letter, lower case for the others.
-pub(super) fn title(text: &Text) -> Res<Value> {
+pub(in crate::template) fn title(text: &Text) -> Res<Value> {
     by_words(text, char::is_alphabetic, titled)
 }
 
 /// Jinja's filter `title`: upper case for each character that does not follow one that is `inside` a word.
-pub(super) fn title_words(text: &Text, inside: impl Fn(char) -> bool) -> Res<Value> {
+pub(in crate::template) fn title_words(text: &Text, inside: impl Fn(char) -> bool) -> Res<Value> {
     by_words(text, inside, |c| c.to_uppercase().collect())
 }
 
@@ -73,16 +73,16 @@ fn by_words(text: &Text, inside: impl Fn(char) -> bool, begin: impl Fn(char) -> 
     text.map(cased).map(Value::Str)
 }
 
-pub(super) fn is_lower(text: &str) -> bool {
+pub(in crate::template) fn is_lower(text: &str) -> bool {
     text.chars().any(char::is_lowercase) && !text.chars().any(|c| c.is_uppercase() || is_digraph(c))
 }
 
-pub(super) fn is_upper(text: &str) -> bool {
+pub(in crate::template) fn is_upper(text: &str) -> bool {
     text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_digraph(c))
 }
 
 /// True if there is a word, and each word begins with upper or title case and continues in lower case.
-pub(super) fn is_title(text: &str) -> bool {
+pub(in crate::template) fn is_title(text: &str) -> bool {
     let (mut in_word, mut any) = (false, false);
     for c in text.chars() {
         let begins = c.is_uppercase() || is_digraph(c);

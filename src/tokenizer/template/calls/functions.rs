@@ -4,21 +4,21 @@ use std::cell::Cell;
 use std::fmt::Write;
 use std::rc::Rc;
 
-use super::args::{Args, int_or, optional_text, required, text};
-use super::fault::{Fault, Res};
-use super::lists;
-use super::meter::Charge;
 use super::methods;
-use super::text::{Origin, Text};
-use super::value::{Callable, List, Names, Value};
+use crate::template::args::{Args, int_or, optional_text, required, text};
+use crate::template::fault::{Fault, Res};
+use crate::template::lists;
+use crate::template::meter::Charge;
+use crate::template::text::{Origin, Text};
+use crate::template::value::{Callable, List, Names, Value};
 
 /// The longest `range`, as in Jinja's sandbox.
 const MAX_RANGE: i128 = 100_000;
 
-pub(super) const NAMES: &[&str] =
+pub(in crate::template) const NAMES: &[&str] =
     &["cycler", "dict", "joiner", "namespace", "raise_exception", "range", "strftime_now"];
 
-pub(super) fn call(name: &str, args: Args) -> Res<Value> {
+pub(in crate::template) fn call(name: &str, args: Args) -> Res<Value> {
     match name {
         "raise_exception" => {
             let [message] = args.bind(name, ["message"])?;
@@ -66,7 +66,9 @@ fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
             dict.entries().to_vec()
         }
         [Value::List(pairs) | Value::Tuple(pairs)] => pairs.items().iter().map(entry).collect::<Res<_>>()?,
-        [other, ..] => return Err(super::args::wrong(what, other, "a mapping, a list of pairs, or named arguments")),
+        [other, ..] => {
+            return Err(crate::template::args::wrong(what, other, "a mapping, a list of pairs, or named arguments"));
+        }
     };
     for (name, value) in named {
         entries.push((Value::made(&name)?, value));
@@ -130,7 +132,7 @@ fn as_chrono(format: &str) -> String {
 }
 
 /// Calls a method that `access` has found.
-pub(super) fn method(receiver: &Value, name: &str, args: Args) -> Res<Value> {
+pub(in crate::template) fn method(receiver: &Value, name: &str, args: Args) -> Res<Value> {
     match receiver {
         Value::Str(text) => methods::call(text, name, args),
         Value::Dict(dict) => {
@@ -166,6 +168,6 @@ pub(super) fn method(receiver: &Value, name: &str, args: Args) -> Res<Value> {
     }
 }
 
-pub(super) fn pairs(entries: &[(Value, Value)]) -> Res<Value> {
+pub(in crate::template) fn pairs(entries: &[(Value, Value)]) -> Res<Value> {
     Value::list(entries.iter().map(|(k, v)| Value::tuple(vec![k.clone(), v.clone()])).collect::<Res<Vec<_>>>()?)
 }

@@ -1,0 +1,7 @@
+//! Values as text: numbers, strings and their formats.
+
+pub(super) mod braces;
+pub(super) mod casing;
+mod floats;
+pub(super) mod percent;
+pub(super) mod show;
