@@ -64,7 +64,7 @@ def pattern_outside(pattern: str, places: str = "$^") -> Callable[[Path, str], l
 CRATE_FOLDERS = ("crates", "sim")
 CRATE_UNSAFE_PLACES = (
     r"simd/src/(lib|x86|linear/(formats|codebooks|lanes|kernels/\w+))\.rs$|"
-    r"hipsim/src/(api|cpu|memory|execute|guard|guarded_pages|image|product)\b|"
+    r"hipsim/src/(api|cpu|memory|execute|guard|guarded_pages|image|streams/product)\b|"
     r"amdsim/src/(operand|decode/(matrix|map))\b"
 )
 CRATE_FOREIGN_PLACES = r"hipsim/src/(api|cpu)\b"

@@ -1,13 +1,17 @@
 //! A loaded code object.
 
+mod elf;
+pub(crate) mod kernel;
+mod msgpack;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::decode::{self, Decoded, Step};
 use crate::disassembly::{Line, disassemble};
-use crate::elf::Elf;
 use crate::target::Target;
-use crate::{Kernel, LoadError, msgpack};
+use crate::{Kernel, LoadError};
+use elf::Elf;
 
 /// An AMDGPU code object. It is disassembled at its first launch, because most objects that a runtime loads are never
 /// launched. Instructions are decoded when they are first executed.

@@ -11,23 +11,20 @@ mod coherence;
 mod context;
 mod decode;
 mod disassembly;
-mod elf;
 mod error;
 mod float;
-mod kernel;
 mod lane;
 mod launch;
 mod launch_args;
-mod msgpack;
 mod operand;
 mod syntax;
 mod target;
 mod wave;
 
 pub use code_object::CodeObject;
+pub use code_object::kernel::{Kernel, KernelArg};
 pub use coherence::{Coherence, ScalarCache};
 pub use error::{Access, Fault, LoadError, Space, Trap};
-pub use kernel::{Kernel, KernelArg};
 pub use launch::{Stats, run, run_after};
 pub use launch_args::{Launch, Order};
 

@@ -8,13 +8,13 @@ use std::thread;
 use amdsim::{Coherence, Order, ScalarCache};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::streams::operation::{Launch, Mark, Operation};
+use super::streams::order::Queued;
+use super::streams::queue::{Event, Stream, Streams};
 use crate::image::Image;
 use crate::log::say;
 use crate::memory::Memory;
 use crate::module::{KernelInfo, Module};
-use crate::operation::{Launch, Mark, Operation};
-use crate::order::Queued;
-use crate::queue::{Event, Stream, Streams};
 use crate::settings::{DeviceSettings, Settings};
 use crate::status::{Result, Status};
 use crate::target::{MAX_GRID, MAX_THREADS_PER_BLOCK, Target};

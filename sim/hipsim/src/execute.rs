@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use amdsim::ScalarCache;
 
+use super::streams::host_memory::host_memory;
+use super::streams::operation::{HostAddress, HostFunction, Launch, Mark, Operation};
+use super::streams::order::pinned_by;
+use super::streams::queue::Progress;
 use crate::cpu::CpuObject;
 use crate::device::{Device, State};
 use crate::guard::{self, Guard};
-use crate::host_memory::host_memory;
 use crate::log::say;
 use crate::memory::View;
 use crate::module::Module;
-use crate::operation::{HostAddress, HostFunction, Launch, Mark, Operation};
-use crate::order::pinned_by;
-use crate::queue::Progress;
 use crate::status::{Result, Status};
 
 /// The state of the scalar cache before a kernel.

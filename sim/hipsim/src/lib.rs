@@ -10,7 +10,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod api;
-mod capture;
 mod compile;
 mod cpu;
 mod device;
@@ -18,18 +17,14 @@ mod execute;
 mod guard;
 mod guarded_pages;
 mod handle;
-mod host_memory;
 mod image;
 mod log;
 mod memory;
 mod module;
-mod operation;
-mod order;
-mod product;
-mod queue;
 mod runtime;
 mod settings;
 mod status;
+mod streams;
 mod target;
 
 pub use status::Status;

@@ -3,29 +3,20 @@
 //! Each submodule handles one class of instructions. All work on text happens here, once; the closures contain only
 //! register numbers and constants.
 
-mod address;
-mod atomic;
-mod buffer;
-mod cache;
 mod carry;
 mod compare;
 mod convert;
 mod cross_lane;
 mod dot;
-mod dpp;
-mod dual;
-mod flat;
+mod encodings;
 mod float;
 mod half;
 mod integer;
-mod lds;
 mod map;
 mod matrix;
+mod memory;
 mod packed;
 mod scalar;
-mod scalar_alu;
-mod sdwa;
-mod transfer;
 
 use crate::Fault;
 use crate::context::Context;
@@ -65,7 +56,7 @@ pub(crate) fn step(execute: impl Fn(&mut Wave) + Send + Sync + 'static) -> Step 
 /// Decodes one instruction.
 pub(crate) fn instruction(target: &Target, line: &Line) -> Decoded<Step> {
     if line.text.contains("::") {
-        return dual::decode(target, line);
+        return encodings::dual::decode(target, line);
     }
     Decoder::new(target, line, Text::parse(&line.text)).decode()
 }
@@ -90,7 +81,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn decode(self) -> Decoded<Step> {
-        if let Some(step) = cache::decode(&self)? {
+        if let Some(step) = memory::cache::decode(&self)? {
             return Ok(step);
         }
         if scalar::is_nothing(&self.line.text) {
@@ -99,9 +90,9 @@ impl<'a> Decoder<'a> {
         let step = match self.text.mnemonic.split('_').next() {
             Some("s") => scalar::decode(&self),
             Some("v") => return self.vector(),
-            Some("ds") => lds::decode(&self),
-            Some("global" | "flat" | "scratch") => flat::decode(&self),
-            Some("buffer") => buffer::decode(&self),
+            Some("ds") => memory::lds::decode(&self),
+            Some("global" | "flat" | "scratch") => memory::flat::decode(&self),
+            Some("buffer") => memory::buffer::decode(&self),
             _ => Err("unknown instruction".to_owned()),
         }?;
         self.finish(step)
@@ -109,7 +100,7 @@ impl<'a> Decoder<'a> {
 
     /// Decodes a vector instruction, with its DPP or SDWA part if there is one.
     pub(crate) fn vector(mut self) -> Decoded<Step> {
-        let shell = match (dpp::Dpp::take(&mut self)?, sdwa::Sdwa::take(&mut self)?) {
+        let shell = match (encodings::dpp::Dpp::take(&mut self)?, encodings::sdwa::Sdwa::take(&mut self)?) {
             (Some(dpp), None) => Some(dpp.shell()),
             (None, Some(sdwa)) => Some(sdwa.shell()),
             (None, None) => None,

@@ -1,6 +1,8 @@
 //! Scalar instructions other than arithmetic: control flow, loads, waits, the state of the wave.
 
-use super::{Decoded, Decoder, Flow, Step, scalar_alu, step};
+mod alu;
+
+use super::{Decoded, Decoder, Flow, Step, step};
 use crate::Fault;
 use crate::context::IMAGE_BASE;
 use crate::operand::{Place, Source};
@@ -44,7 +46,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     if let Some(form) = name.strip_prefix("buffer_load_") {
         return buffer_load(d, form);
     }
-    if let Some(step) = scalar_alu::decode(d, name)? {
+    if let Some(step) = alu::decode(d, name)? {
         return Ok(step);
     }
     Err("unknown instruction".to_owned())

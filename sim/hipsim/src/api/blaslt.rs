@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::{find_stream, put};
 use crate::log::say;
-use crate::operation::Operation;
-use crate::product::{Element, Matrix, Product};
+use crate::streams::operation::Operation;
+use crate::streams::product::{Element, Matrix, Product};
 
 /// hipblasStatus_t.
 #[must_use]

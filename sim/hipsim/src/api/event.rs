@@ -5,9 +5,9 @@ use std::ffi::{c_uint, c_void};
 use super::{find, find_stream, put};
 use crate::device::Wait;
 use crate::handle::{Kind, pack};
-use crate::queue::{Event, Progress};
 use crate::runtime::current;
 use crate::status::Status;
+use crate::streams::queue::{Event, Progress};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipEventCreateWithFlags(event: *mut *mut c_void, _flags: c_uint) -> Status {

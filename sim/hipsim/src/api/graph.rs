@@ -7,8 +7,8 @@ use std::thread;
 use super::{find, find_stream, put};
 use crate::device::NULL_STREAM;
 use crate::handle::{Kind, pack};
-use crate::operation::Operation;
 use crate::status::Status;
+use crate::streams::operation::Operation;
 
 const THREAD_LOCAL: c_int = 1;
 

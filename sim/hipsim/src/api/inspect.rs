@@ -5,10 +5,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::{find, put};
 use crate::device::Wait;
 use crate::handle::Kind;
-use crate::host_memory::host_memory;
 use crate::module::Module;
 use crate::runtime::{device_of, open};
 use crate::status::{Result, Status};
+use crate::streams::host_memory::host_memory;
 
 /// Counts of the live objects of a device.
 #[repr(C)]

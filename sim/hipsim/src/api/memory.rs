@@ -6,11 +6,11 @@ use super::fault::strike;
 use super::{find_stream, put};
 use crate::device::Device;
 use crate::guard;
-use crate::host_memory::host_memory;
 use crate::log::say;
-use crate::operation::{HostAddress, Operation};
 use crate::runtime::current;
 use crate::status::{Result, Status};
+use crate::streams::host_memory::host_memory;
+use crate::streams::operation::{HostAddress, Operation};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMalloc(address: *mut u64, bytes: usize) -> Status {

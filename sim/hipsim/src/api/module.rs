@@ -10,9 +10,9 @@ use crate::handle::{Kind, pack};
 use crate::image::Image;
 use crate::log::say;
 use crate::module::{KernelInfo, Module};
-use crate::operation::{Launch, Operation};
 use crate::runtime::current;
 use crate::status::{Result, Status};
+use crate::streams::operation::{Launch, Operation};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipModuleLoadData(module: *mut *mut c_void, image: *const c_void) -> Status {

@@ -6,10 +6,10 @@ use super::{find, find_stream, put};
 use crate::device::Wait;
 use crate::handle::{Kind, pack};
 use crate::log::say;
-use crate::operation::{HostAddress, HostFunction, Operation};
-use crate::queue::Stream;
 use crate::runtime::current;
 use crate::status::Status;
+use crate::streams::operation::{HostAddress, HostFunction, Operation};
+use crate::streams::queue::Stream;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut *mut c_void, flags: c_uint) -> Status {

@@ -2,7 +2,7 @@
 
 use std::thread::ThreadId;
 
-use crate::operation::Operation;
+use super::operation::Operation;
 use crate::status::{Result, Status};
 
 /// The capture of a stream, if one is active.

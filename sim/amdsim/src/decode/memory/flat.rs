@@ -1,10 +1,11 @@
 //! `global_`, `flat_` and `scratch_` instructions: memory by 64-bit addresses.
 
 use super::address::FlatAddress;
+use super::atomic;
 use super::transfer::{Form, Segment, load, store};
-use super::{Decoded, Decoder, Flow, Step, atomic};
+use crate::decode::{Decoded, Decoder, Flow, Step};
 
-pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(in crate::decode) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let (segment, name) = match d.text.mnemonic.split_once('_') {
         Some(("global", name)) => (Segment::Global, name),
         Some(("flat", name)) => (Segment::Flat, name),

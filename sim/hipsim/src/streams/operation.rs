@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::product::Product;
 use crate::cpu::Callback;
-use crate::product::Product;
 
 /// An address of the host, as a program gave it. Its memory is read or written when the operation runs.
 #[derive(Debug, Clone, Copy)]

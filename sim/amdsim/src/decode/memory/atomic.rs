@@ -2,9 +2,9 @@
 
 use super::address::{FlatAddress, LdsAddress};
 use super::transfer::{Addresses, Segment};
-use super::{Decoded, Decoder, Flow, Step};
 use crate::Fault;
 use crate::context::Context;
+use crate::decode::{Decoded, Decoder, Flow, Step};
 use crate::error::Access;
 use crate::lane::Half;
 use crate::syntax::Register;
@@ -168,7 +168,7 @@ fn value(wave: &Wave, register: u16, lane: usize, bytes: usize) -> u64 {
 
 /// Decodes `global_atomic_`, `flat_atomic_`: `[returned,] address, data[, base]`; the expected value follows the new
 /// one.
-pub(super) fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
+pub(in crate::decode) fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
     let operation = Operation::parse(name).ok_or("unknown atomic")?;
     // sc1 and scope give the visibility; sc0, glc and th say that the old value is returned.
     let returns = d.text.has("glc") || d.text.has("sc0") || d.text.modifier("th") == Some("TH_ATOMIC_RETURN");
@@ -195,7 +195,7 @@ pub(super) fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Ste
 
 /// Decodes `ds_add_rtn_u32 v1, v2, v3`. For a comparison, GFX11 has the new value first, earlier generations the
 /// expected one.
-pub(super) fn lds(d: &Decoder<'_>, name: &str) -> Decoded<Step> {
+pub(in crate::decode) fn lds(d: &Decoder<'_>, name: &str) -> Decoded<Step> {
     let returns = name.contains("_rtn");
     let operation = Operation::parse(&name.replace("_rtn", "")).ok_or("unknown instruction")?;
     let vector = usize::from(returns);

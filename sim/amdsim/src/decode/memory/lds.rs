@@ -1,14 +1,15 @@
 //! `ds_` instructions: LDS, and exchanges between lanes through its crossbar.
 
 use super::address::LdsAddress;
-use super::cross_lane::{all_lanes, put_lanes};
+use super::atomic;
 use super::transfer::{Form, Segment, lane_addresses, load, store};
-use super::{Decoded, Decoder, Flow, Step, atomic, step};
+use crate::decode::cross_lane::{all_lanes, put_lanes};
+use crate::decode::{Decoded, Decoder, Flow, Step, step};
 use crate::operand::Source;
 use crate::syntax::integer;
 use crate::wave::MAX_LANES;
 
-pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(in crate::decode) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let name = d.text.mnemonic.strip_prefix("ds_").ok_or("unknown instruction")?;
     match name {
         "nop" => return Ok(step(|_| {})),

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
+use super::operation::HostAddress;
 use crate::memory::Memory;
-use crate::operation::HostAddress;
 
 /// Pinned memory, and the device that was current at each allocation, for the counts.
 pub(crate) struct HostMemory {

@@ -1,7 +1,7 @@
 //! Shared by the loads and stores of all memories.
 
-use super::{Decoded, Decoder};
 use crate::context::{Context, copy_from, copy_to};
+use crate::decode::{Decoded, Decoder};
 use crate::error::{Access, Fault, OutOfBounds, Space};
 use crate::operand::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::syntax::Register;
@@ -9,7 +9,7 @@ use crate::wave::{Lanes, MAX_LANES, Wave};
 
 /// The memory of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Segment {
+pub(in crate::decode) enum Segment {
     Global,
     Lds,
     Scratch,
@@ -34,7 +34,7 @@ impl Segment {
         }
     }
 
-    pub(super) fn load(
+    pub(in crate::decode) fn load(
         self,
         wave: &Wave,
         context: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl Segment {
         }
     }
 
-    pub(super) fn store(
+    pub(in crate::decode) fn store(
         self,
         wave: &mut Wave,
         context: &mut Context<'_>,
@@ -67,7 +67,7 @@ impl Segment {
     }
 
     /// Changes memory by an atomic; `update` gets the old content.
-    pub(super) fn atomic(
+    pub(in crate::decode) fn atomic(
         self,
         wave: &mut Wave,
         context: &mut Context<'_>,
@@ -86,17 +86,17 @@ impl Segment {
         copy_to(memory, address, bytes)
     }
 
-    pub(super) fn fault(self, access: Access, address: u64, bytes: usize, lane: usize) -> Box<Fault> {
+    pub(in crate::decode) fn fault(self, access: Access, address: u64, bytes: usize, lane: usize) -> Box<Fault> {
         let (space, address) = self.resolve(address);
         Box::new(Fault::OutOfBounds { space, access, address, bytes, lane })
     }
 }
 
-pub(super) type Addresses = [u64; MAX_LANES];
+pub(in crate::decode) type Addresses = [u64; MAX_LANES];
 
 /// Size and placement of the data of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Form {
+pub(in crate::decode) struct Form {
     pub is_load: bool,
     pub bytes: usize,
     pub signed: bool,
@@ -110,7 +110,7 @@ pub(super) struct Form {
 
 impl Form {
     /// Parses `load_dwordx4`, `store_short_d16_hi`, `load_d16_hi_b16`, `read_u16_d16`, `write_b128`, ...
-    pub(super) fn parse(name: &str) -> Option<Self> {
+    pub(in crate::decode) fn parse(name: &str) -> Option<Self> {
         let mut words = name.split('_');
         let is_load = match words.next()? {
             "load" | "read" => true,
@@ -149,12 +149,12 @@ impl Form {
     }
 
     /// Returns the number of data registers.
-    pub(super) fn words(&self) -> usize {
+    pub(in crate::decode) fn words(&self) -> usize {
         self.bytes.div_ceil(4)
     }
 
     /// Returns the first data register of an operand.
-    pub(super) fn registers(&self, d: &Decoder<'_>, index: usize) -> Decoded<u16> {
+    pub(in crate::decode) fn registers(&self, d: &Decoder<'_>, index: usize) -> Decoded<u16> {
         match Register::parse(d.operand(index)?) {
             Some(Register::Vgpr { first, count }) if usize::from(count) == self.words() => Ok(first),
             _ => Err(format!("data operand {}", d.operand(index)?)),
@@ -176,7 +176,7 @@ impl Form {
 type Words<const WORDS: usize> = [[u32; MAX_LANES]; WORDS];
 
 /// Loads into the registers from `first` on, for the lanes in `active`.
-pub(super) fn load(
+pub(in crate::decode) fn load(
     segment: Segment,
     form: Form,
     (wave, context): (&mut Wave, &mut Context<'_>),
@@ -285,7 +285,7 @@ fn put<const BYTES: usize, const WORDS: usize>(words: &mut Words<WORDS>, lane: u
 }
 
 /// Stores from the registers from `first` on, for the lanes in `active`.
-pub(super) fn store(
+pub(in crate::decode) fn store(
     segment: Segment,
     form: Form,
     state: (&mut Wave, &mut Context<'_>),

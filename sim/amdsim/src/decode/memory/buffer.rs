@@ -5,12 +5,12 @@
 //! address.
 
 use super::transfer::{Form, Segment, lane_addresses, load, store};
-use super::{Decoded, Decoder, Flow, Step};
+use crate::decode::{Decoded, Decoder, Flow, Step};
 use crate::operand::{PRIVATE_APERTURE, Source};
 use crate::syntax::integer;
 use crate::wave::{Lanes, Wave};
 
-pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(in crate::decode) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let name = d.text.mnemonic.strip_prefix("buffer_").ok_or("unknown instruction")?;
     let form = Form::global(d, name)?;
     let data = form.registers(d, 0)?;
@@ -90,7 +90,7 @@ impl Address {
     }
 
     fn offsets(&self, wave: &Wave) -> super::transfer::Addresses {
-        let offsets = self.lane.map(|lane| super::cross_lane::all_lanes(&lane, wave));
+        let offsets = self.lane.map(|lane| crate::decode::cross_lane::all_lanes(&lane, wave));
         lane_addresses(wave, |lane| offsets.map_or(0, |offsets| u64::from(offsets[lane])) + self.offset)
     }
 }

@@ -1,7 +1,7 @@
 //! Cache instructions and waits for stores: the effects of an instruction on `coherence`.
 
-use super::{Decoded, Decoder, Flow, Step};
 use crate::coherence::{Cache, Caches};
+use crate::decode::{Decoded, Decoder, Flow, Step};
 use crate::syntax::integer;
 use crate::wave::Wave;
 use crate::{Memory, context::Context};
@@ -19,7 +19,7 @@ pub(super) fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
 }
 
 /// Decodes instructions that move data between a workgroup and the shared level; `None` for all others.
-pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(in crate::decode) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let (name, text) = (d.text.mnemonic.as_str(), d.line.text.as_str());
     // Instructions without operands have their scope in an operand's place.
     let agent = match d.target.generation {
@@ -41,7 +41,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         }),
         // Scopes within a workgroup, or between the device and others, have no effect between workgroups of one launch.
         "buffer_inv" | "buffer_wbl2" | "buffer_invl2" | "global_inv" | "global_wb" | "global_wbinv" => {
-            super::step(|_| {})
+            crate::decode::step(|_| {})
         }
         _ => return Ok(None),
     }))

@@ -1,8 +1,8 @@
 //! A kernel of a code object: the metadata for a caller, and the descriptor for the launch.
 
+use super::elf::{Elf, number};
+use super::msgpack::Value;
 use crate::LoadError;
-use crate::elf::{Elf, number};
-use crate::msgpack::Value;
 
 /// One kernel of a code object.
 #[derive(Clone, Debug)]

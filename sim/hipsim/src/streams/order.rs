@@ -8,10 +8,10 @@ use std::fmt;
 use std::ops::Range;
 use std::thread::{self, ThreadId};
 
+use super::host_memory::host_memory;
+use super::operation::{HostAddress, Launch, Operation};
 use crate::guard::{Guard, Use};
-use crate::host_memory::host_memory;
 use crate::memory::Memory;
-use crate::operation::{HostAddress, Launch, Operation};
 
 /// Memory that an operation uses.
 #[derive(Debug, Clone)]

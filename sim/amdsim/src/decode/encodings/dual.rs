@@ -1,12 +1,12 @@
 //! VOPD: two instructions in one; both read before either writes.
 
-use super::{Decoded, Decoder, Step};
+use crate::decode::{Decoded, Decoder, Step};
 use crate::disassembly::Line;
 use crate::syntax::{Register, Text};
 use crate::target::Target;
 
 /// Decodes `v_dual_mov_b32 v4, 0 :: v_dual_and_b32 v5, 31, v0`.
-pub(super) fn decode(target: &Target, line: &Line) -> Decoded<Step> {
+pub(in crate::decode) fn decode(target: &Target, line: &Line) -> Decoded<Step> {
     let (first, second) = line.text.split_once("::").ok_or("no second half")?;
     let half = |text: &str| Text::parse(&text.trim().replace("v_dual_", "v_"));
     let (first, second) = (half(first), half(second));

@@ -2,7 +2,7 @@
 // With a NaN, "not less" is true and "less or greater" is false, as the instructions are defined.
 #![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 
-use super::{Decoded, Decoder, Step, step};
+use crate::decode::{Decoded, Decoder, Step, step};
 use crate::lane::Lane;
 use crate::operand::Source;
 use crate::syntax::integer;
@@ -12,7 +12,7 @@ use crate::wave::{Wave, sgpr};
 type Result32 = (u32, Option<bool>);
 type Result64 = (u64, Option<bool>);
 
-pub(super) fn decode(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
+pub(in crate::decode) fn decode(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
     // Maps the spellings of GFX12 and GFX10 to the common ones.
     let name = name.replace("_co_ci_", "c_").replace("_co_", "_").replace("_nc_", "_");
     let name = name.replace("and_not1", "andn2").replace("or_not1", "orn2").replace("_num_", "_");

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::capture::Capture;
-use crate::operation::Mark;
-use crate::order::{Known, Queued};
+use super::capture::Capture;
+use super::operation::Mark;
+use super::order::{Known, Queued};
 
 #[derive(Debug, Default)]
 pub(crate) struct Stream {

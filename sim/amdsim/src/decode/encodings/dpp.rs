@@ -3,16 +3,16 @@
 //! The instruction is decoded as if it read a temporary register. A shell around it fills this register, and disables
 //! the lanes that must not be written.
 
-use super::{Decoded, Decoder, Step};
+use crate::decode::{Decoded, Decoder, Step};
 use crate::syntax::Register;
 use crate::wave::{GROUP, MAX_LANES, vgpr};
 
 const TEMP: u16 = vgpr::TEMP;
 
 /// Wraps an instruction with the work before and after it.
-pub(super) type Shell = Box<dyn FnOnce(Step) -> Step>;
+pub(in crate::decode) type Shell = Box<dyn FnOnce(Step) -> Step>;
 
-pub(super) struct Dpp {
+pub(in crate::decode) struct Dpp {
     source: u16,
     /// The lane that each lane reads.
     lanes: [usize; MAX_LANES],
@@ -46,7 +46,7 @@ const CONTROLS: [&str; 16] = [
 
 impl Dpp {
     /// Removes the DPP part from an instruction and returns it, if there is one.
-    pub(super) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
+    pub(in crate::decode) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
         let Some((control, value)) = CONTROLS.iter().find_map(|c| Some((*c, d.text.modifier(c)?.to_owned()))) else {
             return Ok(None);
         };
@@ -86,7 +86,7 @@ impl Dpp {
         Ok(Some(dpp))
     }
 
-    pub(super) fn shell(self) -> Shell {
+    pub(in crate::decode) fn shell(self) -> Shell {
         Box::new(move |inner| {
             Box::new(move |wave, context| {
                 let exec = wave.exec;

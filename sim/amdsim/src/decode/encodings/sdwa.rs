@@ -3,7 +3,7 @@
 //! The instruction is decoded with temporary registers, as for DPP, and a shell moves the parts.
 
 use super::dpp::Shell;
-use super::{Decoded, Decoder};
+use crate::decode::{Decoded, Decoder};
 use crate::operand::Source;
 use crate::wave::{GROUP, vgpr};
 
@@ -57,14 +57,14 @@ struct Output {
 }
 
 /// The parts of an instruction's operands.
-pub(super) struct Sdwa {
+pub(in crate::decode) struct Sdwa {
     inputs: [Option<Input>; 2],
     output: Option<Output>,
 }
 
 impl Sdwa {
     /// Removes the SDWA part from an instruction and returns it, if there is one.
-    pub(super) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
+    pub(in crate::decode) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
         if !d.text.mnemonic.ends_with("_sdwa") {
             return Ok(None);
         }
@@ -74,7 +74,7 @@ impl Sdwa {
         Ok(Some(Self { inputs, output }))
     }
 
-    pub(super) fn shell(self) -> Shell {
+    pub(in crate::decode) fn shell(self) -> Shell {
         Box::new(move |inner| {
             Box::new(move |wave, context| {
                 for (input, register) in self.inputs.iter().zip([TEMP, TEMP + 1]) {

@@ -1,14 +1,14 @@
 //! The operands that give the lanes' addresses, in memory and in LDS.
 
-use super::cross_lane::all_lanes;
 use super::transfer::{Addresses, Segment, lane_addresses};
-use super::{Decoded, Decoder};
+use crate::decode::cross_lane::all_lanes;
+use crate::decode::{Decoded, Decoder};
 use crate::operand::Source;
 use crate::syntax::{Register, integer};
 use crate::wave::{GROUP, MAX_LANES, Wave};
 
 /// The operands that form the lanes' 64-bit addresses.
-pub(super) struct FlatAddress {
+pub(in crate::decode) struct FlatAddress {
     base: Base,
     offset: i64,
 }
@@ -25,7 +25,7 @@ enum Base {
 impl FlatAddress {
     /// Parses `v[1:2], off`, `v1, s[2:3]`; for scratch `v1, s2`, with `off` for a missing part. Flat addresses have one
     /// operand.
-    pub(super) fn decode(d: &Decoder<'_>, segment: Segment, vector: usize, scalar: usize) -> Decoded<Self> {
+    pub(in crate::decode) fn decode(d: &Decoder<'_>, segment: Segment, vector: usize, scalar: usize) -> Decoded<Self> {
         let offset = d.text.modifier("offset").map_or(Some(0), integer).ok_or("offset")?;
         let scalar_text = d.text.operands.get(scalar).map_or("off", String::as_str);
         let scalar_text = Some(scalar_text).filter(|text| !matches!(*text, "off" | "null"));
@@ -47,7 +47,7 @@ impl FlatAddress {
         Ok(Self { base, offset })
     }
 
-    pub(super) fn lanes(&self, wave: &Wave) -> Addresses {
+    pub(in crate::decode) fn lanes(&self, wave: &Wave) -> Addresses {
         let mut addresses = [0; MAX_LANES];
         for group in 0..wave.groups() {
             let part = &mut addresses[GROUP * group..][..GROUP];
@@ -76,18 +76,18 @@ impl FlatAddress {
 }
 
 /// An address in LDS: a byte offset in each lane, and a constant.
-pub(super) struct LdsAddress {
+pub(in crate::decode) struct LdsAddress {
     lane: Source,
     offset: u64,
 }
 
 impl LdsAddress {
-    pub(super) fn decode(d: &Decoder<'_>, index: usize) -> Decoded<Self> {
+    pub(in crate::decode) fn decode(d: &Decoder<'_>, index: usize) -> Decoded<Self> {
         let offset = d.text.modifier("offset").map_or(Some(0), integer).ok_or("offset")?;
         Ok(Self { lane: Source::parse::<u32>(d.operand(index)?)?, offset: offset as u64 })
     }
 
-    pub(super) fn lanes(&self, wave: &Wave) -> Addresses {
+    pub(in crate::decode) fn lanes(&self, wave: &Wave) -> Addresses {
         let lanes = all_lanes(&self.lane, wave);
         lane_addresses(wave, |lane| u64::from(lanes[lane]) + self.offset)
     }
