@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge._rocmforge import Accepted, Engine, Image, Inbox, PoolingParams, RequestUpdate, SamplingParams
-from rocmforge.embedding import PoolingName, embeddings_wanted, prepare_all, vector
+from rocmforge.display.progress import Report
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.executors import submit_on_thread, to_thread
 from rocmforge.isolation import AnyEngine
 from rocmforge.outputs import Request, RequestOutput
-from rocmforge.progress import Report
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, PlainPrompt, Prompt, has_images, plain_prompt
 from rocmforge.replies import ReplyReader
+from rocmforge.requests.embedding import PoolingName, embeddings_wanted, prepare_all, vector
+from rocmforge.requests.submission import placed
 from rocmforge.settings import LoadOptions
-from rocmforge.submission import placed
 
 # Longer texts (in characters) are tokenized on a thread, because they would block the event loop for milliseconds.
 LONG_TEXT = 16_384

@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge._rocmforge import ChatPrompt, Engine, Image, SamplingParams, Tokenizer
-from rocmforge.arguments import check_names, one_of
+from rocmforge.display.notebook import table
+from rocmforge.display.progress import byte_bar
 from rocmforge.errors import InvalidRequestError
 from rocmforge.hub import model_file
 from rocmforge.images import AnyImage, as_image, with_images
 from rocmforge.isolation import load_engine
-from rocmforge.notebook import table
-from rocmforge.progress import byte_bar
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, TokenIds, plain_prompt
 from rocmforge.replies import ReplyFormats
+from rocmforge.requests.arguments import check_names, one_of
+from rocmforge.requests.submission import check_reads_images, placed
 from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, signature
 from rocmforge.stats import BLOCK_DTYPE, BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
-from rocmforge.submission import check_reads_images, placed
 
 if TYPE_CHECKING:
-    from rocmforge.ranking import RankPrompts
+    from rocmforge.requests.ranking import RankPrompts
 
 
 class LoadedModel:
@@ -246,7 +246,7 @@ class LoadedModel:
     @functools.cached_property
     def _rank_prompts(self) -> "RankPrompts":
         # Most programs do without it, and without the modules that it needs.
-        from rocmforge.ranking import RankPrompts  # noqa: PLC0415
+        from rocmforge.requests.ranking import RankPrompts  # noqa: PLC0415
 
         return RankPrompts.of_file(self._model, self.tokenizer)
 

@@ -7,8 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge._rocmforge import PoolingParams, SamplingParams
-from rocmforge.batch import Wanted, generate, serve
-from rocmforge.embedding import PoolingName, embed, embeddings_wanted
 from rocmforge.engine import LoadedModel
 from rocmforge.outputs import RequestOutput, RequestOutputs
 from rocmforge.prompts import (
@@ -20,6 +18,8 @@ from rocmforge.prompts import (
     priority_list,
     prompt_list,
 )
+from rocmforge.requests.batch import Wanted, generate, serve
+from rocmforge.requests.embedding import PoolingName, embed, embeddings_wanted
 
 
 class LLM(LoadedModel):  # noqa: D101 - below

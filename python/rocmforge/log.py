@@ -2,7 +2,7 @@
 
 import logging
 
-from rocmforge.terminal import printable
+from rocmforge.display.terminal import printable
 
 
 class Formatter(logging.Formatter):

@@ -11,7 +11,7 @@ from rocmforge._rocmforge import (
     SamplingParams,
     UpdateMetrics,
 )
-from rocmforge.notebook import table
+from rocmforge.display.notebook import table
 
 if TYPE_CHECKING:
     from rocmforge.parsing import Message

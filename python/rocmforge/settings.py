@@ -9,7 +9,7 @@ import os
 from typing import TypedDict, get_type_hints
 
 from rocmforge._rocmforge import default_settings
-from rocmforge.progress import Report
+from rocmforge.display.progress import Report
 
 
 class SpeculativeConfig(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.notebook import table
+from rocmforge.display.notebook import table
 from rocmforge.outputs import RequestMetrics
 
 BLOCK_DTYPE = np.dtype([("state", "u1"), ("owners", "u4"), ("hashed", "?"), ("idle_seconds", "f8")])

@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use super::arrays::{integer, optional_integer, real, text, token_ids_up_to, wrong_type};
 use super::structured::PyStructuredOutputs;
+use super::values::arrays::{integer, optional_integer, real, text, token_ids_up_to, wrong_type};
 use crate::Result;
 use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams, StructuredOutputs};
 
@@ -147,7 +147,7 @@ impl PySamplingParams {
     ) -> PyResult<Self> {
         if let Some(unknown) = unknown {
             // Raises the error, with a suggestion for the misspelled name.
-            let arguments = unknown.py().import("rocmforge.arguments")?;
+            let arguments = unknown.py().import("rocmforge.requests.arguments")?;
             arguments.call_method1("check_names", ("SamplingParams", unknown.keys(), FIELDS.to_vec()))?;
         }
         let params = SamplingParams {

@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
-use super::arrays::text;
 use super::params::PySamplingParams;
+use super::values::arrays::text;
 use crate::config::{OutputKind, PoolingParams, RequestParams};
 
 /// Settings of an embedding request. Immutable; checked when created.

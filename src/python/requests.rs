@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::arrays::{integer, real, seconds, text, token_ids_up_to};
 use super::handle::Handle;
-use super::image::{PyImage, pictures};
-use super::merged::{LoopWaker, MergedOutputs};
-use super::output::Progress;
+use super::outputs::merged::{LoopWaker, MergedOutputs};
+use super::outputs::output::Progress;
+use super::outputs::update::PyRequestUpdate;
 use super::pooling::{PyParams, keeps_all};
-use super::update::PyRequestUpdate;
+use super::values::arrays::{integer, real, seconds, text, token_ids_up_to};
+use super::values::image::{PyImage, pictures};
 use crate::config::RequestParams;
 use crate::engine::{AcceptedRequest, Engine, NewRequest, OutputSink, Prompt, RequestId};
 use crate::{Error, Result};

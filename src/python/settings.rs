@@ -7,11 +7,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::arrays::{integer, name_of, optional_integer, real, seconds, switch, wrong_type};
 use super::host::engine_args;
-use super::json::to_json;
 use super::logging::{flush, prepare};
-use super::snapshots::speculation;
+use super::outputs::snapshots::speculation;
+use super::values::arrays::{integer, name_of, optional_integer, real, seconds, switch, wrong_type};
+use super::values::json::to_json;
 use crate::config::{ComputeDtype, EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting, SpeculativeConfig};
 use crate::devices::{self, OpenDevice};
 

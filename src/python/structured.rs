@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
-use super::arrays::{optional_integer, text, wrong_type};
-use super::json::to_json;
+use super::values::arrays::{optional_integer, text, wrong_type};
+use super::values::json::to_json;
 use crate::Error;
 use crate::config::{Form, StructuredFields, StructuredOutputs};
 use crate::grammar::in_lark;

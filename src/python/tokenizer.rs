@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 use serde_json::{Map, Value};
 
-use super::arrays::{integer, name_of, switch, text, token_ids, wrong_type};
-use super::json::to_json;
 use super::logging::{flush, prepare};
+use super::values::arrays::{integer, name_of, switch, text, token_ids, wrong_type};
+use super::values::json::to_json;
 use crate::gguf::GgufFile;
 use crate::tokenizer::chat::{ContentFormat, Conversation, render_chat, render_text};
 use crate::tokenizer::{ChatTemplate, Tokenizer};

@@ -8,7 +8,7 @@ import pytest
 from conftest import ON_GPU
 from rocmforge import LLM, InvalidRequestError, __version__
 from rocmforge.cli.app import app
-from rocmforge.cli.bench import decode_speed
+from rocmforge.cli.bench.command import decode_speed
 from typer.testing import CliRunner
 
 import gguf

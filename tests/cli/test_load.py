@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 import typer
-from rocmforge.cli import load_options
-from rocmforge.cli.load import Answered, Load, Outcome, run_load
-from rocmforge.cli.load_lengths import Lengths, draw_lengths, read_lengths
-from rocmforge.cli.load_plot import draw_loads
-from rocmforge.cli.load_report import Times, report
+from rocmforge.cli.load import options as load_options
+from rocmforge.cli.load.lengths import Lengths, draw_lengths, read_lengths
+from rocmforge.cli.load.plot import draw_loads
+from rocmforge.cli.load.report import Times, report
+from rocmforge.cli.load.requests import Answered, Load, Outcome, run_load
 
 # Three requests of 5 tokens each, by hand: 100 ms to the first token, then 100 and 200 ms; one token after 300 ms; an
 # error.

@@ -10,7 +10,7 @@ import pytest
 import rocmforge
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams
 from rocmforge._rocmforge import default_settings
-from rocmforge.arguments import INSTEAD, MEANT
+from rocmforge.requests.arguments import INSTEAD, MEANT
 from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings
 
 

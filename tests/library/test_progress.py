@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from rocmforge import progress
+from rocmforge.display import progress
 from tqdm import std
 from tqdm.auto import tqdm
 

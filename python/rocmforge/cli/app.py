@@ -6,17 +6,17 @@ import typer
 from typer.core import TyperCommand
 
 from rocmforge import InvalidRequestError, set_log_level
-from rocmforge.cli.bench import bench
+from rocmforge.cli.bench.command import bench
 from rocmforge.cli.chat import chat
-from rocmforge.cli.check import check
 from rocmforge.cli.common import reports_errors
 from rocmforge.cli.doctor import doctor
+from rocmforge.cli.files.check import check
+from rocmforge.cli.files.inspect import inspect
+from rocmforge.cli.files.list import list_models
+from rocmforge.cli.files.pull import pull
 from rocmforge.cli.generate import generate
-from rocmforge.cli.inspect import inspect
 from rocmforge.cli.launch import launch
-from rocmforge.cli.list import list_models
 from rocmforge.cli.perplexity import perplexity
-from rocmforge.cli.pull import pull
 from rocmforge.cli.serve import serve
 from rocmforge.cli.version import version_line
 

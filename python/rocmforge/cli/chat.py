@@ -38,10 +38,10 @@ from rocmforge.cli.sampling import (
     TopKOption,
     TopPOption,
 )
+from rocmforge.display.progress import is_terminal
+from rocmforge.display.terminal import printable_lines
 from rocmforge.images import as_image
-from rocmforge.progress import is_terminal
 from rocmforge.prompts import Message
-from rocmforge.terminal import printable_lines
 
 HELP = """/image FILE           add an image to the next message
 /clear, /reset        forget the conversation

@@ -18,10 +18,10 @@ import typer
 
 from rocmforge import LLM, CompletionOutput, Image, RequestOutput, RocmForgeError, log
 from rocmforge._rocmforge import log_level
+from rocmforge.display.progress import is_terminal
+from rocmforge.display.terminal import printable, printable_lines
 from rocmforge.hub import model_file
-from rocmforge.progress import is_terminal
 from rocmforge.settings import SpeculativeConfig
-from rocmforge.terminal import printable, printable_lines
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,7 +19,7 @@ from rocmforge.cli.common import (
 )
 from rocmforge.cli.summary import gpu_lines
 from rocmforge.cli.version import version_line
-from rocmforge.progress import bar
+from rocmforge.display.progress import bar
 from rocmforge.reports import DeviceReport, GpuKernelReport
 
 

@@ -42,7 +42,7 @@ from rocmforge.cli.sampling import (
     TopKOption,
     TopPOption,
 )
-from rocmforge.progress import is_terminal
+from rocmforge.display.progress import is_terminal
 
 
 def generate(

@@ -19,7 +19,7 @@ from rocmforge.cli.common import (
     model_path,
     print_json,
 )
-from rocmforge.progress import is_terminal
+from rocmforge.display.progress import is_terminal
 
 DEFAULT_CONTEXT = 512
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
-from rocmforge import AsyncLLM, arguments
+from rocmforge import AsyncLLM
 from rocmforge._rocmforge import default_settings
 from rocmforge.cli.common import A_MODEL, byte_count, completer, fail, json_object, model_path, show_log
 from rocmforge.engine import LoadedModel
 from rocmforge.hub import OLLAMA
+from rocmforge.requests import arguments
 from rocmforge.server.config import ServerConfig, meanings
 from rocmforge.server.models.catalog import ModelSpec, from_folder, from_tables
 from rocmforge.settings import PROCESS_DEFAULTS, ModelSettings, SpeculativeConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
+from rocmforge.display.terminal import printable
 from rocmforge.reports import DoctorReport, FileReport
-from rocmforge.terminal import printable
 
 # The architecture of image encoders.
 ENCODER = "clip"

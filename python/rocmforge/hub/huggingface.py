@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmforge.display.progress import Report, byte_bar
 from rocmforge.errors import InvalidRequestError, ModelFileError
 from rocmforge.hub.choice import RemoteFile, Variant, encoder, fitting, free_memory, named, preferred, variants
-from rocmforge.progress import Report, byte_bar
 
 try:
     import httpx2

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from rocmforge._rocmforge import Engine, Inbox, chosen_device
-from rocmforge.progress import Report
+from rocmforge.display.progress import Report
 from rocmforge.settings import EngineSettings
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from rocmforge._rocmforge import RemoteOutputs
+from rocmforge.display.progress import Report
 from rocmforge.errors import EngineDeadError, InvalidRequestError
 from rocmforge.isolation.job import Hello, Job
 from rocmforge.isolation.process import ChildProcess
-from rocmforge.progress import Report
 from rocmforge.settings import EngineSettings
 from rocmforge.stats import MemoryUsage, Stats
 

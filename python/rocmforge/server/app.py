@@ -28,9 +28,11 @@ from rocmforge.server.ollama import embedding as ollama_embedding
 from rocmforge.server.ollama import generation as ollama_generation
 from rocmforge.server.ollama import models as ollama_models
 from rocmforge.server.ollama import pull as ollama_pull
-from rocmforge.server.openai import chat, compaction, completions, embeddings, kept, responses
+from rocmforge.server.openai import chat, completions, embeddings
 from rocmforge.server.openai import models as openai_models
-from rocmforge.server.openai.stored import ResponseStore
+from rocmforge.server.openai.responses import compaction, kept
+from rocmforge.server.openai.responses import endpoint as responses
+from rocmforge.server.openai.responses.stored import ResponseStore
 from rocmforge.server.schema import describe
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from rocmforge._rocmforge import SamplingParams
-from rocmforge.arguments import meanings
 from rocmforge.errors import InvalidRequestError
+from rocmforge.requests.arguments import meanings
 from rocmforge.server.answers.generation import Call, Client
 from rocmforge.server.bodies import Body
 from rocmforge.server.chat.structured import StructuredOutputs

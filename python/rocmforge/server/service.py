@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rocmforge._rocmforge import SamplingParams, inspect_gguf
 from rocmforge.async_llm import AsyncLLM
-from rocmforge.embedding import PoolingName
 from rocmforge.errors import EngineDeadError, RocmForgeError
 from rocmforge.prompts import AnyPrompt
+from rocmforge.requests.embedding import PoolingName
 from rocmforge.server.answers.generation import Call, Client, Embedding, Generation, Generations
 from rocmforge.server.answers.metrics import ModelMetrics, Timer
 from rocmforge.server.answers.pace import Pace

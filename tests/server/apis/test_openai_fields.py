@@ -32,7 +32,10 @@ from openai.types.shared_params import function_definition, reasoning
 from pydantic import TypeAdapter, ValidationError
 from rocmforge.server.chat import chats
 from rocmforge.server.errors import from_validation
-from rocmforge.server.openai import chat, completions, embeddings, items, response_body, response_tools
+from rocmforge.server.openai import chat, completions, embeddings
+from rocmforge.server.openai.responses import body as response_body
+from rocmforge.server.openai.responses import items
+from rocmforge.server.openai.responses import tools as response_tools
 from rocmforge.server.requests import StreamOptions
 
 AUDIO = "the model writes text alone"

@@ -15,10 +15,10 @@ from rocmforge.parsing import ChatFormat, ReplyFormat, ToolCallArguments, ToolCa
 from rocmforge.server.answers.replies import Reader
 from rocmforge.server.answers.sealed import sealed
 from rocmforge.server.chat.toolset import Origin
-from rocmforge.server.openai.conversation import template_messages
-from rocmforge.server.openai.items import give_ids
-from rocmforge.server.openai.response_body import ResponsesRequest
-from rocmforge.server.openai.response_tools import AnyTools, toolset
+from rocmforge.server.openai.responses.body import ResponsesRequest
+from rocmforge.server.openai.responses.conversation import template_messages
+from rocmforge.server.openai.responses.items import give_ids
+from rocmforge.server.openai.responses.tools import AnyTools, toolset
 from server_process import serving
 
 DIGIT = {

@@ -7,8 +7,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from rocmforge import LLM, _rocmforge
-from rocmforge.cli.bandwidth import read_bandwidth
-from rocmforge.cli.bench import decode_speed, prompt_speed
+from rocmforge.cli.bench.bandwidth import read_bandwidth
+from rocmforge.cli.bench.command import decode_speed, prompt_speed
 from rocmforge.cli.device_test import made_up
 from rocmforge.cli.device_test.outcome import FAILED, KERNELS, LEFT_OUT, OK, Job, Outcome
 from rocmforge.cli.summary import model_summary, short, size

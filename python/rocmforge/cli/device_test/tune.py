@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocmforge import LLM, _rocmforge
-from rocmforge.cli.bench import decode_speed, prompt_speed
+from rocmforge.cli.bench.command import decode_speed, prompt_speed
 from rocmforge.cli.device_test import made_up
 from rocmforge.cli.device_test.outcome import OK, Job, Outcome
 

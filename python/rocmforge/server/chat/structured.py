@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rocmforge._rocmforge import StructuredOutputsParams, grammar_in_lark
-from rocmforge.arguments import meanings
 from rocmforge.errors import InvalidRequestError
+from rocmforge.requests.arguments import meanings
 from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.errors import ApiError
 

@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 
 from rocmforge._rocmforge import SamplingParams
-from rocmforge.arguments import meanings
+from rocmforge.requests.arguments import meanings
 from rocmforge.server.answers.replies import FunctionTool, function_tool
 from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.chat.rules import ReplyRules

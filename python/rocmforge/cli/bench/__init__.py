@@ -1,0 +1,1 @@
+"""`rocmforge bench`."""

@@ -1,0 +1,1 @@
+"""A load of many requests, for `rocmforge bench --serve`."""
