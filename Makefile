@@ -45,7 +45,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The GPU of this machine needs the kernels of its own target alone, and a machine without one needs none.
-demo: HIP_TARGETS = $(or $(ROCMFORGE_HIP_TARGETS),$(shell scripts/local_targets.py))
+demo: HIP_TARGETS = $(or $(ROCMFORGE_HIP_TARGETS),$(shell scripts/setup/local_targets.py))
 demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model and stream an answer
 	$(SAY) "asking SmolLM2-135M: $$PROMPT"
 	@$(BIN)/rocmforge generate --chat "$$PROMPT"
@@ -53,10 +53,10 @@ demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model
 
 # Ahead of everything that builds: what is built without the tools carries no code for AMD GPUs.
 gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to be missing
-	@scripts/gpu_tools.sh
+	@scripts/setup/gpu_tools.sh
 
 browser: ## Chromium for the tests of the server's page: installed from apt when root, else said to be missing
-	@scripts/browser.sh
+	@scripts/setup/browser.sh
 
 dev: $(VENV)/editable.stamp ## editable install into .venv: a debug build without GPU kernels; Python edits take effect at once
 
@@ -116,12 +116,12 @@ test-loom: ## model-check the lock-free protocols under loom
 test-python: browser stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
 	$(SAY) 'Python tests: on the installed wheel, with the real model'
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests -rs --junitxml=target/pytest.xml --durations 40
-	@$(BIN)/python scripts/check_skips.py target/pytest.xml
+	@$(BIN)/python scripts/test/check_skips.py target/pytest.xml
 
 test-python-deep: browser stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests that take too long for every commit
 	$(SAY) 'Python tests: more models, forms, attacks, drivers and views of the page'
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m deep tests -rs --junitxml=target/pytest-deep.xml
-	@$(BIN)/python scripts/check_skips.py target/pytest-deep.xml
+	@$(BIN)/python scripts/test/check_skips.py target/pytest-deep.xml
 
 test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## LiteLLM, in an environment of its own, against a server
 	$(SAY) 'LiteLLM: completions, tools, forms, embeddings and errors through four of its providers'
@@ -170,10 +170,10 @@ test-schemas: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## struc
 	@ROCMFORGE_TEST_SCHEMAS=1000 $(BIN)/python -m pytest -q tests/structured/test_structured_outputs.py tests/chat/test_gemma_grammars.py -k random_schemas
 
 test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kernels, golden logits, the same bits as here
-	@scripts/test_aarch64.sh $(BIN)
+	@scripts/test/test_aarch64.sh $(BIN)
 
 test-release: wheels ## install and run what `make wheels` built: the wheel, and one built from the source distribution
-	@scripts/test_release.sh $(PYTHON)
+	@scripts/release/test_release.sh $(PYTHON)
 
 test-ray: $(VENV)/wheel.stamp $(VENV)/ray.stamp ## the examples for Ray on a real Ray, which takes 750 MB
 	$(SAY) 'Ray: two replicas on Ray Serve, a batch on Ray Data'
@@ -181,13 +181,13 @@ test-ray: $(VENV)/wheel.stamp $(VENV)/ray.stamp ## the examples for Ray on a rea
 	@$(VENV)/ray/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -W ignore tests/examples/test_ray.py
 
 test-rocm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## headers, libraries and hipRTC of AMD's ROCm 7 and 6, without a GPU
-	@scripts/test_rocm.sh $(BIN)/python
+	@scripts/test/test_rocm.sh $(BIN)/python
 
 fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds in all (600)
-	@scripts/fuzz.sh $(T)
+	@scripts/test/fuzz.sh $(T)
 
 coverage: ## what the tests execute of scheduler, KV cache, GGUF, sampler and tokenizer; fails below 95 % of lines
-	@scripts/coverage.sh
+	@scripts/test/coverage.sh
 
 lint: gpu-tools lint-rust lint-kernels lint-python lint-stubs ## formatting, lints, kernels, types, stubs
 
@@ -200,11 +200,11 @@ lint-rust: ## rustfmt, clippy, cargo-deny, licence texts of the crates in the wh
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
 	$(SAY) 'licence texts of the crates in the wheel'
-	@$(PYTHON) scripts/third_party.py --check
+	@$(PYTHON) scripts/release/third_party.py --check
 
 lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills, shared memory and bounds of the kernels for all AMD targets
 	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory, bounds'
-	@if [ -e $(KERNEL_LIST) ]; then $(BIN)/python scripts/kernel_report.py $(KERNEL_LIST); \
+	@if [ -e $(KERNEL_LIST) ]; then $(BIN)/python scripts/kernels/kernel_report.py $(KERNEL_LIST); \
 	else echo 'SKIPPED: the wheel was built without a compiler for AMD GPUs'; [ "$$CI" != true ]; fi
 
 lint-python: $(VENV)/dev.stamp ## ruff, mypy --strict; nothing is built for it
@@ -217,20 +217,20 @@ bench: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## benchmarks: 
 	$(SAY) 'criterion: kernels, KV cache, scheduler'
 	@cargo bench --quiet --locked
 	$(SAY) 'pytest-benchmark: the Python API on SmolLM2'
-	@scripts/bench_python.sh $(BIN)
+	@scripts/bench/bench_python.sh $(BIN)
 
 test-gpu: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## tests on this machine's GPU; says so and ends where there is none
-	@scripts/test_gpu.sh --python $(BIN)/python
+	@scripts/test/test_gpu.sh --python $(BIN)/python
 
 bench-gpu: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## the engine on this machine's GPU with models of real shapes, as one table
-	@$(BIN)/python scripts/bench_gpu.py
+	@$(BIN)/python scripts/bench/bench_gpu.py
 
 wheel: $(VENV)/wheel.stamp ## build the wheel into dist/
 	@ls -1 dist/*.whl
 	@$(SAY_KERNELS)
 
 wheels: gpu-tools $(VENV)/maturin.stamp ## what a release consists of, into wheelhouse/: wheels for x86-64 and aarch64, sources
-	@scripts/wheels.sh $(BIN)
+	@scripts/release/wheels.sh $(BIN)
 
 docs: $(VENV)/docs.stamp ## the documentation as a site, into target/site; a broken link is an error
 	$(SAY) 'documentation: target/site'
@@ -252,7 +252,7 @@ $(VENV)/maturin.stamp: $(VENV)/venv.stamp requirements-dev.txt
 
 # A wheel of another profile, for other targets, or made with other compilers or none, is built again.
 $(VENV)/targets.stamp: $(VENV)/venv.stamp FORCE
-	@now="profile: $(WHEEL_PROFILE); targets: $(HIP_TARGETS); $$(scripts/gpu_tools.sh --found)"; \
+	@now="profile: $(WHEEL_PROFILE); targets: $(HIP_TARGETS); $$(scripts/setup/gpu_tools.sh --found)"; \
 	[ "$$(cat $@ 2>/dev/null)" = "$$now" ] || echo "$$now" >$@
 
 FORCE:

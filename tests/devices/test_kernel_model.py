@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rust_source import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "kernels"))
 import kernel_model
 import kernel_table
 import machine_code
@@ -355,7 +355,7 @@ def test_a_bound_that_is_worse_by_ten_percent_is_a_fault(
     kernel_table.write([bound(80)], document)
     found = kernel_table.compare([bound(share)], document.read_text(encoding="utf-8"))
     assert tuple(map(len, found)) == (faults, remarks)
-    assert all("scripts/kernel_report.py --write" in message for messages in found for message in messages)
+    assert all("scripts/kernels/kernel_report.py --write" in message for messages in found for message in messages)
 
 
 def test_a_bound_that_the_document_lacks_is_a_fault(document: Path) -> None:

@@ -46,7 +46,7 @@ def run_without_apt(place: Path, *, ci: bool) -> subprocess.CompletedProcess[str
     for tool in ("bash", "dirname"):
         (place / tool).symlink_to(shutil.which(tool) or tool)
     environment = {"PATH": str(place), "CI": "true" if ci else ""}
-    command = [str(ROOT / "scripts" / "test_rocm.sh"), sys.executable]
+    command = [str(ROOT / "scripts" / "test" / "test_rocm.sh"), sys.executable]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
 
 

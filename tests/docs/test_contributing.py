@@ -12,7 +12,7 @@ PAGES = sorted(FOLDER.glob("adding-*.md"))
 EXAMPLES = {
     "adding-architecture": (
         r"\bgranite\b",
-        ("src/model/arch", "tests/data/arch", "scripts/models.toml", "docs/supported-models.md"),
+        ("src/model/arch", "tests/data/arch", "scripts/docs/models.toml", "docs/supported-models.md"),
     ),
     "adding-kernel": (r"\b(GATHER_ROWS|gather_rows|GatherArgs)\b", ("src", "kernels")),
     "adding-tensor-type": (r"\b(NAME_)?Q4_1\b", ("src", "kernels", "python/rocmforge/hub/choice.py", "scripts")),

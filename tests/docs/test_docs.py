@@ -226,7 +226,7 @@ def test_a_version_of_the_changelog_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [ROOT / ".ci" / "run", *sorted((ROOT / "scripts").glob("*.sh"))], ids=lambda path: path.name
+    "script", [ROOT / ".ci" / "run", *sorted((ROOT / "scripts").rglob("*.sh"))], ids=lambda path: path.name
 )
 def test_shell_scripts_parse_and_are_executable(script: Path) -> None:
     assert script.stat().st_mode & 0o111

@@ -16,7 +16,8 @@ from rocmforge.parsing import find_format
 from rocmforge.parsing.formats import CallForm
 from rust_source import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "docs"))
+sys.path.insert(0, str(ROOT / "scripts" / "setup"))
 import local_targets
 import model_table
 

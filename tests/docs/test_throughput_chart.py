@@ -1,4 +1,4 @@
-"""The throughput charts in docs/ are what scripts/throughput_chart.py draws of docs/throughput.json."""
+"""The throughput charts in docs/ are what scripts/docs/throughput_chart.py draws of docs/throughput.json."""
 
 import json
 import shutil
@@ -12,12 +12,12 @@ from rust_source import ROOT
 
 DOCS = ROOT / "docs"
 CHARTS = json.loads((DOCS / "throughput.json").read_text(encoding="utf-8"))
-WRITE = "run scripts/throughput_chart.py"
+WRITE = "run scripts/docs/throughput_chart.py"
 
 
 def test_charts_are_drawn_from_the_data(tmp_path: Path) -> None:
     shutil.copy(DOCS / "throughput.json", tmp_path)
-    subprocess.run([sys.executable, ROOT / "scripts" / "throughput_chart.py", tmp_path], check=True)
+    subprocess.run([sys.executable, ROOT / "scripts" / "docs" / "throughput_chart.py", tmp_path], check=True)
     drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.svg")}
     assert set(drawn) == set(CHARTS)
     for name, picture in drawn.items():

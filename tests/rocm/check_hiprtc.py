@@ -10,7 +10,7 @@ from rust_source import ROOT
 from units import options, units
 from userland import library, run
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "setup"))
 import local_targets
 
 HELPER = """

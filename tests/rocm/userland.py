@@ -1,4 +1,4 @@
-"""Programs with AMD's libraries, as `scripts/test_rocm.sh` unpacked them: this Python, run by their C library."""
+"""Programs with AMD's libraries, as `scripts/test/test_rocm.sh` unpacked them: this Python, run by their C library."""
 
 import os
 import shlex

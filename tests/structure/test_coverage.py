@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rust_source import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "test"))
 import coverage_report
 
 CODE = "fn f(x: bool) -> u8 {\n" + "    g();\n" * 17 + "    if x { 1 } else { 2 }\n}\n"

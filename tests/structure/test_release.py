@@ -13,7 +13,7 @@ import pytest
 import yaml
 from rust_source import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "release"))
 import check_wheels
 import package_page
 

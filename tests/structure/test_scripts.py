@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rust_source import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "bench"))
+sys.path.insert(0, str(ROOT / "scripts" / "kernels"))
 import bench_cpu
 import bench_load
 import kernel_report
@@ -61,7 +62,7 @@ def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: l
 
 def write_tree(folder: Path) -> Path:
     """Writes what `make` needs for the stamp of the targets; returns the stamp."""
-    for name in ("Makefile", "src/gpu/build.rs", "scripts/gpu_tools.sh"):
+    for name in ("Makefile", "src/gpu/build.rs", "scripts/setup/gpu_tools.sh"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / ".venv").mkdir()
@@ -71,7 +72,7 @@ def write_tree(folder: Path) -> Path:
 
 # Whichever way somebody goes on after the compiler was installed: `make wheel` begins with the stamp, `make test` and
 # the like with the script.
-@pytest.mark.parametrize("way", [["make", "--silent", ".venv/targets.stamp"], ["scripts/gpu_tools.sh"]])
+@pytest.mark.parametrize("way", [["make", "--silent", ".venv/targets.stamp"], ["scripts/setup/gpu_tools.sh"]])
 def test_what_was_built_without_a_compiler_is_built_again(tmp_path: Path, way: list[str]) -> None:
     """Somebody without root builds, is told of the missing compiler, and has it installed by somebody else."""
     stamp = write_tree(tmp_path)
@@ -339,12 +340,12 @@ CONFORMED = "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 9 filte
 def run_test_gpu(
     folder: Path, conformance: str | None, *arguments: str, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs scripts/test_gpu.sh; `conformance`: what the test binary prints, if there is one."""
+    """Runs scripts/test/test_gpu.sh; `conformance`: what the test binary prints, if there is one."""
     (folder / "python").write_text(PYTHON)
     (folder / "conformance").write_text(f"#!/bin/sh\necho '{conformance}'\n")
     for program in ("python", "conformance"):
         (folder / program).chmod(0o755)
-    command = [ROOT / "scripts" / "test_gpu.sh", "--python", folder / "python", *arguments]
+    command = [ROOT / "scripts" / "test" / "test_gpu.sh", "--python", folder / "python", *arguments]
     if conformance is not None:
         command += ["--conformance", folder / "conformance"]
     # A path without cargo; a driver that was named, so that a missing GPU is a failure.
@@ -422,7 +423,9 @@ def test_a_gpu_that_the_system_has_must_be_usable(tmp_path: Path, node: str | No
 
 @pytest.mark.parametrize("arguments", [["python3"], ["--wheel"]])
 def test_gpu_usage(arguments: list[str]) -> None:
-    done = subprocess.run([ROOT / "scripts" / "test_gpu.sh", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [ROOT / "scripts" / "test" / "test_gpu.sh", *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert "--wheel" in done.stderr
@@ -430,7 +433,7 @@ def test_gpu_usage(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("seconds", ["9", "x", "-1", "1.5"])
 def test_fuzz_usage(seconds: str) -> None:
-    done = subprocess.run([ROOT / "scripts" / "fuzz.sh", seconds], capture_output=True, text=True, check=False)
+    done = subprocess.run([ROOT / "scripts" / "test" / "fuzz.sh", seconds], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"got '{seconds}'" in done.stderr
 
@@ -439,7 +442,7 @@ def test_each_fuzz_target_has_its_parts() -> None:
     """A target that the script does not run, or whose inputs no test replays, would rot."""
     fuzz = ROOT / "fuzz"
     targets = {path.stem for path in (fuzz / "targets").glob("*.rs")}
-    (listed,) = re.findall(r"^targets=\((.*)\)$", (ROOT / "scripts" / "fuzz.sh").read_text(), re.MULTILINE)
+    (listed,) = re.findall(r"^targets=\((.*)\)$", (ROOT / "scripts" / "test" / "fuzz.sh").read_text(), re.MULTILINE)
     assert set(listed.split()) == targets
     assert set(re.findall(r'^name = "(\w+)"$', (fuzz / "Cargo.toml").read_text(), re.MULTILINE)) == targets
     assert set(re.findall(r'replay\("(\w+)"', (ROOT / "src" / "fuzz_tests.rs").read_text())) == targets

@@ -1,7 +1,7 @@
 """Each attack of `hostile_clients.py` against a real server: others hardly notice it, and nothing of it is left.
 
 Waits are measured in CPU time of the server, which a busy machine does not lengthen: what counts is the work
-that is done first. `scripts/bench_hostile.py` measures on an idle machine, by the clock.
+that is done first. `scripts/bench/bench_hostile.py` measures on an idle machine, by the clock.
 """
 
 import os

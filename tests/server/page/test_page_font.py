@@ -6,7 +6,7 @@ from fontTools.ttLib import TTFont
 from page_browser import ask, put_answer, set_sampling
 from rust_source import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "data"))
 import math_font
 
 pytest_plugins = ("page_fixtures",)
