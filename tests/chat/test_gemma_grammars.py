@@ -13,7 +13,7 @@ import jinja_environment
 import jsonschema
 import pytest
 from marked_models import model_of
-from parsing_formats import FORMATS, template
+from parsing_cases.formats import FORMATS, template
 from random_schemas import GemmaSchemas
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import UnsupportedCallsError, call_grammar, parse

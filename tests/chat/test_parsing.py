@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from parsing_formats import FORMATS, TOOLS, template
+from parsing_cases.formats import FORMATS, TOOLS, template
 from parsing_outputs import HARMONY_CALL, OUTPUTS
 from rocmforge.parsing import (
     Content,

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from parsing_formats import FORMATS, STRING
+from parsing_cases.formats import FORMATS, STRING
 from rocmforge.parsing import parse
 
 SCHEMA = {

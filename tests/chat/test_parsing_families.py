@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja_environment import renderer
-from parsing_families import FAMILIES, SHAPELESS
-from parsing_formats import FORMATS, STRING, TEMPLATES, read_in_pieces, template, tool
+from parsing_cases.families import FAMILIES, SHAPELESS
+from parsing_cases.formats import FORMATS, STRING, TEMPLATES, read_in_pieces, template, tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import OutputParser, UnsupportedCallsError, call_grammar, find_format, parse, parser
 from rocmforge.parsing.grammars import fitting_inputs

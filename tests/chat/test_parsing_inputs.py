@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_formats import FORMATS, tool
+from parsing_cases.formats import FORMATS, tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import call_grammar, parse
 from rocmforge.parsing.grammars import fitting_inputs

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_formats import FORMATS, TOOLS
+from parsing_cases.formats import FORMATS, TOOLS
 from parsing_outputs import OUTPUTS
 from rocmforge.parsing import OutputParser, gather
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from jinja_environment import renderer
-from parsing_families import JSON_CALL, TEXT, chat, each, tags
-from parsing_formats import STRING, read_in_pieces, tool
+from parsing_cases.families import JSON_CALL, TEXT, chat, each, tags
+from parsing_cases.formats import STRING, read_in_pieces, tool
 from rocmforge.parsing import find_format, parse
 from rocmforge.parsing.needs import find_needs
 from rocmforge.server.chat.turns import fitted

@@ -10,7 +10,7 @@ import jinja_environment
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_formats import FORMATS, STRING, read_in_pieces, template, tool
+from parsing_cases.formats import FORMATS, STRING, read_in_pieces, template, tool
 from rocmforge.parsing import ChatFormat, find_format
 from rocmforge.parsing.formats import GEMMA_THINK, MISTRAL_THINK, THINK
 

@@ -2,7 +2,7 @@
 
 import pytest
 from marked_models import model_of
-from parsing_formats import FORMATS, TOOLS, template
+from parsing_cases.formats import FORMATS, TOOLS, template
 from rocmforge import LLM, SamplingParams, Tokenizer
 from rocmforge.parsing import ChatFormat, Markers, OutputParser, ReplyFormat, gather
 from tiny_models import metadata, rewritten

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from jinja_environment import renderer
-from parsing_families import FAMILIES, TEXT, chat, each, tags
-from parsing_formats import tool
+from parsing_cases.families import FAMILIES, TEXT, chat, each, tags
+from parsing_cases.formats import tool
 from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 from rocmforge.parsing import call_grammar, find_format, parse
 

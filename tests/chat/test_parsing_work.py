@@ -1,7 +1,7 @@
 """H16: readers do work that is linear in the text, counted in characters and not in seconds."""
 
 import pytest
-from parsing_formats import FORMATS, TOOLS
+from parsing_cases.formats import FORMATS, TOOLS
 from rocmforge.parsing import OutputParser, parser
 from rocmforge.parsing.source import Source
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parsing_formats import template as template_of
+from parsing_cases.formats import template as template_of
 from test_cli import process, run
 from tiny_models import rewritten
 from tiny_models import tiny_model as golden_model

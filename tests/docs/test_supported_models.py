@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 from jinja_environment import renderer
-from parsing_families import FAMILIES
-from parsing_formats import template
+from parsing_cases.families import FAMILIES
+from parsing_cases.formats import template
 from rocmforge.parsing import find_format
 from rocmforge.parsing.formats import CallForm
 from rust_source import ROOT

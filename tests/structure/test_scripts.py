@@ -52,12 +52,12 @@ def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: l
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\n")
     wsl = tmp_path / "dxg"
-    done = run_script("local_targets.py", tmp_path, wsl)
+    done = run_script("setup/local_targets.py", tmp_path, wsl)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{targets}\n", "")
     # Under WSL the driver is the host's: it lists nothing here, and the GPU may be any.
     wsl.touch()
     expected = "" if targets == "none" else targets
-    assert run_script("local_targets.py", tmp_path, wsl).stdout == f"{expected}\n"
+    assert run_script("setup/local_targets.py", tmp_path, wsl).stdout == f"{expected}\n"
 
 
 def write_tree(folder: Path) -> Path:
@@ -133,7 +133,7 @@ def test_skip_that_could_have_run_fails_in_ci(tmp_path: Path, reason: str, ci: b
     """P3: a test that was skipped is not a test that passed."""
     report = tmp_path / "report.xml"
     report.write_text(REPORT.format(reason=reason))
-    done = run_script("check_skips.py", report, ci=ci)
+    done = run_script("test/check_skips.py", report, ci=ci)
     assert done.returncode == status
     assert (f"tests.a::test_skipped: {reason}" in done.stderr) is (status == 1)
     assert "test_ran" not in done.stderr
@@ -142,7 +142,7 @@ def test_skip_that_could_have_run_fails_in_ci(tmp_path: Path, reason: str, ci: b
 def test_no_skip_passes_in_ci(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text('<testsuites><testsuite><testcase classname="a" name="b"/></testsuite></testsuites>')
-    assert run_script("check_skips.py", report, ci=True).returncode == 0
+    assert run_script("test/check_skips.py", report, ci=True).returncode == 0
 
 
 def test_saved_benches_are_drawn(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ def test_saved_benches_are_drawn(tmp_path: Path) -> None:
         document = {"datetime": f"2026-01-0{run + 1}T00:00:00", "benchmarks": benches}
         (tmp_path / f"{run}.json").write_text(json.dumps(document))
     picture = tmp_path / "out" / "benchmarks.png"
-    assert run_script("plot_benchmarks.py", tmp_path, picture).returncode == 0
+    assert run_script("bench/plot_benchmarks.py", tmp_path, picture).returncode == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    done = run_script("plot_benchmarks.py", tmp_path, tmp_path / "benchmarks.png")
+    done = run_script("bench/plot_benchmarks.py", tmp_path, tmp_path / "benchmarks.png")
     assert done.returncode == 1
     assert "make bench" in done.stderr
 
@@ -165,7 +165,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
 def test_served_rows_are_those_of_bench_serve(tmp_path: Path, model: Path) -> None:
     """A row for each number of sequences, with a figure for each way to sample."""
     shutil.copy(model, tmp_path / "tiny.q4_0.gguf")
-    done = run_script("bench_gpu.py", "--device", "cpu", "--models", tmp_path, "--rows", "tiny:q4_0", "--served",
+    done = run_script("bench/bench_gpu.py", "--device", "cpu", "--models", tmp_path, "--rows", "tiny:q4_0", "--served",
                       "3x8x33", "--sequences", "1,3", "--rounds", "2", "--", "-t", "1")  # fmt: skip
     assert done.returncode == 0, done.stderr
     headers, _, *rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]

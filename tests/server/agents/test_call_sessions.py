@@ -11,7 +11,7 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 from marked_models import model_of
-from parsing_formats import template, tool
+from parsing_cases.formats import template, tool
 from rocmforge import AsyncLLM
 from rocmforge.server import ServerConfig, create_app
 from rocmforge.server.answers import replies

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from jinja_environment import renderer
-from parsing_families import JSON_CALL, chat, each
-from parsing_formats import STRING, tool
+from parsing_cases.families import JSON_CALL, chat, each
+from parsing_cases.formats import STRING, tool
 from rocmforge.parsing import find_format
 from rocmforge.parsing.needs import NO_NEEDS, find_needs
 from rocmforge.server.answers.replies import described

@@ -6,7 +6,7 @@ from pathlib import Path
 from rocmforge.parsing import ChatFormat, OutputParser, find_format, gather
 from rocmforge.parsing.formats import MISTRAL_THINK
 
-TEMPLATES = Path(__file__).parent / "data" / "templates"
+TEMPLATES = Path(__file__).parents[1] / "data" / "templates"
 
 
 def template(name):
