@@ -1,31 +1,37 @@
 //! The engine's state and its step. Everything here runs on the engine thread, which owns it.
 
+mod device;
 mod launch;
 mod lifecycle;
 mod parked;
 mod publish;
+mod requests;
 pub(crate) mod thread;
 mod tiers;
+mod unsent;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::delivery::{Delivery, Outbox};
+use device::Device;
+use requests::Requests;
+use unsent::Unsent;
+
+use super::delivery::Outbox;
 use super::executor::Executor;
 use super::ids::{RequestId, request_of};
 use super::images::Pending;
 use super::offload::Offload;
 use super::output::FinishReason;
-use super::request::{Parked, Pick, Request, Taken};
+use super::request::{Parked, Pick, Taken};
 use super::shared::Shared;
 use super::shared::watch::StepEnd;
 use super::speculation::Speculator;
 use super::stats::Stats;
-use super::threads::panics::{forward_panicked, guarded, panicked};
+use super::threads::panics::{guarded, panicked};
 use crate::batch::TO_DRAFT;
 use crate::config::EngineConfig;
-use crate::model::Head;
 use crate::sampler::Sampler;
 use crate::scheduler::{Accepted, Scheduler, SeqId, Step};
 use crate::selection::Selection;
@@ -36,36 +42,29 @@ use crate::{Error, Result};
 const MIN_DRAFTS_AHEAD: usize = 3;
 
 pub(super) struct Core {
-    pub(super) shared: Arc<Shared>,
-    pub(super) config: EngineConfig,
-    pub(super) executor: Box<dyn Executor>,
-    pub(super) scheduler: Scheduler,
-    pub(super) vocab_size: usize,
-    pub(super) head: Option<Arc<Head>>,
-    pub(super) sampler: Sampler,
+    shared: Arc<Shared>,
+    config: EngineConfig,
+    device: Device,
+    scheduler: Scheduler,
+    vocab_size: usize,
+    sampler: Sampler,
     /// Decides about draft tokens; `None` without speculative decoding.
-    pub(super) speculator: Option<Speculator>,
-    pub(super) tokenizer: Option<Arc<Tokenizer>>,
-    pub(super) requests: HashMap<RequestId, Request>,
-    pub(super) deadlines: BTreeSet<(u64, RequestId)>,
+    speculator: Option<Speculator>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    requests: Requests,
     /// Sequences that skip steps until their grammars have computed the allowed tokens.
-    pub(super) parked: Vec<(SeqId, Parked)>,
-    pub(super) images: Pending,
+    parked: Vec<(SeqId, Parked)>,
+    images: Pending,
     /// The tiers below the device, if there are any.
-    pub(super) offload: Option<Offload>,
+    offload: Option<Offload>,
     /// True if nothing can be computed until grammars, images or copies to the device are ready.
-    pub(super) waits_for_others: bool,
-    /// Outputs that the next flush sends to the output thread.
-    pub(super) outbox: Vec<Delivery>,
-    pub(super) outputs: Outbox,
-    pub(super) counters: Stats,
+    waits_for_others: bool,
+    unsent: Unsent,
+    counters: Stats,
     /// Aborted requests whose blocks a step in flight may still use: the newest such step, and the time of the abort.
-    pub(super) cancelled: Vec<(Option<u64>, u64)>,
-    /// Requests admitted since the counters were last published.
-    pub(super) num_taken: usize,
-    pub(super) panics: u32,
+    cancelled: Vec<(Option<u64>, u64)>,
     /// The time at which the last step's results arrived; `None` after the engine has been idle.
-    pub(super) collected_at: Option<u64>,
+    collected_at: Option<u64>,
 }
 
 /// A step on the executor. `launch` creates it and `Core::collect` waits for it.
@@ -98,33 +97,33 @@ impl Core {
         images: Pending,
         outputs: Outbox,
     ) -> Self {
-        let (vocab_size, head) = (executor.vocab_size(), executor.head());
+        let vocab_size = executor.vocab_size();
         let speculative = config.speculative_config.clone();
         let speculator = speculative.map(|settings| Speculator::new(settings, config.max_drafts));
         Self {
             shared,
             config,
-            executor,
+            device: Device::new(executor),
             scheduler,
             vocab_size,
-            head,
             sampler: Sampler::new(vocab_size),
             speculator,
             tokenizer,
-            requests: HashMap::new(),
-            deadlines: BTreeSet::new(),
+            requests: Requests::default(),
             parked: Vec::new(),
             images,
             offload: None,
             waits_for_others: false,
-            outbox: Vec::new(),
-            outputs,
+            unsent: Unsent::new(outputs),
             counters: Stats::default(),
             cancelled: Vec::new(),
-            num_taken: 0,
-            panics: 0,
             collected_at: None,
         }
+    }
+
+    /// Adds the tiers below the device.
+    pub(super) fn with_offload(self, offload: Option<Offload>) -> Self {
+        Self { offload, ..self }
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -150,7 +149,7 @@ impl Core {
         let now = self.shared.clock.now();
         self.expire(now);
         // Deliver finished outputs now; their requests are not part of the next step.
-        if !self.outbox.is_empty() {
+        if !self.unsent.is_empty() {
             self.flush();
         }
         self.resume_parked()?;
@@ -200,7 +199,7 @@ impl Core {
 
     /// Schedules the step after the one in flight, on an asynchronous device. Some of its tokens are not known yet.
     fn schedule_ahead(&mut self, now: u64) -> Result<Step> {
-        if !self.executor.is_asynchronous() {
+        if !self.device.executor().is_asynchronous() {
             return Ok(Step::default());
         }
         let step = self.scheduler.schedule(now)?;
@@ -219,7 +218,7 @@ impl Core {
         let mut of_step = step.seqs.iter();
         for picks in sampled.taken.picks.chunk_by(|pick, next| pick.seq == next.seq) {
             let (seq, tokens) = (picks[0].seq, picks.iter().map(|pick| pick.token).collect::<Vec<u32>>());
-            let request = self.requests.get_mut(&request_of(seq).0);
+            let request = self.requests.of_mut(seq);
             let proposal = request.and_then(|request| request.propose(seq, &tokens));
             // A fork starts without drafts.
             if let Some(mut proposal) = proposal.filter(|_| picks[0].fork_of.is_none()) {
@@ -248,7 +247,7 @@ impl Core {
     pub(super) fn collect(&mut self, Launched { step, selected, since, .. }: &Launched) -> Result<Sampled> {
         let taken = Taken { picks: Vec::with_capacity(step.seqs.len()), rows: Vec::new() };
         let mut sampled = Sampled { taken, complete: Vec::new(), failed: Vec::new() };
-        for (i, rows) in step.pieces(self.executor.rows_at_once()).into_iter().enumerate() {
+        for (i, rows) in step.pieces(self.device.executor().rows_at_once()).into_iter().enumerate() {
             if i > 0 || !selected {
                 self.select(step, rows.clone())?;
             }
@@ -265,17 +264,14 @@ impl Core {
 
     /// Waits for these rows of the step and samples from them.
     fn collect_rows(&mut self, step: &Step, rows: &Range<usize>, sampled: &mut Sampled) -> Result<()> {
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let collected = guarded(|| executor.collect());
-        let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
-        self.panics = 0;
+        let mut logits = self.device.collect()?;
         check_shape(&logits, rows.len(), self.vocab_size)?;
         for (whole, part) in step.parts(rows) {
             let (id, _) = request_of(part.id);
             if sampled.failed.iter().any(|(failed, _)| *failed == id) {
                 continue;
             }
-            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let Some(request) = self.requests.get_mut(id) else { continue };
             let (sampler, taken) = (&mut self.sampler, &mut sampled.taken);
             let drafts = if part.samples.is_empty() { &[] } else { step.drafts(whole) };
             let picked = taken.picks.len();
@@ -316,7 +312,7 @@ impl Core {
         for (id, error) in failed {
             self.end_request(id, FinishReason::Error, Some(error), now);
         }
-        picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
+        picks.retain(|pick| self.requests.of(pick.seq).is_some());
         let tokens: Vec<u32> = picks.iter().map(|pick| pick.token).collect();
         let mut accepted = Vec::with_capacity(picks.len());
         let mut start = 0;
@@ -353,9 +349,8 @@ impl Core {
     fn fork(&mut self, pick: &Pick, now: u64) -> Result<()> {
         let Some(parent) = pick.fork_of else { return Ok(()) };
         self.scheduler.fork(parent, pick.seq, pick.token, now)?;
-        let (id, index) = request_of(pick.seq);
-        if let Some(generation) = self.requests.get_mut(&id).and_then(Request::generation) {
-            generation.sequences[index].forked();
+        if let Some(sequence) = self.requests.sequence_mut(pick.seq) {
+            sequence.forked();
         }
         Ok(())
     }
@@ -409,8 +404,8 @@ impl Core {
 
 /// Returns the tokens that are forced after the picks of a sequence. The next step computes them together with the last
 /// pick, so nothing has to be drafted.
-pub(super) fn forced_behind<'a>(requests: &'a HashMap<RequestId, Request>, picks: &[Pick], ahead: &Step) -> &'a [u32] {
-    let forced = requests.get(&request_of(picks[0].seq).0).map_or(&[][..], |request| request.forced(picks[0].seq));
+fn forced_behind<'a>(requests: &'a Requests, picks: &[Pick], ahead: &Step) -> &'a [u32] {
+    let forced = requests.of(picks[0].seq).map_or(&[][..], |request| request.forced(picks[0].seq));
     let behind = forced.get(picks.len()..).unwrap_or_default();
     // A sequence with drafts that is part of the step ahead skips the step after it, and then gains all drafts but the
     // first. With fewer drafts it would lose time.

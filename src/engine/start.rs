@@ -117,8 +117,8 @@ impl Engine {
             Offload::start(offload, store, index, staged, &shared.kv_cache, report)
         });
         let (for_core, settings) = (Arc::clone(&shared), config.clone());
-        let mut core = Core::new(for_core, settings, executor, scheduler, tokenizer.clone(), pending, outbox);
-        core.offload = offload.transpose()?;
+        let core = Core::new(for_core, settings, executor, scheduler, tokenizer.clone(), pending, outbox);
+        let mut core = core.with_offload(offload.transpose()?);
         core.flush();
         let for_outputs = Arc::clone(&shared);
         let output_lives = alive.clone();

@@ -12,15 +12,13 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::parked::PATIENCE;
+use super::requests::Requests;
 use super::{Core, Launched};
 use crate::Result;
 use crate::batch::{ChosenToken, TO_DRAFT};
-use crate::ids::{RequestId, request_of};
-use crate::request::Request;
 use crate::scheduler::{ScheduledSeq, SeqId, Step};
 use crate::selection::{Needs, SamplingRequest, Wanted};
 use crate::speculation::CATCH_UP_TOKENS;
-use crate::threads::panics::{forward_panicked, guarded};
 
 impl Core {
     /// Hands a step to the executor, unless it is empty. If the launch fails, the step's requests end.
@@ -42,13 +40,13 @@ impl Core {
         self.counters.engine_steps += 1;
         self.publish();
         let requests = step.seqs.iter().filter_map(|scheduled| {
-            let request = self.requests.get(&request_of(scheduled.id).0)?;
+            let request = self.requests.of(scheduled.id)?;
             Some((request.id, request.deadline.and_then(|deadline| self.shared.clock.instant_of(deadline))))
         });
         self.shared.watch.begin(requests, || self.scheduler.yields(step));
         let (mut needs, mut settled) = (Needs::default(), true);
         for scheduled in &step.seqs {
-            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
+            if let Some(request) = self.requests.of_mut(scheduled.id) {
                 settled &= !request.prepare(scheduled);
                 let of_request = request.needs();
                 needs.logits |= of_request.logits;
@@ -56,16 +54,14 @@ impl Core {
             }
         }
         self.draft(step)?;
-        let (executor, panics, images) = (&mut self.executor, &mut self.panics, self.images.rows());
-        let launched = guarded(|| executor.launch(&step.batch, images, needs));
-        launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
+        self.device.launch(&step.batch, self.images.rows(), needs)?;
         Ok(settled)
     }
 
     /// Sends the executor the sampling requests of the step's rows, or of its first piece. If that fails, the step's
     /// requests end.
     fn settle(&mut self, step: Step, since: Option<u64>) -> Result<Option<Launched>> {
-        let pieces = step.pieces(self.executor.rows_at_once());
+        let pieces = step.pieces(self.device.executor().rows_at_once());
         match self.select(&step, pieces[0].clone()) {
             Ok(chooses) => {
                 let chooses = chooses && pieces.len() == 1;
@@ -84,16 +80,14 @@ impl Core {
         }
         let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_DRAFT);
         let gaps: Vec<ScheduledSeq> = step.seqs.iter().filter(|scheduled| is_gap(scheduled)).cloned().collect();
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let drafted = guarded(|| executor.draft(&mut step.batch, &first));
-        drafted.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
+        self.device.draft(&mut step.batch, &first)?;
         self.scheduler.note_drafts(step);
         let behind_first = gaps.iter().map(|scheduled| scheduled.num_drafts() - 1).sum::<usize>();
         self.counters.speculation.num_drafter_tokens += (first.num_tokens() + behind_first) as u64;
         for scheduled in gaps {
             let drafts = step.drafts(&scheduled);
             self.counters.speculation.num_proposed_tokens += drafts.len() as u64;
-            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
+            if let Some(request) = self.requests.of_mut(scheduled.id) {
                 request.drafted(scheduled.id, drafts);
             }
         }
@@ -105,7 +99,7 @@ impl Core {
     pub(crate) fn select(&mut self, step: &Step, rows: Range<usize>) -> Result<bool> {
         let (mut chooses, deadline) = (true, Instant::now() + PATIENCE);
         for (_, part) in step.parts(&rows) {
-            if let Some(request) = self.requests.get_mut(&request_of(part.id).0) {
+            if let Some(request) = self.requests.of_mut(part.id) {
                 request.settle_by(&part, deadline);
                 // For an infinite logit, the log-probability needs the whole row.
                 chooses &= !request.wants_logprobs();
@@ -113,9 +107,7 @@ impl Core {
         }
         let sampling_requests = want_logits(&self.requests, step, &rows, self.vocab_size);
         chooses &= sampling_requests.iter().all(|request| *request == Wanted::Argmax.into());
-        let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let selected = guarded(|| executor.select(rows, &sampling_requests));
-        selected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
+        self.device.select(rows, &sampling_requests)?;
         Ok(chooses)
     }
 
@@ -123,7 +115,7 @@ impl Core {
     /// wait for a step that has not begun. Steps with prompts are so long that a gap between them does not matter.
     pub(super) fn can_feed(&self, running: &Launched, ahead: &Step) -> bool {
         let decodes = |scheduled: &ScheduledSeq| {
-            let request = self.requests.get(&request_of(scheduled.id).0);
+            let request = self.requests.of(scheduled.id);
             scheduled.is_decode() && request.is_some_and(|request| !request.is_guided())
         };
         running.chooses
@@ -172,14 +164,14 @@ fn chosen_tokens(running: &Step, ahead: &Step) -> Vec<ChosenToken> {
 
 /// Returns the sampling request of each of these rows of logits. The default is the most likely token only.
 fn want_logits<'a>(
-    requests: &'a HashMap<RequestId, Request>,
+    requests: &'a Requests,
     step: &Step,
     rows: &Range<usize>,
     vocab_size: usize,
 ) -> Vec<SamplingRequest<'a>> {
     let mut sampling_requests = vec![Wanted::Argmax.into(); rows.len()];
     for (_, part) in step.parts(rows) {
-        if let Some(request) = requests.get(&request_of(part.id).0) {
+        if let Some(request) = requests.of(part.id) {
             request.want_logits(&part, vocab_size, &mut sampling_requests);
         }
     }

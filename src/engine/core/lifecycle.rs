@@ -11,7 +11,7 @@ use crate::ids::{RequestId, request_of, seq_id};
 use crate::images::Encoded;
 use crate::offload::Offload;
 use crate::output::records::RequestRecord;
-use crate::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
+use crate::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use crate::request::pooling::Pooled;
 use crate::request::sequence::{EndRules, Sequence, TextStream};
 use crate::request::stop::StopStrings;
@@ -27,7 +27,7 @@ impl Core {
     pub(crate) fn admit(&mut self, admission: Admission) {
         let Admission { id, name, prompt, images, priority, cache_salt, client, arrival, arrival_time, deadline, kind } =
             admission;
-        self.num_taken += 1;
+        self.requests.note_taken();
         self.shared.watch.take_in(id);
         let (work, all_logits) = match kind {
             RequestKind::Tokens { params, seed, guidance, sink } => {
@@ -36,7 +36,7 @@ impl Core {
             }
             RequestKind::Vector { params: PoolingParams { pooling, normalize }, sink } => {
                 let pooling = pooling.unwrap_or(self.config.pooling);
-                let head = self.head.clone().filter(|head| head.serves(pooling));
+                let head = self.device.executor().head().filter(|head| head.serves(pooling));
                 let pooled = Pooled::new(pooling, normalize, head, sink);
                 // A prompt that is computed in one step gets all its hidden states from that step.
                 let all = pooled.wants_all() || self.config.is_bidirectional();
@@ -61,10 +61,7 @@ impl Core {
         };
         let metrics = RequestMetrics { arrival_time, ..Default::default() };
         let request = Request { id, name, prompt, arrival, deadline, started: false, metrics, work };
-        self.requests.insert(id, request);
-        if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, id));
-        }
+        self.requests.insert(request);
         let now = self.shared.clock.now();
         let added = match images {
             Some((_, images)) => self.images.encode(sequence, id, images),
@@ -123,7 +120,7 @@ impl Core {
     pub(crate) fn waiting(&self) -> Vec<(Arc<str>, WaitingReason)> {
         let waiting = self.scheduler.waiting().into_iter().map(|(seq, reason)| (request_of(seq).0, reason));
         let encoding = self.images.waiting().map(|id| (id, WaitingReason::ImageEncoder));
-        let named = |(id, reason)| self.requests.get(&id).map(|request| (Arc::clone(&request.name), reason));
+        let named = |(id, reason)| self.requests.get(id).map(|request| (Arc::clone(&request.name), reason));
         let reading = self.offload.iter().flat_map(Offload::waiting).map(|id| (id, WaitingReason::KvOffload));
         waiting.chain(encoding).chain(reading).filter_map(named).collect()
     }
@@ -132,7 +129,7 @@ impl Core {
     pub(super) fn note_started(&mut self, step: &Step, now: u64) {
         for scheduled in &step.seqs {
             let (id, _) = request_of(scheduled.id);
-            let Some(request) = self.requests.get_mut(&id).filter(|request| !request.started) else { continue };
+            let Some(request) = self.requests.get_mut(id).filter(|request| !request.started) else { continue };
             request.started = true;
             request.metrics.time_in_queue = Some(seconds(now - request.arrival.min(now)));
             self.counters.prompt_tokens += request.prompt.len() as u64;
@@ -143,7 +140,7 @@ impl Core {
     /// Gives a sequence its next token, and ends the sequence if that is its last.
     pub(crate) fn accept(&mut self, pick: Pick, now: u64) {
         let (id, index) = request_of(pick.seq);
-        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(request) = self.requests.get_mut(id) else { return };
         let age = seconds(now - request.arrival.min(now));
         if request.metrics.time_to_first_token.is_none() {
             request.metrics.time_to_first_token = Some(age);
@@ -188,9 +185,9 @@ impl Core {
             error: None,
             metrics,
         };
-        self.outbox.push((sink, output));
+        self.unsent.push((sink, output));
         if let Some(reason) = finish_reason.filter(|_| all_ended)
-            && let Some(request) = self.requests.remove(&id)
+            && let Some(request) = self.requests.remove(id)
         {
             self.retire(request, reason, None, now);
         }
@@ -200,13 +197,13 @@ impl Core {
     fn release(&mut self, id: RequestId, seq: SeqId, now: u64) {
         let preemptions = self.scheduler.info(seq).map_or(0, |info| info.num_preemptions);
         self.scheduler.finish(seq, now);
-        if let Some(request) = self.requests.get_mut(&id) {
+        if let Some(request) = self.requests.get_mut(id) {
             request.metrics.num_preemptions += preemptions;
         }
     }
 
     fn closing_metrics(&mut self, id: RequestId, all_ended: bool, age: f64) -> Option<RequestMetrics> {
-        let request = self.requests.get_mut(&id)?;
+        let request = self.requests.get_mut(id)?;
         if all_ended {
             request.metrics.total_time = Some(age);
         }
@@ -215,7 +212,7 @@ impl Core {
 
     /// Ends a request in any state: its consumer gets the last outputs, and nothing of it remains.
     pub(super) fn end_request(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>, now: u64) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(request) = self.requests.get_mut(id) else { return };
         request.metrics.total_time = Some(seconds(now - request.arrival.min(now)));
         let mut in_scheduler = vec![seq_id(id, 0)];
         if let Work::Generate(generation) = &request.work {
@@ -225,14 +222,14 @@ impl Core {
         for seq in in_scheduler {
             self.release(id, seq, now);
         }
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        self.outbox.extend(request.end_all(reason, error.as_ref()));
+        let Some(mut request) = self.requests.remove(id) else { return };
+        self.unsent.extend(request.end_all(reason, error.as_ref()));
         self.retire(request, reason, error, now);
     }
 
     /// Ends a request that its caller aborted at `asked`, and measures how long its blocks stay in use after that.
     pub(crate) fn abort(&mut self, id: RequestId, asked: u64) {
-        if !self.requests.contains_key(&id) {
+        if self.requests.get(id).is_none() {
             return;
         }
         self.end_request(id, FinishReason::Abort, None, self.now());
@@ -262,16 +259,16 @@ impl Core {
         let seq = seq_id(id, 0);
         let info = self.scheduler.info(seq);
         self.release(id, seq, now);
-        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(request) = self.requests.get_mut(id) else { return };
         request.metrics.num_cached_tokens = info.map_or(0, |info| info.num_cached_tokens);
         request.metrics.prefix_miss = info.and_then(|info| info.prefix_miss);
         request.metrics.total_time = Some(seconds(now - request.arrival.min(now)));
-        self.outbox.extend(request.complete());
-        let Some(request) = self.requests.remove(&id) else { return };
+        self.unsent.extend(request.complete());
+        let Some(request) = self.requests.remove(id) else { return };
         self.retire(request, FinishReason::Stop, None, now);
     }
 
-    /// Finishes a request: counters, queue, deadline and name. Its record stays for a while.
+    /// Finishes a request: counters, queue and name. Its record stays for a while.
     pub(super) fn retire(&mut self, request: Request, reason: FinishReason, error: Option<Error>, now: u64) {
         if !request.started {
             self.shared.leave_queue();
@@ -279,9 +276,6 @@ impl Core {
         self.images.forget(request.id);
         if let Some(offload) = &mut self.offload {
             offload.forget(request.id);
-        }
-        if let Some(deadline) = request.deadline {
-            self.deadlines.remove(&(deadline, request.id));
         }
         let generated_tokens = request.generated_tokens();
         let Request { id, name, prompt, metrics, work, .. } = request;
@@ -302,28 +296,23 @@ impl Core {
 
     /// Ends all requests past their deadlines, waiting or running.
     pub(super) fn expire(&mut self, now: u64) {
-        while let Some(&(deadline, id)) = self.deadlines.first()
-            && deadline <= now
-        {
-            self.deadlines.pop_first();
+        while let Some(id) = self.requests.next_expired(now) {
             self.end_request(id, FinishReason::Timeout, None, now);
         }
     }
 
     /// Ends all requests of a consumer that is gone.
     pub(super) fn abort_sink(&mut self, sink: &SharedSink) {
-        let gone = |request: &Request| request.sink().is_some_and(|other| same_sink(other, sink));
-        let ids: Vec<RequestId> = self.requests.values().filter(|request| gone(request)).map(|r| r.id).collect();
         let now = self.shared.clock.now();
-        for id in ids {
+        for id in self.requests.of_sink(sink) {
             self.end_request(id, FinishReason::Abort, None, now);
         }
     }
 
     /// Ends a request that could not be ended in the usual way.
     pub(super) fn abandon(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        self.outbox.extend(request.end_all(reason, error.as_ref()));
+        let Some(mut request) = self.requests.remove(id) else { return };
+        self.unsent.extend(request.end_all(reason, error.as_ref()));
         self.retire(request, reason, error, self.shared.clock.now());
     }
 
@@ -334,7 +323,7 @@ impl Core {
         let stats = self.shared.kv_cache.read().stats();
         let (blocks, slots) = (stats.blocks_owned, stats.state_slots_owned);
         let is_idle = !self.has_requests() && running.is_none();
-        if is_idle && (blocks + slots > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
+        if is_idle && (blocks + slots > 0 || self.scheduler.has_work() || self.requests.has_deadlines()) {
             let problem = format!("no request is left, but {blocks} blocks and {slots} state slots are owned");
             return Err(Error::internal(problem));
         }

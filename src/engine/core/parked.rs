@@ -6,16 +6,15 @@
 //!
 //! A picked token is also kept while another text of the grammar computes masks ahead, since both use one lexer.
 
-use std::collections::HashMap;
 use std::mem;
 use std::time::{Duration, Instant};
 
 use super::{Core, Sampled, forced_behind};
 use crate::guidance::Rule;
-use crate::ids::{RequestId, request_of};
+use crate::ids::request_of;
 use crate::output::FinishReason;
 use crate::request::sequence::Sequence;
-use crate::request::{Parked, Pick, Request};
+use crate::request::{Parked, Pick};
 use crate::sampler::{Picked, Sampler};
 use crate::scheduler::{Accepted, SeqId, Step};
 use crate::{Error, Result};
@@ -43,7 +42,7 @@ impl Core {
             self.parked.push((seq, Parked::Picks(group)));
         }
         for (seq, _) in &self.parked[before..] {
-            if let Some(sequence) = sequence(&mut self.requests, *seq) {
+            if let Some(sequence) = self.requests.sequence_mut(*seq) {
                 sequence.parked = true;
             }
         }
@@ -57,7 +56,7 @@ impl Core {
     /// True if all sequences of these picks can take them without waiting.
     fn take_turns(&mut self, picks: &[Pick], deadline: Instant) -> bool {
         let requests = &mut self.requests;
-        let mut take = |pick: &Pick| sequence(requests, pick.seq).is_none_or(|one| one.take_turn_by(deadline));
+        let mut take = |pick: &Pick| requests.sequence_mut(pick.seq).is_none_or(|one| one.take_turn_by(deadline));
         let taken = picks.iter().all(&mut take);
         if !taken {
             self.pass_turns(picks.iter().map(|pick| pick.seq));
@@ -68,7 +67,7 @@ impl Core {
     /// Lets other texts of the grammars continue to compute ahead.
     pub(super) fn pass_turns(&mut self, seqs: impl Iterator<Item = SeqId>) {
         for seq in seqs {
-            if let Some(sequence) = sequence(&mut self.requests, seq) {
+            if let Some(sequence) = self.requests.sequence_mut(seq) {
                 sequence.pass_turn();
             }
         }
@@ -78,7 +77,7 @@ impl Core {
     pub(super) fn resume_parked(&mut self) -> Result<()> {
         for (seq, parked) in mem::take(&mut self.parked) {
             let sampler = &mut self.sampler;
-            let Some(sequence) = sequence(&mut self.requests, seq).filter(|sequence| !sequence.ended()) else {
+            let Some(sequence) = self.requests.sequence_mut(seq).filter(|sequence| !sequence.ended()) else {
                 continue;
             };
             // A preempted sequence first recomputes its tokens.
@@ -113,11 +112,11 @@ impl Core {
     fn resume(&mut self, seq: SeqId, picks: Vec<Pick>) -> Result<()> {
         let now = self.now();
         let own: Vec<u32> = picks.iter().filter(|pick| pick.fork_of.is_none()).map(|pick| pick.token).collect();
-        if let Some(request) = self.requests.get_mut(&request_of(seq).0) {
+        if let Some(request) = self.requests.of_mut(seq) {
             // The proposer learns the tokens. Nothing is drafted after structured output begins.
             request.propose(seq, &own);
         }
-        if let Some(sequence) = sequence(&mut self.requests, seq) {
+        if let Some(sequence) = self.requests.sequence_mut(seq) {
             sequence.parked = false;
         }
         let drafts = forced_behind(&self.requests, &picks[..own.len()], &Step::default());
@@ -125,11 +124,6 @@ impl Core {
         self.scheduler.take_late(seq, Accepted { tokens: &own, drafts })?;
         self.give(picks, now)
     }
-}
-
-fn sequence(requests: &mut HashMap<RequestId, Request>, seq: SeqId) -> Option<&mut Sequence> {
-    let (id, index) = request_of(seq);
-    requests.get_mut(&id)?.generation()?.sequences.get_mut(index)
 }
 
 /// Picks the next token of a sequence from its row, once its rule is known.

@@ -7,7 +7,7 @@ impl Core {
     /// free.
     pub(crate) fn flush(&mut self) {
         self.publish();
-        self.outputs.send(&mut self.outbox);
+        self.unsent.send();
     }
 
     /// Publishes the counters. It runs before a step is computed as well as after: a step may take long, and meanwhile
@@ -18,8 +18,8 @@ impl Core {
         self.counters.num_preemptions = self.scheduler.num_preemptions();
         self.counters.kv_offload = self.offload_stats();
         self.counters.kv_cache = self.shared.kv_cache.read().stats();
-        self.counters.expert_cache = self.executor.expert_cache();
-        self.counters.device_allocations = self.executor.device_allocations();
-        self.shared.publish(&self.counters, std::mem::take(&mut self.num_taken));
+        self.counters.expert_cache = self.device.executor().expert_cache();
+        self.counters.device_allocations = self.device.executor().device_allocations();
+        self.shared.publish(&self.counters, self.requests.take_num_taken());
     }
 }

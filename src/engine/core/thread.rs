@@ -135,8 +135,7 @@ fn shut_down(core: &mut Core, commands: &Receiver<Command>, cause: Option<Error>
             }
         }
     }
-    let ids: Vec<_> = core.requests.keys().copied().collect();
-    for id in ids {
+    for id in core.requests.ids() {
         let now = core.now();
         // The scheduler may be what failed; the consumers get their last outputs regardless.
         if guarded(|| core.end_request(id, reason, cause.clone(), now)).is_err() {

@@ -19,7 +19,7 @@ impl Core {
     /// # Errors
     /// Errors of the device.
     pub(crate) fn move_contents(&mut self) -> Result<()> {
-        self.offload.as_mut().map_or(Ok(()), |offload| offload.move_contents(&mut *self.executor))
+        self.offload.as_mut().map_or(Ok(()), |offload| offload.move_contents(self.device.executor_mut()))
     }
 
     /// Copies some contents that are evicted soon. Takes those that have arrived on the device.
@@ -29,8 +29,8 @@ impl Core {
     pub(crate) fn save_ahead(&mut self) -> Result<()> {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         // A sequence that waited for them may be scheduled at once.
-        self.waits_for_others &= !offload.end_loads(false, &mut *self.executor)?;
-        offload.save_ahead(&mut *self.executor)
+        self.waits_for_others &= !offload.end_loads(false, self.device.executor_mut())?;
+        offload.save_ahead(self.device.executor_mut())
     }
 
     /// True if contents are on their way to the device.
@@ -45,7 +45,7 @@ impl Core {
     pub(crate) fn finish_loads(&mut self) -> Result<()> {
         let is_idle = !self.has_requests();
         let offload = self.offload.as_mut().filter(|_| is_idle);
-        offload.map_or(Ok(()), |offload| offload.finish_loads(&mut *self.executor))
+        offload.map_or(Ok(()), |offload| offload.finish_loads(self.device.executor_mut()))
     }
 
     /// Copies all contents that are evicted soon, while the engine is idle.
@@ -56,8 +56,8 @@ impl Core {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         loop {
             let saved = offload.stats().index.saved;
-            offload.save_ahead(&mut *self.executor)?;
-            offload.end_saves(true, &mut *self.executor)?;
+            offload.save_ahead(self.device.executor_mut())?;
+            offload.end_saves(true, self.device.executor_mut())?;
             // A host without memory for copies ends it as well.
             if offload.stats().index.saved == saved || !is_idle() {
                 return Ok(());
@@ -98,7 +98,7 @@ impl Core {
         self.scheduler.abandon_steps(now);
         // Whoever waits for the end sees that it comes nearer.
         let report = |written| self.shared.stats.write().kv_offload.disk_written = written;
-        offload.write_all(&mut *self.executor, &report)
+        offload.write_all(self.device.executor_mut(), &report)
     }
 
     pub(crate) fn offload_stats(&self) -> OffloadStats {
