@@ -1,6 +1,8 @@
 """The lists of files in docs/contributing/ are those of a real example: what names it in the sources is on the page."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,18 @@ def test_what_is_listed_names_the_example(page: str) -> None:
     pattern, places = EXAMPLES[page]
     inside = {name for name in listed(page) if name.startswith(places)}
     assert sorted(inside - naming(pattern, places)) == []
+
+
+COUNTS = ROOT / "notes" / "decisions" / "files-per-change.md"
+COUNT = re.compile(r"^\| ([\w ]+) \| `(git grep [^`]*)` \| (\d+) \| \d+ \|$", re.MULTILINE)
+
+
+def test_counts_of_files_are_those_of_the_sources() -> None:
+    counts = COUNT.findall(COUNTS.read_text(encoding="utf-8"))
+    assert len(counts) == 6
+    for change, command, expected in counts:
+        found = subprocess.run(shlex.split(command), cwd=ROOT, check=True, capture_output=True, text=True)
+        assert len(found.stdout.splitlines()) == int(expected), f"{change}: {found.stdout}"
 
 
 def test_file_lists_end_where_the_table_ends() -> None:
