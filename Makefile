@@ -11,7 +11,7 @@ HIP_TARGETS = $(ROCMFORGE_HIP_TARGETS)
 
 # The cargo profile of the wheel. CI takes the one of the Rust tests, whose dependencies are then compiled once.
 WHEEL_PROFILE = $(or $(ROCMFORGE_WHEEL_PROFILE),release)
-# What the build script lists for that profile.
+# The build script writes one for each profile.
 KERNEL_LIST = target/kernels/$(WHEEL_PROFILE:dev=debug).tsv
 
 VENV := .venv
