@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from rocmforge.outputs import Request, RequestOutput
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, PlainPrompt, Prompt, has_images, plain_prompt
 from rocmforge.replies import ReplyReader
 from rocmforge.requests.embedding import PoolingName, embeddings_wanted, prepare_all, vector
+from rocmforge.requests.options import RequestOptions
 from rocmforge.requests.submission import placed
 from rocmforge.settings import LoadOptions
 
@@ -138,15 +139,18 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed before, or it lost its device. A request that runs when it is closed
                 ends with finish reason `abort`.
         """
+        options = RequestOptions(
+            request_id=request_id, priority=priority, timeout=timeout, cache_salt=cache_salt, client=client
+        )
         if has_images(prompt):
 
             def read() -> tuple[PlainPrompt, str | None, None]:
                 plain = plain_prompt(prompt)
                 return plain, plain.text, None
 
-            return self._encoded(read, sampling_params, request_id, priority, timeout, cache_salt, client)
+            return self._encoded(read, sampling_params, options)
         plain = plain_prompt(prompt)
-        return self._stream(plain, plain.text, sampling_params, request_id, priority, timeout, cache_salt, client)
+        return self._stream(plain, plain.text, sampling_params, options)
 
     def chat(
         self,
@@ -171,20 +175,19 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             reader = self._reply_formats.reader(options, prompt.text)
             return PlainPrompt(prompt.token_ids, images), prompt.text, reader
 
-        return self._encoded(encode, sampling_params, request_id, priority, timeout, cache_salt, client)
+        request_options = RequestOptions(
+            request_id=request_id, priority=priority, timeout=timeout, cache_salt=cache_salt, client=client
+        )
+        return self._encoded(encode, sampling_params, request_options)
 
     async def _encoded(
         self,
         encode: Callable[[], tuple[PlainPrompt, str | None, ReplyReader | None]],
         params: SamplingParams | None,
-        request_id: str | None,
-        priority: int,
-        deadline: float | None,
-        cache_salt: str | None,
-        client: str | None,
+        options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
         prompt, text, reader = await to_thread(encode)
-        outputs = self._stream(prompt, text, params, request_id, priority, deadline, cache_salt, client, reader)
+        outputs = self._stream(prompt, text, params, options, reader)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield output
@@ -213,9 +216,8 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed, or it lost its device.
         """
         params = PoolingParams(pooling, normalize)
-        wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
-        encoded = await to_thread(prepare_all, self._engine, wanted)
-        options = {"priority": priority, "timeout": timeout, "cache_salt": cache_salt, "client": client}
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, client=client)
+        encoded = await to_thread(prepare_all, self._engine, embeddings_wanted(prompts, params, priority, options))
         with contextlib.ExitStack() as stack:
             all_updates = []
             for ids in encoded:
@@ -287,18 +289,17 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed, or it lost its device.
         """
         plain = await to_thread(plain_prompt, prompt) if has_images(prompt) else plain_prompt(prompt)
-        return await self._submit(plain, plain.text, sampling_params, request_id, priority, timeout, cache_salt, client)
+        options = RequestOptions(
+            request_id=request_id, priority=priority, timeout=timeout, cache_salt=cache_salt, client=client
+        )
+        return await self._submit(plain, plain.text, sampling_params, options)
 
     async def _submit(
         self,
         prompt: PlainPrompt,
         text: str | None,
         params: SamplingParams | None,
-        request_id: str | None,
-        priority: int,
-        deadline: float | None,
-        cache_salt: str | None,
-        client: str | None,
+        options: RequestOptions,
         reader: ReplyReader | None = None,
     ) -> "RequestStream":
         params = params or self.get_default_sampling_params()
@@ -308,13 +309,6 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             content = await to_thread(placed, self._engine, content)
         elif params.structured_outputs is not None or (isinstance(content, str) and len(content) > LONG_TEXT):
             content = await to_thread(self._engine.prepare, content, params)
-        options: dict[str, Any] = {
-            "request_id": request_id,
-            "priority": priority,
-            "timeout": deadline,
-            "cache_salt": cache_salt,
-            "client": client,
-        }
         accepted, updates = await self._hand_over(content, params, options, images)
         return RequestStream(Request(accepted, text, params, reader=reader), updates)
 
@@ -322,7 +316,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         self,
         prompt: Prompt,
         params: SamplingParams | PoolingParams,
-        options: dict[str, Any],
+        options: RequestOptions,
         images: tuple[Image, ...] = (),
     ) -> "tuple[Accepted, _Updates]":
         loop = asyncio.get_running_loop()
@@ -346,14 +340,10 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         prompt: PlainPrompt,
         text: str | None,
         params: SamplingParams | None,
-        request_id: str | None,
-        priority: int,
-        deadline: float | None,
-        cache_salt: str | None,
-        client: str | None,
+        options: RequestOptions,
         reader: ReplyReader | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        stream = await self._submit(prompt, text, params, request_id, priority, deadline, cache_salt, client, reader)
+        stream = await self._submit(prompt, text, params, options, reader)
         async with stream:
             async for output in stream:
                 yield output

@@ -15,11 +15,11 @@ from rocmforge.prompts import (
     Conversation,
     conversation_list,
     params_list,
-    priority_list,
     prompt_list,
 )
 from rocmforge.requests.batch import Wanted, generate, serve
 from rocmforge.requests.embedding import PoolingName, embed, embeddings_wanted
+from rocmforge.requests.options import RequestOptions, options_list
 
 
 class LLM(LoadedModel):  # noqa: D101 - below
@@ -73,7 +73,9 @@ class LLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed before, or it lost its device.
             KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
-        wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt, client=client)
+        wanted = self._completions(
+            prompts, sampling_params, priority, RequestOptions(cache_salt=cache_salt, client=client)
+        )
         return generate(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
 
     def chat(
@@ -113,7 +115,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
             ModelFileError: The file's chat template is not supported; pass another one as `chat_template`.
             KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
-        wanted = self._answers(messages, sampling_params, options, cache_salt=cache_salt, client=client)
+        wanted = self._answers(messages, sampling_params, options, RequestOptions(cache_salt=cache_salt, client=client))
         return generate(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
 
     def stream(
@@ -146,7 +148,9 @@ class LLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed before, or it lost its device.
         """
         # Types are checked here, not in the generator, so that the error points at the call.
-        wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt, client=client)
+        wanted = self._completions(
+            prompts, sampling_params, priority, RequestOptions(cache_salt=cache_salt, client=client)
+        )
         return serve(self._engine, wanted)
 
     def stream_chat(
@@ -160,7 +164,8 @@ class LLM(LoadedModel):  # noqa: D101 - below
     ) -> Generator[RequestOutput, None, None]:
         """Answers one conversation, or a list of them, as `chat` does, and yields the outputs as `stream` does."""
         return serve(
-            self._engine, self._answers(messages, sampling_params, options, cache_salt=cache_salt, client=client)
+            self._engine,
+            self._answers(messages, sampling_params, options, RequestOptions(cache_salt=cache_salt, client=client)),
         )
 
     def embed(
@@ -203,7 +208,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
             KeyboardInterrupt: Ctrl-C was pressed; all requests were aborted.
         """
         params = PoolingParams(pooling, normalize)
-        wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
+        wanted = embeddings_wanted(prompts, params, priority, RequestOptions(cache_salt=cache_salt, client=client))
         return embed(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
 
     def score(
@@ -239,7 +244,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         """
         prompts = self.rank_prompts(query, documents)
         params = PoolingParams("rank", False)
-        wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
+        wanted = embeddings_wanted(prompts, params, priority, RequestOptions(cache_salt=cache_salt, client=client))
         return embed(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)[:, 0]
 
     def _params(
@@ -251,25 +256,14 @@ class LLM(LoadedModel):  # noqa: D101 - below
         self,
         prompts: AnyPrompt | Sequence[AnyPrompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        *,
         priority: int | Sequence[int],
-        cache_salt: str | None,
-        client: str | None,
+        options: RequestOptions,
     ) -> list[Wanted[SamplingParams]]:
         items = prompt_list(prompts)
         params = params_list(self._params(sampling_params), len(items))
-        priorities = priority_list(priority, len(items))
+        of_each = options_list(options, priority, len(items))
         return [
-            Wanted(
-                index,
-                item.content,
-                item.text,
-                params[index],
-                priorities[index],
-                cache_salt,
-                client,
-                images=item.images,
-            )
+            Wanted(index, item.content, item.text, params[index], of_each[index], images=item.images)
             for index, item in enumerate(items)
         ]
 
@@ -277,13 +271,11 @@ class LLM(LoadedModel):  # noqa: D101 - below
         self,
         messages: Conversation | Sequence[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        options: ChatOptions,
-        *,
-        cache_salt: str | None,
-        client: str | None,
+        chat_options: ChatOptions,
+        options: RequestOptions,
     ) -> list[Wanted[SamplingParams]]:
-        self._reply_formats.check_tools(options)
-        encoded = [self._encode_chat(one, options) for one in conversation_list(messages)]
+        self._reply_formats.check_tools(chat_options)
+        encoded = [self._encode_chat(one, chat_options) for one in conversation_list(messages)]
         params = params_list(self._params(sampling_params), len(encoded))
         return [
             Wanted(
@@ -291,10 +283,8 @@ class LLM(LoadedModel):  # noqa: D101 - below
                 prompt.token_ids,
                 prompt.text,
                 params[index],
-                0,
-                cache_salt,
-                client,
-                self._reply_formats.reader(options, prompt.text),
+                options,
+                self._reply_formats.reader(chat_options, prompt.text),
                 images,
             )
             for index, (prompt, images) in enumerate(encoded)

@@ -8,15 +8,17 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rocmforge._rocmforge import Engine, uses_gpu
+from rocmforge._rocmforge import Engine, Image, PoolingParams, SamplingParams, uses_gpu
 from rocmforge.errors import InvalidRequestError, RocmForgeError
 from rocmforge.isolation.images import ImageGoneError
 from rocmforge.isolation.job import EXIT_DEAD, Hello, Job
+from rocmforge.prompts import Prompt
+from rocmforge.requests.options import RequestOptions
 
 # Threads for calls that wait for the engine, or compute.
 SLOW_CALLS = 4
@@ -106,8 +108,18 @@ class _Child(logging.Handler):
         # It has opened them for itself.
         for descriptor in ring:
             os.close(descriptor)
+
+        def submit(
+            key: int,
+            prompt: Prompt,
+            params: SamplingParams | PoolingParams,
+            options: RequestOptions,
+            images: Sequence[Image],
+        ) -> tuple[str, list[int]]:
+            return inbox.submit(key, prompt, params, images=images, **options)
+
         quick: dict[str, Callable[..., Any]] = {
-            "submit": inbox.submit,
+            "submit": submit,
             "forget": inbox.forget,
             "abort": engine.abort,
             "stats": engine.stats,
@@ -143,7 +155,7 @@ class _Child(logging.Handler):
                     pool.submit(self._answer, number, slow[name], arguments)
                 elif name == "submit" and arguments[-1]:
                     # The engine resizes the images.
-                    pool.submit(self._answer, number, inbox.submit, arguments)
+                    pool.submit(self._answer, number, submit, arguments)
                 else:
                     self._answer(number, quick[name], arguments)
         # Its last outputs are still on their way.

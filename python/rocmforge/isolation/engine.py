@@ -4,7 +4,7 @@ import asyncio
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from rocmforge._rocmforge import Accepted, Image, PoolingParams, RemoteInbox, Sa
 from rocmforge.errors import InvalidRequestError
 from rocmforge.isolation.supervisor import Supervisor
 from rocmforge.prompts import Prompt, TokenIds
+from rocmforge.requests.options import RequestOptions
 from rocmforge.stats import BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 if TYPE_CHECKING:
@@ -190,17 +191,13 @@ class IsolatedInbox:
         params: SamplingParams | PoolingParams,
         *,
         images: Sequence[Image] = (),
-        request_id: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        cache_salt: str | None = None,
-        client: str | None = None,
         final_only: bool = False,
+        **options: Unpack[RequestOptions],
     ) -> Accepted:
         """Hands a request to the child, and waits until the child has accepted it."""
         key = self._remote.expect(params, final_only=final_only)
         try:
-            answer = self._start(key, prompt, params, request_id, priority, timeout, cache_salt, client, images)
+            answer = self._start(key, prompt, params, options, images)
             return _accepted(key, answer.result())
         except BaseException:
             self.forget(key)
@@ -212,16 +209,12 @@ class IsolatedInbox:
         params: SamplingParams | PoolingParams,
         *,
         images: Sequence[Image] = (),
-        request_id: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,  # noqa: ASYNC109 - the request's, not this call's
-        cache_salt: str | None = None,
-        client: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Accepted:
         """Does the same as `submit` without blocking the event loop, even if the child hangs."""
         key = self._remote.expect(params)
         try:
-            answer = self._start(key, prompt, params, request_id, priority, timeout, cache_salt, client, images)
+            answer = self._start(key, prompt, params, options, images)
             return _accepted(key, await asyncio.wrap_future(answer))
         except BaseException:
             self.forget(key)
@@ -236,8 +229,15 @@ class IsolatedInbox:
         """Aborts all requests that have not finished."""
         _close(self._supervisor, self._remote)
 
-    def _start(self, key: int, prompt: Prompt, *arguments: object) -> "Future[tuple[str, list[int]]]":
-        return self._supervisor.call("submit", key, prompt, *arguments)
+    def _start(
+        self,
+        key: int,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams,
+        options: RequestOptions,
+        images: Sequence[Image],
+    ) -> "Future[tuple[str, list[int]]]":
+        return self._supervisor.call("submit", key, prompt, params, options, images)
 
 
 def _accepted(key: int, answer: tuple[str, list[int]]) -> Accepted:

@@ -14,6 +14,7 @@ from rocmforge.isolation import AnyEngine, AnyInbox
 from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput, RequestOutputs
 from rocmforge.prompts import Prompt
 from rocmforge.replies import ReplyReader
+from rocmforge.requests.options import RequestOptions
 from rocmforge.requests.submission import prepared
 
 # Time between two looks at the progress, and at whether a full queue has room again.
@@ -32,9 +33,7 @@ class Wanted(Generic[Params]):
     text: str | None
     """The prompt's text, where that is known."""
     params: Params
-    priority: int
-    cache_salt: str | None
-    client: str | None
+    options: RequestOptions
     reader: ReplyReader | None = None
     """Reads answers as messages, for a conversation."""
     images: tuple[Image, ...] = ()
@@ -55,10 +54,8 @@ class Wanted(Generic[Params]):
             prompt_token_ids,
             self.params,
             images=self.images,
-            priority=self.priority,
-            cache_salt=self.cache_salt,
-            client=self.client,
             final_only=final_only,
+            **self.options,
         )
 
 

@@ -11,8 +11,9 @@ from rocmforge._rocmforge import PoolingParams, RequestUpdate
 from rocmforge.display.progress import bar
 from rocmforge.errors import EngineDeadError, RocmForgeError
 from rocmforge.isolation import AnyEngine
-from rocmforge.prompts import AnyPrompt, priority_list, prompt_list
+from rocmforge.prompts import AnyPrompt, prompt_list
 from rocmforge.requests.batch import Wanted, feed
+from rocmforge.requests.options import RequestOptions, options_list
 
 PoolingName: TypeAlias = Literal["auto", "last", "mean", "cls", "rank"]
 
@@ -20,18 +21,13 @@ PoolingName: TypeAlias = Literal["auto", "last", "mean", "cls", "rank"]
 def embeddings_wanted(
     prompts: AnyPrompt | Sequence[AnyPrompt],
     params: PoolingParams,
-    *,
     priority: int | Sequence[int],
-    cache_salt: str | None,
-    client: str | None,
+    options: RequestOptions,
 ) -> list[Wanted[PoolingParams]]:
     """The requests for the prompts' vectors."""
     items = prompt_list(prompts)
-    priorities = priority_list(priority, len(items))
-    return [
-        Wanted(index, item.without_images(), None, params, priorities[index], cache_salt, client)
-        for index, item in enumerate(items)
-    ]
+    of_each = options_list(options, priority, len(items))
+    return [Wanted(index, item.without_images(), None, params, of_each[index]) for index, item in enumerate(items)]
 
 
 def prepare_all(engine: AnyEngine, wanted: Sequence[Wanted[PoolingParams]]) -> list[list[int]]:
