@@ -1,5 +1,6 @@
 """`rocmforge chat`: in a pipe, and on a terminal as a person uses it."""
 
+import json
 import os
 import pty
 import select
@@ -70,6 +71,59 @@ def test_unknown_commands_are_refused_with_the_list(smollm2_path):
     assert done.stderr.startswith("error: /sav file: no such command; there are:\n")
     assert all(command in done.stderr for command in ("/bye", "/exit", "/quit", "/clear", "/reset", "/stats", "/help"))
     assert "nothing was said yet" in done.stderr
+
+
+def test_the_sampling_the_system_message_and_the_last_answer_can_change(smollm2_path, tmp_path):
+    """A greedy answer is repeated, a drawn one is not, and the saved file holds what was said."""
+    saved = tmp_path / "a chat.json"
+    question = "Name a city."
+    lines = [
+        "/regenerate",
+        "/system Answer with one word.",
+        question,
+        "/regenerate",
+        "/set temperature 40",
+        "/set seed=3",
+        "/regenerate",
+        f"/save '{saved}'",
+        f"/save '{saved}'",
+        '/system ""',
+        "/set",
+    ]
+    done = process("-m", smollm2_path, "-n", 8, "--temperature", 0, input="\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    first, again, drawn = done.stdout.strip().split("\n", 2)
+    assert first == again != drawn
+    assert json.loads(saved.read_text()) == [
+        {"role": "system", "content": "Answer with one word."},
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": drawn},
+    ]
+    notes = done.stderr.splitlines()
+    assert notes[:5] == [
+        "error: /regenerate: there is no answer yet",
+        "system message: Answer with one word.",
+        "temperature: 40.0",
+        "seed: 3",
+        f"3 messages written to {saved}",
+    ]
+    assert notes[5] == f"error: /save '{saved}': File exists; give the path of a new file"
+    assert notes[6] == "system message: none"
+    assert {"temperature: 40.0", "seed: 3", "max_tokens: 8"} <= set(notes[7:])
+
+
+def test_wrong_settings_change_nothing(smollm2_path):
+    lines = "/set temprature 1\n/set temperature hot\n/set temperature -1\n/set top_k 1e9\n/save\n/clear all\n/set"
+    done = process("-m", smollm2_path, "--temperature", 0.5, input=lines)
+    assert (done.returncode, done.stdout) == (0, "")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert errors[0].startswith("error: /set temprature 1: expected one of temperature, ")
+    assert "hot" in errors[1]
+    assert "temperature: got -1" in errors[2]
+    assert errors[3].startswith("error: /set top_k: ")
+    assert errors[4].startswith("error: /save : ")
+    assert errors[5].startswith("error: /clear all: no such command")
+    assert "temperature: 0.5" in done.stderr.splitlines()
 
 
 def test_a_path_is_a_message_and_quotes_make_one_of_several_lines(smollm2_path):

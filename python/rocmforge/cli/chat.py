@@ -1,9 +1,11 @@
 """`rocmforge chat`."""
 
 import contextlib
+import json
 import re
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +46,10 @@ from rocmforge.images import as_image
 from rocmforge.prompts import Message
 
 HELP = """/image FILE           add an image to the next message
+/regenerate           replace the last answer by another one
+/set NAME VALUE       change a sampling parameter, such as temperature; /set lists them
+/system TEXT          change the system message ("" removes it); /system shows it
+/save FILE            write the conversation as JSON
 /clear, /reset        forget the conversation
 /stats                tokens of the conversation, and its share of context and cache
 /help                 this list
@@ -51,6 +57,16 @@ HELP = """/image FILE           add an image to the next message
 \"\"\"                   begins and ends a message of several lines
 Ctrl-C stops an answer. A message that begins with / is sent when a space precedes it."""
 HINT = "/help lists the commands; Ctrl-C stops an answer."
+# Parameters that `/set` changes, with their types.
+SETTINGS: Mapping[str, type[int | float]] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "repetition_penalty": float,
+    "seed": int,
+    "max_tokens": int,
+}
 # A single word: text that begins with a path (/etc/fstab) is a message.
 COMMAND = re.compile(r"/[A-Za-z?]*(\s|$)")
 
@@ -129,7 +145,11 @@ class Conversation:
                 if line is None:
                     return refused
                 if COMMAND.match(line):
-                    if not self._command(line.strip()):
+                    word, *rest = line.split(maxsplit=1)
+                    argument = "".join(rest).strip()
+                    if (word, argument) == ("/regenerate", ""):
+                        refused |= not self._regenerate()
+                    elif not self._command(word, argument):
                         return refused
                 elif line.strip():
                     refused |= not self._turn(line)
@@ -140,29 +160,73 @@ class Conversation:
                 interrupted = True
                 typer.echo("\n(Ctrl-C once more, Ctrl-D or /bye leaves)", err=True)
 
-    def _command(self, command: str) -> bool:
+    def _command(self, word: str, argument: str) -> bool:
         """Runs a command; true if the chat continues."""
-        match command:
-            case "/bye" | "/exit" | "/quit":
+        match word, argument:
+            case "/bye" | "/exit" | "/quit", "":
                 return False
-            case "/clear" | "/reset":
+            case "/clear" | "/reset", "":
                 self.messages, self.last, self.images = list(self.start), None, []
-            case "/stats":
+            case "/stats", "":
                 typer.echo(self._stats(), err=True)
-            case _ if command.split(maxsplit=1)[0] == "/image":
-                self._attach(command.removeprefix("/image").strip())
-            case "/help" | "/?":
+            case "/image", _:
+                self._attach(argument)
+            case "/set", _:
+                self._set(argument)
+            case "/system", _:
+                self._system(argument)
+            case "/save", _:
+                self._save(argument)
+            case "/help" | "/?", "":
                 typer.echo(HELP, err=True)
             case _:
-                typer.echo(f"error: {command}: no such command; there are:\n{HELP}", err=True)
+                command = f"{word} {argument}".strip()
+                typer.echo(f"error: {printable_lines(command)}: no such command; there are:\n{HELP}", err=True)
         return True
+
+    def _set(self, argument: str) -> None:
+        """Changes a sampling parameter, or lists all."""
+        name, _, value = argument.replace("=", " ").partition(" ")
+        name = name.replace("-", "_")
+        if not argument:
+            typer.echo("\n".join(f"{name}: {getattr(self.params, name)}" for name in SETTINGS), err=True)
+        elif name not in SETTINGS:
+            known = ", ".join(SETTINGS)
+            typer.echo(f"error: /set {printable_lines(argument)}: expected one of {known}, then a value", err=True)
+        else:
+            try:
+                self.params = self.params.replace(**{name: SETTINGS[name](value)})
+            except (ValueError, OverflowError) as error:
+                typer.echo(f"error: /set {name}: {printable_lines(str(error))}", err=True)
+            else:
+                typer.echo(f"{name}: {getattr(self.params, name)}", err=True)
+
+    def _system(self, text: str) -> None:
+        """Shows the system message, or replaces it from the next turn on."""
+        if text:
+            said = self.messages[len(self.start) :]
+            self.start = [] if text == '""' else [{"role": "system", "content": text}]
+            self.messages = [*self.start, *said]
+        shown = self.start[0]["content"] if self.start else "none"
+        typer.echo(f"system message: {printable_lines(str(shown))}", err=True)
+
+    def _save(self, file: str) -> None:
+        """Writes the messages as JSON, in OpenAI's format; images are described in words."""
+        saved = [{**message, "content": _text(message["content"])} for message in self.messages]
+        try:
+            path = _path(file)
+            with path.open("x", encoding="utf-8") as out:
+                json.dump(saved, out, ensure_ascii=False, indent=2)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            typer.echo(f"error: /save {printable_lines(file)}: {reason}; give the path of a new file", err=True)
+        else:
+            typer.echo(f"{len(saved)} messages written to {printable_lines(str(path))}", err=True)
 
     def _attach(self, file: str) -> None:
         """Reads an image for the next message."""
         try:
-            # A file that is dropped on a terminal comes with quotes or backslashes.
-            words = shlex.split(file)
-            path = Path(words[0] if len(words) == 1 else file).expanduser()
+            path = _path(file)
             image = as_image(path)
             tokens = self.llm.image_tokens(image)
         except OSError as error:
@@ -201,6 +265,21 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": answer})
         return True
 
+    def _regenerate(self) -> bool:
+        """Replaces the last answer. True if the model answered."""
+        if self.messages[-1:] and self.messages[-1]["role"] == "assistant":
+            old = self.messages.pop()
+        else:
+            typer.echo("error: /regenerate: there is no answer yet", err=True)
+            return True
+        try:
+            self.messages.append({"role": "assistant", "content": self._answer()})
+        except InvalidRequestError as error:
+            self.messages.append(old)
+            typer.echo(f"error: {printable_lines(str(error))}", err=True)
+            return False
+        return True
+
     def _answer(self) -> str:
         """Streams an answer and returns its text; what was said before Ctrl-C stays in the conversation."""
         pieces: list[str] = []
@@ -223,3 +302,21 @@ class Conversation:
             cached = f"{self.last.metrics.num_cached_tokens} of {len(self.last.prompt_token_ids)}"
             print_speed(num_tokens, time.monotonic() - started, f"; {cached} prompt tokens from the cache")
         return "".join(pieces)
+
+
+def _path(file: str) -> Path:
+    """Reads a path as typed or dropped on a terminal, with quotes or backslashes.
+
+    Raises:
+        ValueError: A quote is not closed.
+    """
+    words = shlex.split(file)
+    return Path(words[0] if len(words) == 1 else file).expanduser()
+
+
+def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """Returns the text of a message's content, with a word for each image."""
+    if isinstance(content, str):
+        return content
+    parts = [part["text"] if part["type"] == "text" else "[image]" for part in content]
+    return "\n".join(parts)
