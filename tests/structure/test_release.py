@@ -137,6 +137,20 @@ def test_a_command_that_fails_ahead_of_a_pipe_fails_its_job() -> None:
     assert piped == [("try-wheel", "bash")]
 
 
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag of an action can be moved to other code; a commit cannot. A comment has the version."""
+    used = [
+        line.strip().removeprefix("- ")
+        for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    assert [
+        line for line in used if not re.fullmatch(r"uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
+    ] == []
+
+
 def test_the_workflow_runs_what_is_there_and_keeps_no_secret() -> None:
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
