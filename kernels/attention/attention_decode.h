@@ -18,7 +18,7 @@ struct Work {
   u32 item, split;
   u32 sequence, row;
   u32 kv_head, first_head, heads, chunks, side_by_side;
-  u32 pieces, first_piece; // of the item: the blocks that share a head's keys; index of their first result
+  u32 splits, first_split; // of the item: the blocks that share a head's keys; index of their first result
 };
 
 // The shape of a block of THREADS: a group of 32 lanes has QUERIES heads at once. PER_HEAD: a block for each query
@@ -55,8 +55,8 @@ template <class S> DEV Work work_of(const AttentionArgs& a) {
   Work w;
   w.item = (u32)bid_x();
   w.split = (u32)bid_z();
-  w.pieces = a.splits;
-  w.first_piece = w.item * a.splits;
+  w.splits = a.splits;
+  w.first_split = w.item * a.splits;
   w.sequence = ld_step(a.items + w.item);
   w.row = ld_step(a.q_start + w.sequence);
   if (S::LATENT) {
@@ -203,7 +203,7 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
 
 // Returns the address of result `split` of a head of the item.
 DEV float* partial_of(const AttentionArgs& a, const Work& w, u32 head, u32 split) {
-  return a.partial + ((u64)(w.first_piece + split) * a.num_heads + head) * (a.value_dim + 2);
+  return a.partial + ((u64)(w.first_split + split) * a.num_heads + head) * (a.value_dim + 2);
 }
 
 // Sums up four adjacent columns of a head from several results, in the order of the calls.
@@ -240,7 +240,7 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
     Columns columns;
     for (u32 g = place / S::QUERIES; g < S::GROUPS; g += w.side_by_side)
       columns.add(results.top[g][query], results.sum[g][query], &results.values[g][query][column]);
-    if (w.pieces == 1) {
+    if (w.splits == 1) {
       columns.store(a, w.row, head, column);
       continue;
     }
@@ -262,12 +262,12 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
     const u32 head = w.first_head + i / (S::VALUES / 4), column = i % (S::VALUES / 4) * 4;
     if (column >= a.value_dim) continue;
     Columns columns;
-    for (u32 first = 0; first < w.pieces; first += BATCH) {
+    for (u32 first = 0; first < w.splits; first += BATCH) {
       float top[BATCH], sum[BATCH], values[BATCH][4];
       #pragma unroll
       for (u32 u = 0; u < BATCH; u++) {
-        const bool valid = first + u < w.pieces;       // else the last one again, with weight 0
-        const float* partial = partial_of(a, w, head, valid ? first + u : w.pieces - 1);
+        const bool valid = first + u < w.splits;       // else the last one again, with weight 0
+        const float* partial = partial_of(a, w, head, valid ? first + u : w.splits - 1);
         top[u] = valid ? partial[a.value_dim] : NOTHING;
         sum[u] = valid ? partial[a.value_dim + 1] : 0.f;
         #pragma unroll
@@ -283,8 +283,8 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
 // Hands over the block's results for its heads. The last of the blocks that share them, counted by `counter`, completes
 // them.
 template <class S> DEV void finish_heads(const AttentionArgs& a, const Work& w, u32* counter) {
-  if (w.pieces > 1) {
-    if (!last_to_arrive<S::THREADS>(counter, w.pieces)) return;
+  if (w.splits > 1) {
+    if (!last_to_arrive<S::THREADS>(counter, w.splits)) return;
     combine_splits<S>(a, w);
   }
   if (w.first_head + w.heads == a.num_heads) store_padding(a, w.row, S::THREADS);

@@ -7,7 +7,7 @@
 // copies bring K, then V, then K of its next tile: while one warp waits, others multiply. Levels of int8 are copied
 // unchanged, and become operands on the way to the matrix units.
 //
-// The contexts of all items are cut into pieces of about the same length, with a block for each piece and kv head. Long
+// The contexts of all items are cut into splits of about the same length, with a block for each split and kv head. Long
 // contexts next to short ones then leave no block that works long after the others.
 #pragma once
 #include "attention_decode.h"
@@ -37,10 +37,10 @@ template <class Element, u32 HEAD_SIZE, u32 BLOCK_THREADS> struct MatrixShape {
   static constexpr u32 ROW = COLUMNS * sizeof(T), K_STRIDE = ROW + (SCALED ? 32 : 16), V_STRIDE = ROW + 16;
   static constexpr u32 Q_STRIDE = D + (SCALED ? 32 : 8);                      // elements
 
-  // Counters of the search for a block's piece.
+  // Counters of the search for a block's split.
   struct Search {
-    u32 runs[GROUPS], pieces[GROUPS];        // of a warp's items
-    u32 item, count, first;                  // the item found, the number of its pieces, and the index of its first one
+    u32 runs[GROUPS], splits[GROUPS];        // of a warp's items
+    u32 item, count, first;                  // the item found, the number of its splits, and the index of its first one
   };
   struct Results {
     float values[GROUPS][QUERIES][VALUES + 4], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
@@ -66,13 +66,13 @@ DEV Seen seen_of(const AttentionArgs& a, u32 item) {
   return {context, first, first_run, (context + RUN_KEYS - 1) / RUN_KEYS - first_run};
 }
 
-// Finds the item and the piece of its context for this block, in the order of the items. Returns false if there are
-// fewer pieces than blocks. An item gets pieces in proportion to its part of all runs: at least one, and each of about
-// split_tokens at least. Without splits, item and piece are known.
-template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename S::Search& search) {
+// Finds the item and the split of its context for this block, in the order of the items. Returns false if there are
+// fewer splits than blocks. An item gets splits in proportion to its part of all runs: at least one, and each of about
+// split_tokens at least. Without splits, item and split are known.
+template <class S> DEV bool find_split(const AttentionArgs& a, Work& w, typename S::Search& search) {
   const u32 number = (u32)bid_y(), lane = (u32)lane_id(), warp = (u32)tid_x() / 32;
-  w.item = w.first_piece = number;
-  w.pieces = 1;
+  w.item = w.first_split = number;
+  w.splits = 1;
   if (a.splits > 0) {
     i32 runs = 0;
     for (u32 i = (u32)tid_x(); i < a.num_items; i += S::THREADS) runs += (i32)seen_of(a, i).runs;
@@ -84,32 +84,32 @@ template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename
     const u32 share = max_(max_((all_runs + a.splits - 1) / a.splits, a.split_tokens / RUN_KEYS), 1);
     for (u32 first = 0; first < a.num_items && before <= number; first += S::THREADS) {
       const u32 item = first + (u32)tid_x();
-      const u32 pieces = item < a.num_items ? max_((seen_of(a, item).runs + share / 2) / share, 1) : 0;
-      u32 end = pieces;                                  // of the item's pieces, counting the lanes up to this one
+      const u32 splits = item < a.num_items ? max_((seen_of(a, item).runs + share / 2) / share, 1) : 0;
+      u32 end = splits;                                  // of the item's splits, counting the lanes up to this one
       for (u32 d = 1; d < 32; d *= 2) {
         const u32 others = shfl_u32(end, (int)(lane - d));
         if (lane >= d) end += others;
       }
-      if (lane == 31) search.pieces[warp] = end;
+      if (lane == 31) search.splits[warp] = end;
       block_sync();
       end += before;
       for (u32 i = 0; i < S::GROUPS; i++) {
-        if (i < warp) end += search.pieces[i];
-        before += search.pieces[i];
+        if (i < warp) end += search.splits[i];
+        before += search.splits[i];
       }
-      if (number < end && number >= end - pieces) {
+      if (number < end && number >= end - splits) {
         search.item = item;
-        search.count = pieces;
-        search.first = end - pieces;
+        search.count = splits;
+        search.first = end - splits;
       }
       block_sync();                                      // the item is found, and the counts were read
     }
     if (before <= number) return false;
     w.item = search.item;
-    w.first_piece = search.first;
-    w.pieces = search.count;
+    w.first_split = search.first;
+    w.splits = search.count;
   }
-  w.split = number - w.first_piece;
+  w.split = number - w.first_split;
   w.sequence = ld_step(a.items + w.item);
   w.row = ld_step(a.q_start + w.sequence);
   w.kv_head = (u32)bid_x();
@@ -120,11 +120,11 @@ template <class S> DEV bool find_piece(const AttentionArgs& a, Work& w, typename
   return true;
 }
 
-template <class T> DEV Keys<T> keys_of_piece(const AttentionArgs& a, const Work& w) {
+template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work& w) {
   const Seen seen = seen_of(a, w.item);
-  // Pieces differ by at most one run, and none is empty: the last one ends the context.
-  const u32 run = seen.first_run + seen.runs * w.split / w.pieces;
-  const u32 end = seen.first_run + seen.runs * (w.split + 1) / w.pieces;
+  // Splits differ by at most one run, and none is empty: the last one ends the context.
+  const u32 run = seen.first_run + seen.runs * w.split / w.splits;
+  const u32 end = seen.first_run + seen.runs * (w.split + 1) / w.splits;
   return keys_of<T>(a, w.sequence, w.kv_head, max_(seen.first, run * RUN_KEYS), min_(seen.context, end * RUN_KEYS));
 }
 
@@ -325,7 +325,7 @@ template <class S> DEV void multiply_v(float (*values)[4], u32 tile, const u32 (
 
 // ------------------------------------------------------------------------------------------------ the kernel
 // Attends with the heads of one chunk, and combines the results of the warps. The first chunk waits for the previous
-// kernel once the position of its first tile is known. `ends_context`: the piece's last key is the token's own. If this
+// kernel once the position of its first tile is known. `ends_context`: the split's last key is the token's own. If this
 // kernel rotates that key, it is not in the cache.
 template <class S> DEV void attend_on_matrix_units(const AttentionArgs& a, const Work& w, Keys<typename S::T> keys,
                                                    bool ends_context, u32 chunk, typename S::Lds& lds) {
@@ -486,9 +486,9 @@ template <class T, u32 D, u32 THREADS> DEV void attention_decode_mma(const Atten
   SHARED typename S::Lds lds;
   Work w;
   // The search reads only the step's inputs, so it may run before pdl_wait.
-  if (!find_piece<S>(a, w, lds.search)) return;
-  const Keys<T> keys = keys_of_piece<T>(a, w);
-  const bool ends_context = keys.first < keys.end && w.split == w.pieces - 1;
+  if (!find_split<S>(a, w, lds.search)) return;
+  const Keys<T> keys = keys_of_split<T>(a, w);
+  const bool ends_context = keys.first < keys.end && w.split == w.splits - 1;
   if (keys.first < keys.end) {         // each warp's first tile, for which it would wait longest
     Keys<T> soon = keys;
     soon.end = min_(keys.end, keys.first / RUN_KEYS * RUN_KEYS + S::KEYS * S::GROUPS);

@@ -91,7 +91,7 @@ struct Scale {
   u64 least = 0;            // tokens with smaller keys are out of play
   u64 most = ~0ull;         // the limit of a token's part; 1 counts tokens
 
-  MEM Scale(const Extremes& e, const DrawRow& wish) : largest(e.largest), per_logit(wish.per_logit), min_p(wish.min_p) {
+  MEM Scale(const Extremes& e, const DrawRow& request) : largest(e.largest), per_logit(request.per_logit), min_p(request.min_p) {
     const float lightest = (DRAW_FRACTION_BITS * 0.693147181f + 0.1f) / per_logit, all = largest - e.smallest;
     range = all < lightest ? all : lightest;
     const float fine = (float)BUCKETS / range;
@@ -202,7 +202,7 @@ DEV u64 find_cut(const Share& row, const Scale& scale, const u64* sums, u64 part
   return with;
 }
 
-DEV void draw_token(const Share& row, const DrawRow& wish, Drawn& found) {
+DEV void draw_token(const Share& row, const DrawRow& request, Drawn& found) {
   SHARED u64 sums[BUCKETS + 1];
   const bool first = tid_x() == 0;
   const Extremes e = extremes_of(row);
@@ -213,19 +213,19 @@ DEV void draw_token(const Share& row, const DrawRow& wish, Drawn& found) {
   }
   // An infinite logit has no finite difference to the others; the host handles it.
   if (e.nan || !is_finite(e.largest)) return;
-  Scale scale(e, wish);
+  Scale scale(e, request);
   // The cuts run in a loop, so that their code exists once and leaves registers for it.
   enum { TOP_K, TOP_P, DRAW };
   u64 kept = 0;
-  for (u32 cut_by = wish.top_k > 0 ? TOP_K : TOP_P; cut_by <= DRAW; cut_by++) {
+  for (u32 cut_by = request.top_k > 0 ? TOP_K : TOP_P; cut_by <= DRAW; cut_by++) {
     scale.most = cut_by == TOP_K ? 1 : ~0ull;
     if (cut_by != DRAW) {
       fill_buckets(row, scale, sums);
       kept = run_sums(sums);
       if (first && cut_by == TOP_P) found.total = kept;
     }
-    if (cut_by == TOP_K ? kept <= wish.top_k : cut_by == TOP_P && wish.top_p >= 1.0) continue;
-    const u64 part = cut_by == TOP_K ? wish.top_k : part_of(kept, cut_by == TOP_P ? wish.top_p : wish.uniform);
+    if (cut_by == TOP_K ? kept <= request.top_k : cut_by == TOP_P && request.top_p >= 1.0) continue;
+    const u64 part = cut_by == TOP_K ? request.top_k : part_of(kept, cut_by == TOP_P ? request.top_p : request.uniform);
     Cut cut;
     kept = find_cut(row, scale, sums, part, cut);
     if (kept == 0) return;

@@ -293,9 +293,9 @@ KERNEL(1024, top_k, TopKArgs) {
 // Grid: rows for which a token is drawn.
 KERNEL(1024, draw, DrawArgs) {
   pdl_launch(); pdl_wait();
-  const DrawRow wish = a.rows[bid_x()];
-  const Share row{a.logits + (u64)wish.row * a.cols, 0, a.cols, mask_of(a.masks, wish.row, a.cols)};
-  draw_token(row, wish, a.found[bid_x()]);
+  const DrawRow request = a.rows[bid_x()];
+  const Share row{a.logits + (u64)request.row * a.cols, 0, a.cols, mask_of(a.masks, request.row, a.cols)};
+  draw_token(row, request, a.found[bid_x()]);
 }
 
 struct Rank {
@@ -303,8 +303,8 @@ struct Rank {
   float logit;
 };
 
-DEV u64 key_of(const RankArgs& a, const RankRow& wish, u32 i) {
-  const AlteredToken& token = a.altered[wish.first + i];
+DEV u64 key_of(const RankArgs& a, const RankRow& request, u32 i) {
+  const AlteredToken& token = a.altered[request.first + i];
   return token_key(token.bias, token.id);
 }
 
@@ -314,18 +314,18 @@ KERNEL(1024, rank_tokens, RankArgs) {
   pdl_launch(); pdl_wait();
   SHARED u64 own;
   SHARED i32 waves[WAVES];
-  const RankRow wish = a.rows[bid_x()];
-  const float* logits = a.logits + (u64)wish.row * a.cols;
+  const RankRow request = a.rows[bid_x()];
+  const float* logits = a.logits + (u64)request.row * a.cols;
   const Share row{logits, 0, a.cols, nullptr};
-  const u32 t = (u32)tid_x(), id = a.tokens[wish.token_at];
+  const u32 t = (u32)tid_x(), id = a.tokens[request.token_at];
   if (id >= a.cols) {
     if (t == 0) a.found[bid_x()] = Rank{0, 0.f};
     return;
   }
   if (t == 0) own = token_key(logits[id], id);
   block_sync();
-  for (u32 i = t; i < wish.count; i += THREADS) {
-    if (a.altered[wish.first + i].id == id) own = key_of(a, wish, i);
+  for (u32 i = t; i < request.count; i += THREADS) {
+    if (a.altered[request.first + i].id == id) own = key_of(a, request, i);
   }
   block_sync();
   const u64 key = own;
@@ -339,9 +339,9 @@ KERNEL(1024, rank_tokens, RankArgs) {
       better += other < a.cols && token_key(v[i], other) > key;
     }
   }
-  for (u32 i = t; i < wish.count; i += THREADS) {
-    const u32 other = a.altered[wish.first + i].id;
-    if (other < a.cols) better += (key_of(a, wish, i) > key) - (token_key(logits[other], other) > key);
+  for (u32 i = t; i < request.count; i += THREADS) {
+    const u32 other = a.altered[request.first + i].id;
+    if (other < a.cols) better += (key_of(a, request, i) > key) - (token_key(logits[other], other) > key);
   }
   better = warp_sum(better);
   if (lane_id() == 0) waves[t / WARP] = better;

@@ -4,7 +4,7 @@
 use super::args::{self, Format};
 use super::catalog::{EXPERT_RUNS, MATMUL_F32_ROWS};
 use crate::driver::Block;
-use crate::tuning::{Cut, Experts, F32Rows, LibraryRows, Matmul, MatmulShape, Pieces, Tuning};
+use crate::tuning::{Cut, Experts, F32Rows, LibraryRows, Matmul, MatmulShape, SplitKv, Tuning};
 
 /// Device memory for partial results of split products, attention and argmax. Fewer splits are used if this is too
 /// little.
@@ -39,13 +39,13 @@ pub struct DecodePlan {
     pub splits: u32,
 }
 
-/// The launch of attention over single rows on the matrix units, whose blocks serve pieces of contexts.
+/// The launch of attention over single rows on the matrix units, with the contexts cut into splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PiecesPlan {
-    /// Number of pieces into which all contexts together are cut. Contexts that are too short are not counted. 0: none
+pub struct SplitKvPlan {
+    /// Number of splits into which all contexts together are cut. Contexts that are too short are not counted. 0: none
     /// is cut.
     pub splits: u32,
-    /// The fewest tokens of a piece.
+    /// The minimum number of tokens of a split.
     pub split_tokens: u32,
     /// True if blocks have half the threads.
     pub in_small_blocks: bool,
@@ -291,16 +291,16 @@ impl Tuning {
         (at_once * multiprocessors / blocks).min(most).max(1)
     }
 
-    /// Returns the launch of attention over the single rows of `items` sequences on the matrix units (see `Pieces`).
+    /// Returns the launch of attention over the single rows of `items` sequences on the matrix units (see `SplitKv`).
     /// The shape is query heads, KV heads and elements per head. `None` if they are not used. Contexts stay whole if
-    /// there is no room for the results of their pieces.
-    pub fn attention_pieces(
+    /// there is no room for the results of their splits.
+    pub fn split_kv(
         &self,
         items: u32,
         [num_heads, num_kv_heads, head_dim]: [u32; 3],
         multiprocessors: u32,
-    ) -> Option<PiecesPlan> {
-        let Pieces { few_from, few, some, many_from, many } = self.attention.pieces?;
+    ) -> Option<SplitKvPlan> {
+        let SplitKv { few_from, few, some, many_from, many } = self.attention.split_kv?;
         let pairs = items.saturating_mul(num_kv_heads);
         let are_few = pairs.saturating_mul(few_from) <= multiprocessors;
         let are_many = pairs.saturating_mul(2) >= many_from.saturating_mul(multiprocessors);
@@ -315,7 +315,7 @@ impl Tuning {
         let partial = 4 * u64::from(num_heads) * u64::from(head_dim + 2);
         let has_room = u64::from(items) + u64::from(splits) <= PARTIAL_BYTES / partial.max(1);
         let splits = if has_room && pairs as usize <= NUM_COUNTERS { splits } else { 0 };
-        Some(PiecesPlan { splits, split_tokens: tokens, in_small_blocks: are_many && !are_few })
+        Some(SplitKvPlan { splits, split_tokens: tokens, in_small_blocks: are_many && !are_few })
     }
 
     /// Returns the logits of a row that one block of `argmax` takes. Few rows are shared by the multiprocessors, with
@@ -412,14 +412,14 @@ mod tests {
         assert_eq!([1, 4, 5, 16].map(|items| prefill(items, [32, 128], 1 << 17, 0)), [8, 2, 1, 1]);
         assert_eq!([1, 2, 4, 16].map(|items| prefill(items, [32, 128], 1 << 17, 196_608)), [4, 2, 1, 1]);
         assert_eq!(prefill(u32::MAX, [32, 128], 1 << 17, 0), 1);
-        let pieces = |items, heads| hopper::TUNING.attention_pieces(items, heads, 132);
-        let plan = |splits, split_tokens, in_small_blocks| Some(PiecesPlan { splits, split_tokens, in_small_blocks });
-        assert_eq!([1, 4].map(|items| pieces(items, [32, 8, 128])), [plan(17, 128, false); 2]);
-        assert_eq!([5, 24].map(|items| pieces(items, [32, 8, 128])), [plan(66, 512, false); 2]);
-        assert_eq!([25, 256].map(|items| pieces(items, [32, 8, 128])), [plan(132, 256, true); 2]);
-        // There is no room for the results of pieces, or for their counters.
-        assert_eq!(pieces(2000, [64, 8, 256]), plan(0, 256, true));
-        assert_eq!(pieces(1 << 14, [8, 8, 64]), plan(0, 256, true));
+        let splits = |items, heads| hopper::TUNING.split_kv(items, heads, 132);
+        let plan = |splits, split_tokens, in_small_blocks| Some(SplitKvPlan { splits, split_tokens, in_small_blocks });
+        assert_eq!([1, 4].map(|items| splits(items, [32, 8, 128])), [plan(17, 128, false); 2]);
+        assert_eq!([5, 24].map(|items| splits(items, [32, 8, 128])), [plan(66, 512, false); 2]);
+        assert_eq!([25, 256].map(|items| splits(items, [32, 8, 128])), [plan(132, 256, true); 2]);
+        // There is no room for the results of splits, or for their counters.
+        assert_eq!(splits(2000, [64, 8, 256]), plan(0, 256, true));
+        assert_eq!(splits(1 << 14, [8, 8, 64]), plan(0, 256, true));
     }
 
     /// Two matrices have one block per multiprocessor, about the same bytes per block, and no block without a tile.

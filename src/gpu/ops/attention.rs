@@ -20,7 +20,7 @@ use crate::launch::catalog::{
     ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES,
     ROPE_STORE, Subject, head_size,
 };
-use crate::launch::plans::{DecodePlan, PiecesPlan};
+use crate::launch::plans::{DecodePlan, SplitKvPlan};
 use crate::step::checks::Check;
 use crate::{Error, Result};
 
@@ -224,12 +224,12 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
             (Subject::Head(kv.spec.dtype, head_size(layout.head_dim)?), kernels)
         }
     };
-    let pieces = match launcher.has(ATTENTION_DECODE_MMA, variant) {
-        true => launcher.tuning().attention_pieces(decode_items, heads, multiprocessors),
+    let split_kv = match launcher.has(ATTENTION_DECODE_MMA, variant) {
+        true => launcher.tuning().split_kv(decode_items, heads, multiprocessors),
         false => None,
     };
-    let (decode, grid, splits, split_tokens) = if let Some(plan) = pieces {
-        let PiecesPlan { splits, split_tokens, in_small_blocks } = plan;
+    let (decode, grid, splits, split_tokens) = if let Some(plan) = split_kv {
+        let SplitKvPlan { splits, split_tokens, in_small_blocks } = plan;
         let kernel = if in_small_blocks { ATTENTION_DECODE_MMA_MANY } else { ATTENTION_DECODE_MMA };
         (kernel, [num_kv_heads, decode_items.saturating_add(splits), 1], splits, split_tokens)
     } else {

@@ -47,7 +47,7 @@ pub(super) const fn estimated(family: &'static str, Room { shapes, attention }: 
             per_head_blocks: 2,
             per_head_splits: 8,
             // AMD has no decode attention kernel on the matrix units yet.
-            pieces: None,
+            split_kv: None,
         },
         states: States { chunked_from: Some(48) },
         // A thread makes one load of 16 bytes.

@@ -51,7 +51,7 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
         // Estimated: Hopper's numbers, since registers leave room for as many blocks of the kernel.
-        pieces: hopper::TUNING.attention.pieces,
+        split_kv: hopper::TUNING.attention.split_kv,
     },
     // Estimated: Hopper's number.
     states: States { chunked_from: Some(48) },

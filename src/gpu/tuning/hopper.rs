@@ -3,7 +3,9 @@
 //! Measured on one H200: 132 multiprocessors, 60 MB of L2, 4.42 TB/s. "(docs)" refers to notes/performance, which has
 //! dates and commands; its tokens per second are of an 8B model in Q4_K_M.
 
-use super::{Argmax, Attention, Cut, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Pieces, States, Tuning};
+use super::{
+    Argmax, Attention, Cut, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, SplitKv, States, Tuning,
+};
 
 pub(crate) const TUNING: Tuning = Tuning {
     family: "Hopper",
@@ -117,13 +119,13 @@ pub(crate) const TUNING: Tuning = Tuning {
         // Measured on an H100, with 8 KV heads of 128 and 4 query heads each, in microseconds per layer. The kernels of
         // the vector units were slower at every shape. One sequence of 500 tokens took 13.4 against 8.6, 8 of 7,900
         // took 128 against 99. 32 of 4,000 took 310 against 190, 64 of 60 to 7,900 took 390 against 170.
-        pieces: Some(Pieces {
+        split_kv: Some(SplitKv {
             // Four sequences of 4,000 tokens take the same time with `few` and `some`.
             few_from: 4,
             // One sequence of 7,900 takes 20 with one block, 22 and 29 with two and four: more results are added up.
             few: Cut { blocks: 1, tokens: 128 },
             // 64 sequences of 60 to 7,900 take 182 whole, 174 with two blocks, 170 with four; 8 of 7,900 take 99 and
-            // 101. 8 of 1,000 take 25 in pieces of 128 tokens, and 20 in pieces of 500.
+            // 101. 8 of 1,000 take 25 in splits of 128 tokens, and 20 in splits of 500.
             some: Cut { blocks: 4, tokens: 512 },
             // In blocks of 256 threads and of 128, all contexts whole: 16 of 500 take 21 and 23. 32 of 100 take 13 and
             // 12, 64 of 300 take 42 and 37, 256 of 150 take 94 and 76. 256 of 600 take 244 and 235 (159 and 143 in

@@ -137,13 +137,12 @@ pub struct Attention {
     pub per_head_splits: u32,
     /// Decode attention on the matrix units, for heads and caches that have such a kernel. `None`: there is no such
     /// kernel, and the numbers above serve for all heads.
-    pub pieces: Option<Pieces>,
+    pub split_kv: Option<SplitKv>,
 }
 
-/// Pieces of contexts, with a block per piece and KV head. All contexts of a step are cut into pieces of similar
-/// length.
+/// Split-KV: all contexts of a step are cut into splits of similar length, with a block for each split and KV head.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pieces {
+pub struct SplitKv {
     /// The fewest multiprocessors per (sequence, KV head) pair for `few`; below that, `some` serves.
     pub few_from: u32,
     pub few: Cut,
@@ -157,7 +156,7 @@ pub struct Pieces {
 pub struct Cut {
     /// Target for cutting: blocks per multiprocessor. 0: every context stays whole.
     pub blocks: u32,
-    /// The approximate fewest tokens of a piece.
+    /// The approximate minimum number of tokens of a split.
     pub tokens: u32,
 }
 
@@ -269,8 +268,8 @@ impl Tuning {
                 most_splits: 1,
                 per_head_splits: 0,
                 // Constant functions have no `map`.
-                pieces: match self.attention.pieces {
-                    Some(pieces) => Some(Pieces { few: WHOLE, some: WHOLE, many_from: u32::MAX, ..pieces }),
+                split_kv: match self.attention.split_kv {
+                    Some(split_kv) => Some(SplitKv { few: WHOLE, some: WHOLE, many_from: u32::MAX, ..split_kv }),
                     None => None,
                 },
                 ..self.attention

@@ -132,7 +132,7 @@ fn tables_ask_for_kernels_that_there_are() {
     families.dedup();
     assert_eq!(families.len(), ALL.len());
     for (platform, tuning) in ALL.into_iter().flat_map(|(on, tuning)| [(on, *tuning), (on, tuning.batch_invariant())]) {
-        assert_eq!(tuning.attention.pieces.is_some(), platform == Platform::Nvidia, "{}", tuning.family);
+        assert_eq!(tuning.attention.split_kv.is_some(), platform == Platform::Nvidia, "{}", tuning.family);
         let Tuning { family, measured_on: _, gemv, matmul, matmul_f32, experts, attention, states, argmax, library } =
             tuning;
         assert!(states.chunked_from.is_none_or(|tokens| tokens > 0), "{family}");
@@ -199,8 +199,8 @@ fn no_plan_of_batch_invariant_mode_depends_on_the_rows() {
                 let plan = invariant.attention_decode(rows, [32, 8, 128], multiprocessors, splits);
                 assert_eq!((splits, plan.per_head, plan.splits), (1, false, 1), "{rows} rows of {context}");
             }
-            let pieces = invariant.attention_pieces(rows, [32, 8, 128], multiprocessors);
-            assert!(pieces.is_none_or(|pieces| pieces.splits == 0 && !pieces.in_small_blocks), "{rows} rows");
+            let plan = invariant.split_kv(rows, [32, 8, 128], multiprocessors);
+            assert!(plan.is_none_or(|plan| plan.splits == 0 && !plan.in_small_blocks), "{rows} rows");
         }
         assert!(!invariant.attention.rotates && invariant.attention.by_token);
         assert_eq!((invariant.matmul.most_pair_rows, invariant.library), (0, None));
