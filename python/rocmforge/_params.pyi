@@ -33,8 +33,8 @@ class SamplingParams:
         include_stop_str_in_output: Leaves the stop text in.
         output_kind: What each output of a stream holds: `cumulative` (all so far), `delta` (what is new) or
             `final_only` (one output, at the end); also as a `RequestOutputKind`.
-        structured_outputs: The required form of the text, as `StructuredOutputsParams`. A sequence ends where nothing
-            can follow, even before `min_tokens`. An end token comes only where the text is complete.
+        structured_outputs: A constraint on the text. A sequence ends where nothing can follow, even before
+            `min_tokens`. An end token comes only where the text is complete.
         thinking_end_token_id: The token that ends the reasoning at the beginning of the text.
         thinking_token_budget: Maximum reasoning tokens. Then that token is chosen, if it has not come. Requires
             `thinking_end_token_id`.
@@ -145,7 +145,7 @@ class PoolingParams:
 
 @final
 class StructuredOutputsParams:
-    """The required form of a generated text. Give exactly one of the first five. Immutable; checked when created.
+    """A constraint on a generated text. Give exactly one of the first five. Immutable; checked when created.
 
     The engine compiles a grammar for the first request that uses it, usually within milliseconds, and then keeps it.
 
@@ -157,7 +157,7 @@ class StructuredOutputsParams:
         json_object: Any JSON object.
         disable_any_whitespace: No white space between the parts of JSON.
         whitespace_pattern: A regular expression for white space between the parts of JSON. By default any is allowed.
-        begin_token_id: The form begins after the first such token; text before it is free. So a model can reason
+        begin_token_id: The constraint begins after the first such token; text before it is free. So a model can reason
             before it answers.
         optional: True if the text may end without that token; otherwise it cannot end before it.
 

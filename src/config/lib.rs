@@ -39,6 +39,6 @@ pub use speculation::{SpeculativeConfig, SpeculativeMethod};
 pub use tuning::{Tuned, TunedNumber};
 
 pub use rocmforge_core::config::{
-    BeginToken, Form, GroupConfig, MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, Pooling, PoolingParams, RequestParams,
-    SamplingDefaults, SamplingParams, StateConfig, StructuredFields, StructuredOutputs,
+    BeginToken, Constraint, GroupConfig, MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, Pooling, PoolingParams,
+    RequestParams, SamplingDefaults, SamplingParams, StateConfig, StructuredFields, StructuredOutputs,
 };

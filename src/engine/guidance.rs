@@ -14,7 +14,7 @@ pub(super) struct Guidance {
     reasoning: Option<Reasoning>,
     /// The token after which the structured output begins, until that token has come.
     begin: Option<BeginToken>,
-    form: Option<Guide>,
+    guide: Option<Guide>,
 }
 
 /// Reasoning that ends with a token, either by itself or because its budget is used up.
@@ -26,33 +26,33 @@ struct Reasoning {
 
 impl Guidance {
     /// Returns `None` for a text without constraints.
-    pub(super) fn new(params: &SamplingParams, form: Option<Guide>) -> Option<Self> {
+    pub(super) fn new(params: &SamplingParams, guide: Option<Guide>) -> Option<Self> {
         let reasoning = params.thinking_end_token_id.zip(params.thinking_token_budget);
         let reasoning = reasoning.map(|(end, tokens_left)| Reasoning { end, tokens_left });
-        let begin = params.structured_outputs.as_ref().and_then(|form| form.begin);
-        (reasoning.is_some() || form.is_some()).then_some(Self { reasoning, begin, form })
+        let begin = params.structured_outputs.as_ref().and_then(|outputs| outputs.begin);
+        (reasoning.is_some() || guide.is_some()).then_some(Self { reasoning, begin, guide })
     }
 
     /// Copies the constraints for another text. Must be called before the first token.
     #[must_use]
     pub(super) fn sibling(&self) -> Self {
-        Self { reasoning: self.reasoning, begin: self.begin, form: self.form.as_ref().map(Guide::sibling) }
+        Self { reasoning: self.reasoning, begin: self.begin, guide: self.guide.as_ref().map(Guide::sibling) }
     }
 
     /// Returns the next tokens as far as only one continuation is possible.
     pub(super) fn forced(&self) -> &[u32] {
-        match (&self.reasoning, &self.form) {
+        match (&self.reasoning, &self.guide) {
             (Some(reasoning), _) if reasoning.tokens_left == 0 => std::slice::from_ref(&reasoning.end),
-            (_, Some(form)) if self.form_holds() => form.forced(),
+            (_, Some(guide)) if self.guide_holds() => guide.forced(),
             _ => &[],
         }
     }
 
     /// Returns how many tokens after these next ones are surely unconstrained: none after structured output begins.
     pub(super) fn num_free_behind(&self, tokens: &[u32]) -> usize {
-        let forms = self.form.is_some() && self.begin.is_none_or(|begin| tokens.contains(&begin.id));
+        let constrained = self.guide.is_some() && self.begin.is_none_or(|begin| tokens.contains(&begin.id));
         let left = self.reasoning.map_or(usize::MAX, |reasoning| reasoning.tokens_left.saturating_sub(tokens.len()));
-        if forms { 0 } else { left }
+        if constrained { 0 } else { left }
     }
 
     /// Returns the token after which the structured output begins, until that token has come.
@@ -60,35 +60,35 @@ impl Guidance {
         self.begin.map(|begin| begin.id)
     }
 
-    fn form_holds(&self) -> bool {
-        self.begin.is_none() && self.form.is_some()
+    fn guide_holds(&self) -> bool {
+        self.begin.is_none() && self.guide.is_some()
     }
 
     /// Starts computing the next mask, if that takes time.
     pub(super) fn prepare(&mut self) {
-        if self.form_holds() && self.forced().is_empty() {
-            self.form.iter_mut().for_each(Guide::prepare);
+        if self.guide_holds() && self.forced().is_empty() {
+            self.guide.iter_mut().for_each(Guide::prepare);
         }
     }
 
     /// True if the next mask is being computed.
     pub(super) fn is_awaited(&self) -> bool {
-        self.form.as_ref().is_some_and(Guide::is_awaited)
+        self.guide.as_ref().is_some_and(Guide::is_awaited)
     }
 
     /// Takes the computed mask; false if it is not ready by the deadline.
     pub(super) fn settle_by(&mut self, deadline: Instant) -> bool {
-        self.form.as_mut().is_none_or(|form| form.settle_by(deadline))
+        self.guide.as_mut().is_none_or(|guide| guide.settle_by(deadline))
     }
 
     /// True if the next token can be taken without waiting for other texts of the grammar. Waits until the deadline.
     pub(super) fn take_turn_by(&mut self, deadline: Instant) -> bool {
-        !self.form_holds() || self.form.as_mut().is_none_or(|form| form.take_turn_by(deadline))
+        !self.guide_holds() || self.guide.as_mut().is_none_or(|guide| guide.take_turn_by(deadline))
     }
 
     /// Lets other texts of the grammar use the lexer.
     pub(super) fn pass_turn(&mut self) {
-        self.form.iter_mut().for_each(Guide::pass_turn);
+        self.guide.iter_mut().for_each(Guide::pass_turn);
     }
 
     /// Returns the rule for the token that comes `ahead` tokens after the next one. The tokens in between are forced.
@@ -96,16 +96,16 @@ impl Guidance {
         if let Some(&token) = self.forced().get(ahead) {
             return Ok(Rule::Forced(token));
         }
-        match &self.form {
-            Some(form) if self.begin.is_none() && form.is_awaited() => Ok(Rule::Awaited),
-            Some(form) if self.begin.is_none() => Ok(Rule::Masked(form.mask()?)),
+        match &self.guide {
+            Some(guide) if self.begin.is_none() && guide.is_awaited() => Ok(Rule::Awaited),
+            Some(guide) if self.begin.is_none() => Ok(Rule::Masked(guide.mask()?)),
             _ => Ok(Rule::Free),
         }
     }
 
     /// Takes the next token of the text.
     pub(super) fn accept(&mut self, token: u32) -> Result<Accepted> {
-        let holds = self.form_holds();
+        let holds = self.guide_holds();
         if let Some(reasoning) = &mut self.reasoning {
             reasoning.tokens_left = reasoning.tokens_left.saturating_sub(1);
             if token == reasoning.end {
@@ -116,10 +116,10 @@ impl Guidance {
             self.begin = None;
             // Structured output ends the reasoning.
             self.reasoning = None;
-            return Ok(Accepted::FormBegins);
+            return Ok(Accepted::OutputBegins);
         }
-        let complete = match &mut self.form {
-            Some(form) if holds => form.accept(token)?,
+        let complete = match &mut self.guide {
+            Some(guide) if holds => guide.accept(token)?,
             _ => false,
         };
         Ok(if complete { Accepted::Complete } else { Accepted::GoesOn })
@@ -142,7 +142,7 @@ pub(super) enum Rule<'a> {
 pub(super) enum Accepted {
     GoesOn,
     /// Structured output begins with the next token.
-    FormBegins,
+    OutputBegins,
     /// Nothing can follow.
     Complete,
 }

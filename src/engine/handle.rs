@@ -131,7 +131,7 @@ impl Engine {
 
     fn image_reader(&self) -> Result<&ImageReader> {
         let missing = || {
-            let expected = "text alone, since there is no image encoder beside the model's file; put its mmproj-*.gguf \
+            let expected = "only text, since there is no image encoder next to the model's file; put its mmproj-*.gguf \
                             there, or name it (mmproj)";
             Error::invalid("images", "an image", expected)
         };
@@ -214,10 +214,10 @@ impl Engine {
     /// Returns the constraints of a text. A grammar that is not cached is compiled, which takes milliseconds, or a
     /// second for a large one.
     fn guidance(&self, params: &SamplingParams) -> Result<Option<Guidance>> {
-        let Some(form) = &params.structured_outputs else { return Ok(Guidance::new(params, None)) };
+        let Some(outputs) = &params.structured_outputs else { return Ok(Guidance::new(params, None)) };
         let missing = || Error::invalid("structured_outputs", "an engine without a tokenizer", "a model that has one");
         let grammars = self.inner.grammars.as_ref().ok_or_else(missing)?;
-        let guide = grammars.guide(form, !params.ignore_eos)?;
+        let guide = grammars.guide(outputs, !params.ignore_eos)?;
         Ok(Guidance::new(params, Some(guide)))
     }
 

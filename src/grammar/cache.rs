@@ -9,7 +9,7 @@ use crate::config::StructuredOutputs;
 
 /// The most grammars in the cache.
 const MAX_ENTRIES: usize = 128;
-/// The most bytes of cached grammars at their present size; they grow while texts are generated.
+/// Maximum bytes of cached grammars at their present size; they grow while texts are generated.
 const MAX_BYTES: usize = 256 << 20;
 
 #[derive(Default)]
@@ -26,20 +26,20 @@ struct Entry {
 
 impl Cache {
     /// Looks up a grammar. One that broke during generation is removed instead.
-    pub(super) fn get(&mut self, form: &StructuredOutputs) -> Option<Arc<Compiled>> {
+    pub(super) fn get(&mut self, outputs: &StructuredOutputs) -> Option<Arc<Compiled>> {
         self.clock += 1;
-        let entry = self.entries.get_mut(form)?;
+        let entry = self.entries.get_mut(outputs)?;
         if entry.compiled.broken.load(Ordering::Relaxed) {
-            self.entries.remove(form);
+            self.entries.remove(outputs);
             return None;
         }
         entry.used = self.clock;
         Some(Arc::clone(&entry.compiled))
     }
 
-    pub(super) fn insert(&mut self, form: StructuredOutputs, compiled: Arc<Compiled>) {
+    pub(super) fn insert(&mut self, outputs: StructuredOutputs, compiled: Arc<Compiled>) {
         self.clock += 1;
-        self.entries.insert(form, Entry { compiled, used: self.clock });
+        self.entries.insert(outputs, Entry { compiled, used: self.clock });
         self.shrink();
     }
 
@@ -48,8 +48,8 @@ impl Cache {
     pub(super) fn shrink(&mut self) {
         let mut bytes: usize = self.entries.values().map(|entry| entry.compiled.bytes()).sum();
         while self.entries.len() > MAX_ENTRIES || (bytes > MAX_BYTES && self.entries.len() > 1) {
-            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(form, _)| form.clone());
-            let Some(gone) = oldest.and_then(|form| self.entries.remove(&form)) else { return };
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(outputs, _)| outputs.clone());
+            let Some(gone) = oldest.and_then(|outputs| self.entries.remove(&outputs)) else { return };
             bytes = bytes.saturating_sub(gone.compiled.bytes());
         }
     }

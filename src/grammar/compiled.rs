@@ -9,9 +9,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::ahead::{Ahead, Problem, look_ahead};
 
-/// The most bytes of one grammar. The lexer's states grow while texts are generated, at 1 to 2 kB each.
+/// Maximum bytes of one grammar. The lexer's states grow while texts are generated, at 1 to 2 kB each.
 const MAX_BYTES: usize = 96 << 20;
-/// The most bytes of all grammars held by the cache or by a text.
+/// Maximum bytes of all grammars held by the cache or by a text.
 const MAX_BYTES_OF_ALL: usize = 512 << 20;
 /// Bytes of rules and lexemes per byte of source, measured on grammars with thousands of rules.
 const BYTES_PER_SOURCE_BYTE: usize = 64;

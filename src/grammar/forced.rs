@@ -9,7 +9,7 @@ use llguidance::earley::{BiasComputer, Parser, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokEnv, TokTrie};
 use parking_lot::Mutex;
 
-/// The most bytes of forced text, some 4,000 tokens.
+/// Maximum bytes of forced text, some 4,000 tokens.
 pub(super) const MAX_FORCED: usize = 16 << 10;
 /// Bytes that are checked without a copy of the parser. Most forced texts are shorter.
 const PIECE: usize = 64;

@@ -6,7 +6,7 @@
 //! allows no text, or if its first token takes too much work.
 //!
 //! Start with `guide`, then `compiled`; `source`, `gbnf` and `schema` turn each kind of request into the library's
-//! form. Of the workspace, this crate knows the tokenizer, and the request's settings and masks of `rocmforge_core`.
+//! format. Of the workspace, this crate knows the tokenizer, and the request's settings and masks of `rocmforge_core`.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod ahead;
@@ -66,7 +66,7 @@ fn limits() -> ParserLimits {
 pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
     vocab_size: usize,
-    /// The vocabulary in the library's form. It is created with the first grammar, since few engines need one.
+    /// The vocabulary in the library's format. It is created with the first grammar, since few engines need one.
     factory: Mutex<Option<Arc<ParserFactory>>>,
     cache: Arc<Mutex<Cache>>,
     memory: Arc<Memory>,
@@ -86,27 +86,27 @@ impl Grammars {
     /// # Errors
     /// `InvalidRequest` with the library's message for a grammar that is invalid, that no text fits, or that is too
     /// large.
-    pub fn guide(&self, form: &StructuredOutputs, may_end: bool) -> Result<Guide> {
-        let compiled = self.compiled(form)?;
+    pub fn guide(&self, outputs: &StructuredOutputs, may_end: bool) -> Result<Guide> {
+        let compiled = self.compiled(outputs)?;
         Ok(Guide::new(compiled, self.pool.lanes(&self.cache)?, may_end))
     }
 
-    /// Returns the compiled grammar that all guides of this form share.
+    /// Returns the compiled grammar that all guides of these outputs share.
     ///
     /// # Errors
     /// As `guide`.
-    pub fn compiled(&self, form: &StructuredOutputs) -> Result<Arc<Compiled>> {
-        if let Some(known) = self.cache.lock().get(form) {
+    pub fn compiled(&self, outputs: &StructuredOutputs) -> Result<Arc<Compiled>> {
+        if let Some(known) = self.cache.lock().get(outputs) {
             return Ok(known);
         }
         // Two callers with the same new grammar both compile it, so that no caller waits under the lock.
         let factory = self.factory()?;
         let build = || {
-            let source = source::grammar(form)?;
-            let start = factory.create_parser(source).map_err(|error| source::refused(form, &error))?;
+            let source = source::grammar(outputs)?;
+            let start = factory.create_parser(source).map_err(|error| source::refused(outputs, &error))?;
             let end_tokens = self.tokenizer.eos_token_ids().into();
-            let compiled = Compiled::new(start, form.num_bytes(), end_tokens, &self.memory);
-            compiled.map_err(|problem| source::refused(form, &problem))
+            let compiled = Compiled::new(start, outputs.num_bytes(), end_tokens, &self.memory);
+            compiled.map_err(|problem| source::refused(outputs, &problem))
         };
         let compiled = thread::scope(|scope| {
             let builder = thread::Builder::new().name("rocmforge-grammar".into()).stack_size(STACK_BYTES);
@@ -114,7 +114,7 @@ impl Grammars {
             running.join().map_err(|_| Error::internal("a panic in the compilation of a grammar"))
         })??;
         let compiled = Arc::new(compiled);
-        self.cache.lock().insert(form.clone(), Arc::clone(&compiled));
+        self.cache.lock().insert(outputs.clone(), Arc::clone(&compiled));
         Ok(compiled)
     }
 

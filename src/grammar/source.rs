@@ -4,28 +4,28 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 use super::{gbnf, lark, schema};
-use crate::config::{Form, StructuredOutputs};
+use crate::config::{Constraint, StructuredOutputs};
 use crate::{Error, Result};
 
-/// The most bytes of the library's message, since some quote the whole grammar.
+/// Maximum bytes of the library's message, since some quote the whole grammar.
 const MAX_MESSAGE: usize = 500;
 
 /// # Errors
 /// `InvalidRequest` for a schema with too large an object, and for an invalid GBNF grammar. Also for a schema that the
 /// library would misread, even within a grammar.
 pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
-    Ok(match &wanted.form {
-        Form::Json(schema) => {
+    Ok(match &wanted.constraint {
+        Constraint::Json(schema) => {
             let schema = serde_json::from_str(schema).map_err(|error| refused(wanted, &error))?;
             TopLevelGrammar::from_json_schema(read(schema, wanted)?)
         }
-        Form::JsonObject => TopLevelGrammar::from_json_schema(read(json!({"type": "object"}), wanted)?),
-        Form::Regex(regex) => TopLevelGrammar::from_regex(regex),
-        Form::Choice(choices) => {
+        Constraint::JsonObject => TopLevelGrammar::from_json_schema(read(json!({"type": "object"}), wanted)?),
+        Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
+        Constraint::Choice(choices) => {
             let texts: Vec<String> = choices.iter().map(|choice| json!(choice).to_string()).collect();
             TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
         }
-        Form::Grammar(grammar) => {
+        Constraint::Grammar(grammar) => {
             let grammar = in_lark(grammar).and_then(|grammar| lark::read_schemas(&grammar));
             TopLevelGrammar::from_lark(grammar.map_err(|problem| refused(wanted, &problem))?)
         }
@@ -55,11 +55,15 @@ fn read(schema: Value, wanted: &StructuredOutputs) -> Result<Value> {
 
 /// Returns the error of a grammar that the library rejects.
 pub(super) fn refused(wanted: &StructuredOutputs, problem: &impl ToString) -> Error {
-    let (field, expected) = match wanted.form {
-        Form::Json(_) | Form::JsonObject => ("json", "a schema whose keywords are supported, within the size limits"),
-        Form::Regex(_) => ("regex", "a regular expression in the syntax of Rust's crate regex, within the size limits"),
-        Form::Choice(_) => ("choice", "fewer or shorter texts"),
-        Form::Grammar(_) => ("grammar", "a grammar in the syntax of Lark or of GBNF, within the size limits"),
+    let (field, expected) = match wanted.constraint {
+        Constraint::Json(_) | Constraint::JsonObject => {
+            ("json", "a schema whose keywords are supported, within the size limits")
+        }
+        Constraint::Regex(_) => {
+            ("regex", "a regular expression in the syntax of Rust's crate regex, within the size limits")
+        }
+        Constraint::Choice(_) => ("choice", "fewer or shorter texts"),
+        Constraint::Grammar(_) => ("grammar", "a grammar in the syntax of Lark or of GBNF, within the size limits"),
     };
     Error::invalid(WHAT, format!("{field} that is refused ({})", message(&problem.to_string())), expected)
 }

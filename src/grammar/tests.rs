@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::{Grammars, Guide};
-use crate::config::{Form, StructuredFields, StructuredOutputs};
+use crate::config::{Constraint, StructuredFields, StructuredOutputs};
 use crate::gguf::{Array, Metadata, Value};
 use crate::selection::TokenMask;
 use crate::tokenizer::Tokenizer;
@@ -49,20 +49,20 @@ pub(super) fn grammars() -> Grammars {
     Grammars::new(tokenizer(&["true", "tru", "\"}", "a long word of many letters"]), PADDED)
 }
 
-fn of(form: Form) -> StructuredOutputs {
-    StructuredOutputs { form, disable_any_whitespace: false, whitespace_pattern: None, begin: None }
+fn of(constraint: Constraint) -> StructuredOutputs {
+    StructuredOutputs { constraint, disable_any_whitespace: false, whitespace_pattern: None, begin: None }
 }
 
 fn regex(regex: &str) -> StructuredOutputs {
-    of(Form::Regex(regex.into()))
+    of(Constraint::Regex(regex.into()))
 }
 
 pub(super) fn lark(grammar: &str) -> StructuredOutputs {
-    of(Form::Grammar(grammar.into()))
+    of(Constraint::Grammar(grammar.into()))
 }
 
 fn compact(schema: serde_json::Value) -> StructuredOutputs {
-    StructuredOutputs { disable_any_whitespace: true, ..of(Form::Json(schema.to_string())) }
+    StructuredOutputs { disable_any_whitespace: true, ..of(Constraint::Json(schema.to_string())) }
 }
 
 /// Returns the allowed next tokens: the forced one, or those of the mask.
@@ -117,7 +117,7 @@ pub(super) fn walk(mut guide: Guide, random: &mut ChaCha8Rng, most: usize) -> Op
 #[test]
 fn masks_are_what_may_come_next() {
     let grammars = grammars();
-    let choice = of(Form::Choice(vec!["true".into(), "trunk".into(), "true story".into(), "\"q\\".into()]));
+    let choice = of(Constraint::Choice(vec!["true".into(), "trunk".into(), "true story".into(), "\"q\\".into()]));
     let mut guide = grammars.guide(&choice, true).unwrap();
     assert_eq!(allowed(&mut guide), [u32::from(b'"'), u32::from(b't'), FIRST_WORD, FIRST_WORD + 1]);
     assert!(!guide.accept(FIRST_WORD).unwrap());
@@ -236,7 +236,7 @@ fn random_walks_give_what_the_schema_says() {
 #[test]
 fn masks_do_not_depend_on_company() {
     let grammars = grammars();
-    let object = of(Form::JsonObject);
+    let object = of(Constraint::JsonObject);
     let texts = ["{\"a\": [1, {}], \"b\"", "{}", "{\"\\n\":nul", "{ \"x\" : -1.5e"];
     let alone: Vec<Vec<Vec<u32>>> =
         texts.iter().map(|text| trace(&mut grammars.guide(&object, true).unwrap(), text)).collect();
@@ -272,7 +272,7 @@ fn wide(keys: usize) -> serde_json::Map<String, serde_json::Value> {
 #[test]
 fn bad_forms_are_refused() {
     let grammars = grammars();
-    for (form, part) in [
+    for (outputs, part) in [
         (regex("a("), "regex that is refused"),
         (regex("(?=a)b"), "regex that is refused"),
         (lark("start: missing"), "missing"),
@@ -286,10 +286,13 @@ fn bad_forms_are_refused() {
         (compact(serde_json::json!(false)), "json that is refused"),
         (compact(serde_json::json!({"properties": wide(1001)})), "more than 1000 keys"),
         (compact(serde_json::json!({"pattern": "(", "type": "string"})), "json that is refused"),
-        (StructuredOutputs { whitespace_pattern: Some("(".into()), ..of(Form::JsonObject) }, "json that is refused"),
+        (
+            StructuredOutputs { whitespace_pattern: Some("(".into()), ..of(Constraint::JsonObject) },
+            "json that is refused",
+        ),
     ] {
-        let message = got(grammars.guide(&form, true));
-        assert!(message.contains(part), "{form:?}: {message}");
+        let message = got(grammars.guide(&outputs, true));
+        assert!(message.contains(part), "{outputs:?}: {message}");
         assert!(!message.contains('\n') && message.len() < 700, "{message}");
     }
     assert_eq!(grammars.cache.lock().len(), 0);
@@ -308,7 +311,7 @@ fn exploding_forms_end_in_bounded_time() {
     for _ in 0..100 {
         deep = serde_json::json!({"type": "object", "properties": {"a": deep}, "required": ["a"]});
     }
-    let forms = [
+    let cases = [
         regex("((a{0,1000}){0,1000}){0,1000}"),
         regex("(((((((((a{1,99}){1,99}){1,99}){1,99}){1,99}b){1,99}){1,99}){1,99}){1,99})"),
         regex(".{0,100000}x.{0,100000}y.{0,100000}"),
@@ -331,12 +334,12 @@ fn exploding_forms_end_in_bounded_time() {
         compact(deep),
         compact(serde_json::json!({"type": "object", "properties": wide(1000)})),
         compact(serde_json::json!({"type": "object", "properties": wide(5000)})),
-        of(Form::Choice((0..4096).map(|i| format!("choice number {i}")).collect())),
+        of(Constraint::Choice((0..4096).map(|i| format!("choice number {i}")).collect())),
     ];
     let mut random = ChaCha8Rng::seed_from_u64(4);
-    for form in forms {
+    for outputs in cases {
         let start = Instant::now();
-        let guide = grammars.guide(&form, true);
+        let guide = grammars.guide(&outputs, true);
         let compiled = start.elapsed();
         let refused = guide.is_err();
         if let Ok(mut guide) = guide {
@@ -348,7 +351,7 @@ fn exploding_forms_end_in_bounded_time() {
                 }
             }
         }
-        let text: String = format!("{form:?}").chars().take(80).collect();
+        let text: String = format!("{outputs:?}").chars().take(80).collect();
         assert!(start.elapsed() < Duration::from_secs(30), "{text}: {compiled:?} until it was refused: {refused}");
     }
 }
@@ -401,5 +404,5 @@ fn one_form_is_given() {
         }
     }
     let both = StructuredFields { json: json(), whitespace_pattern: Some(" ?".into()), ..none() };
-    assert_eq!(StructuredOutputs::new(both).unwrap().form, Form::Json("{}".into()));
+    assert_eq!(StructuredOutputs::new(both).unwrap().constraint, Constraint::Json("{}".into()));
 }

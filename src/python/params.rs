@@ -32,7 +32,7 @@ use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams, StructuredOutput
 ///     include_stop_str_in_output: Leaves the stop text in.
 ///     output_kind: What each output of a stream holds: "cumulative" (all so far), "delta" (what is new) or
 ///         "final_only" (one output, at the end); also as a RequestOutputKind.
-///     structured_outputs: The required form of the text, as StructuredOutputsParams. It ends where nothing can follow.
+///     structured_outputs: A constraint on the text. Generation ends where nothing can follow.
 ///     thinking_end_token_id: The token that ends the reasoning at the beginning of the text.
 ///     thinking_token_budget: Maximum reasoning tokens. Then that token is chosen, if it has not come.
 #[pyclass(frozen, eq, name = "SamplingParams", module = "rocmforge")]
@@ -171,7 +171,7 @@ impl PySamplingParams {
             skip_special_tokens,
             include_stop_str_in_output,
             output_kind: output_kind.map(kind_named).transpose()?.unwrap_or_default(),
-            structured_outputs: structured_outputs.map(form).transpose()?,
+            structured_outputs: structured_outputs.map(constraint).transpose()?,
             thinking_end_token_id: optional_integer("thinking_end_token_id", thinking_end_token_id)?,
             thinking_token_budget: optional_integer("thinking_token_budget", thinking_token_budget)?,
         };
@@ -316,10 +316,10 @@ fn stop_tokens(ids: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     token_ids_up_to("stop_token_ids", ids, MAX_TOKEN_LIST, "their largest number")
 }
 
-fn form(value: &Bound<'_, PyAny>) -> PyResult<StructuredOutputs> {
-    let form = value.cast::<PyStructuredOutputs>();
-    let form = form.map_err(|_| wrong_type("structured_outputs", value, "StructuredOutputsParams"))?;
-    Ok(form.get().0.clone())
+fn constraint(value: &Bound<'_, PyAny>) -> PyResult<StructuredOutputs> {
+    let outputs = value.cast::<PyStructuredOutputs>();
+    let outputs = outputs.map_err(|_| wrong_type("structured_outputs", value, "StructuredOutputsParams"))?;
+    Ok(outputs.get().0.clone())
 }
 
 /// Sorts the biases by token, so that equal biases are equal parameters.

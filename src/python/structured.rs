@@ -6,10 +6,10 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use super::values::arrays::{optional_integer, text, wrong_type};
 use super::values::json::to_json;
 use crate::Error;
-use crate::config::{Form, StructuredFields, StructuredOutputs};
+use crate::config::{Constraint, StructuredFields, StructuredOutputs};
 use crate::grammar::in_lark;
 
-/// The required form of a generated text. Give exactly one of the first five. Immutable; checked when created.
+/// A constraint on a generated text. Give exactly one of the first five. Immutable; checked when created.
 ///
 /// Args:
 ///     json: A JSON value that this schema allows: a dictionary, JSON text, or a Pydantic class.
@@ -19,7 +19,7 @@ use crate::grammar::in_lark;
 ///     json_object: Any JSON object.
 ///     disable_any_whitespace: No white space between the parts of JSON.
 ///     whitespace_pattern: A regular expression for white space between the parts of JSON. By default any is allowed.
-///     begin_token_id: The form begins after the first such token; text before it is free. So a model can reason
+///     begin_token_id: The constraint begins after the first such token; text before it is free. So a model can reason
 ///         before it answers.
 ///     optional: True if the text may end without that token; otherwise it cannot end before it.
 #[pyclass(frozen, eq, name = "StructuredOutputsParams", module = "rocmforge")]
@@ -73,23 +73,23 @@ impl PyStructuredOutputs {
     /// The schema as JSON text.
     #[getter]
     fn json(&self) -> Option<&str> {
-        if let Form::Json(schema) = &self.0.form { Some(schema) } else { None }
+        if let Constraint::Json(schema) = &self.0.constraint { Some(schema) } else { None }
     }
     #[getter]
     fn regex(&self) -> Option<&str> {
-        if let Form::Regex(regex) = &self.0.form { Some(regex) } else { None }
+        if let Constraint::Regex(regex) = &self.0.constraint { Some(regex) } else { None }
     }
     #[getter]
     fn choice(&self) -> Option<Vec<String>> {
-        if let Form::Choice(choices) = &self.0.form { Some(choices.clone()) } else { None }
+        if let Constraint::Choice(choices) = &self.0.constraint { Some(choices.clone()) } else { None }
     }
     #[getter]
     fn grammar(&self) -> Option<&str> {
-        if let Form::Grammar(grammar) = &self.0.form { Some(grammar) } else { None }
+        if let Constraint::Grammar(grammar) = &self.0.constraint { Some(grammar) } else { None }
     }
     #[getter]
     fn json_object(&self) -> bool {
-        self.0.form == Form::JsonObject
+        self.0.constraint == Constraint::JsonObject
     }
     #[getter]
     fn disable_any_whitespace(&self) -> bool {

@@ -88,7 +88,7 @@ impl SequenceSampler {
     }
 
     /// Records that the structured output has begun, so that its grammar decides where the text may end.
-    pub fn begin_form(&mut self) {
+    pub fn begin_output(&mut self) {
         self.held = false;
         self.allow_end();
     }

@@ -13,7 +13,7 @@ from jinja_environment import renderer
 from parsing_cases.families import FAMILIES
 from parsing_cases.formats import template
 from rocmforge.parsing import find_format
-from rocmforge.parsing.formats import CallForm
+from rocmforge.parsing.formats import CallFormat
 from rust_source import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
@@ -64,7 +64,7 @@ def test_tool_call_formats_are_those_of_the_templates() -> None:
     """A format that the table names is the one that is found in a template with this format."""
     forms = {family.models: (family.tools, family.like) for family in model_table.families()}
     assert [name for name, (tools, like) in forms.items() if tools not in (None, "none") and like is None] == []
-    assert {tools for tools, _ in forms.values()} - {None, "none"} == set(get_args(CallForm))
+    assert {tools for tools, _ in forms.values()} - {None, "none"} == set(get_args(CallFormat))
     for name, (tools, like) in forms.items():
         if like is not None:
             text = FAMILIES.get(like) or template(like)

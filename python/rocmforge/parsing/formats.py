@@ -8,7 +8,7 @@ from rocmforge.parsing.derivation import begins_calls, derive_answer, derive_rea
 from rocmforge.parsing.needs import Render, find_needs
 from rocmforge.parsing.shapes import GRANITE_3, LFM2, PHI_4, CallShape, pieces
 
-CallForm = Literal["hermes", "qwen-xml", "glm", "llama", "mistral", "gemma4", "harmony", "derived"]
+CallFormat = Literal["hermes", "qwen-xml", "glm", "llama", "mistral", "gemma4", "harmony", "derived"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ SEED_THINK = Thinking("<seed:think>", "</seed:think>")
 GEMMA_THINK = Thinking("<|channel>", "<channel|>", label="thought\n", anywhere=True)
 
 # For each call format: the marker that begins a call, then its other markers.
-CALL_MARKERS: Mapping[CallForm, tuple[str, ...]] = {
+CALL_MARKERS: Mapping[CallFormat, tuple[str, ...]] = {
     "hermes": ("<tool_call>", "</tool_call>"),
     "qwen-xml": ("<tool_call>", "<function=", "</function>", "</tool_call>"),
     "glm": ("<tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"),
@@ -58,7 +58,7 @@ class ChatFormat:
 
     thinking: Thinking | None = None
     """The markers of reasoning; `None` also for harmony, which uses channels instead."""
-    calls: CallForm | None = None
+    calls: CallFormat | None = None
     shape: CallShape | None = None
     """The shape of calls, for the call format `derived`."""
     answer: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ def find_format(chat_template: str | None, render: Render | None = None) -> Chat
         if shape is None and calls is not None and not begins_calls(render, needs, CALL_MARKERS[calls][0], marks):
             calls = None
     shape = shape or _shape(template)
-    if shape is None or (calls is not None and _is_form(shape, calls)):
+    if shape is None or (calls is not None and _is_format(shape, calls)):
         compact = calls == "glm" and shape is not None and "\n" not in shape.middle + shape.value_close
         return ChatFormat(thinking, calls, answer=answer, compact=compact)
     if not shape.marker:
@@ -124,19 +124,19 @@ def find_format(chat_template: str | None, render: Render | None = None) -> Chat
 
 
 # Formats that no shape describes: their readers know more than the templates show.
-_OWN_READERS: frozenset[CallForm | None] = frozenset({"harmony", "gemma4", "mistral"})
+_OWN_READERS: frozenset[CallFormat | None] = frozenset({"harmony", "gemma4", "mistral"})
 
 
-def _is_form(shape: CallShape, calls: CallForm) -> bool:
-    """True if a shape is one of the call formats with a reader of its own, which repairs more errors of models."""
+def _is_format(shape: CallShape, calls: CallFormat) -> bool:
+    """True if a shape is a call format with a dedicated reader, which repairs more errors of models."""
     opened = "".join(pieces(shape.open + shape.before))
-    forms: dict[CallForm, tuple[str, str]] = {
+    formats: dict[CallFormat, tuple[str, str]] = {
         "hermes": ("json", "<tool_call>"),
         "qwen-xml": ("tagged", "<tool_call><function="),
         "glm": ("tagged", "<tool_call>"),
         "llama": ("json", ""),
     }
-    return forms.get(calls) == (shape.kind, opened) and shape.name_key == "name"
+    return formats.get(calls) == (shape.kind, opened) and shape.name_key == "name"
 
 
 def _shape(template: str) -> CallShape | None:
@@ -155,12 +155,12 @@ def _thinking(template: str) -> Thinking | None:
     return None
 
 
-def _calls(template: str) -> CallForm | None:
+def _calls(template: str) -> CallFormat | None:
     def has(*texts: str) -> bool:
         return all(text in template for text in texts)
 
     # Formats that share a marker with another one come before it.
-    forms: dict[CallForm, bool] = {
+    formats: dict[CallFormat, bool] = {
         "harmony": has("<|start|>", "<|channel|>", "<|message|>"),
         "gemma4": has("<|tool_call>", "<tool_call|>"),
         "mistral": has("[TOOL_CALLS]"),
@@ -169,4 +169,4 @@ def _calls(template: str) -> CallForm | None:
         "hermes": has("<tool_call>"),
         "llama": has("<|start_header_id|>", '"name"', '"parameters"'),
     }
-    return next((form for form, found in forms.items() if found), None)
+    return next((format_ for format_, found in formats.items() if found), None)

@@ -16,7 +16,7 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], boo
 template refuses."""
 
 USER = {"role": "user", "content": "Question"}
-# The form of the ids that clients send most, and the form that Mistral's templates ask for.
+# The format of ids that most clients send, and the format that Mistral's templates ask for.
 _IDS: Mapping[CallIds, str] = {"any": "call_0123456789abcdefABCDEFGH", "short": "abcDEF789"}
 # Some servers number their calls. Templates that cut 9 characters off an id refuse such ids.
 _NUMBERED = "call_0"
@@ -129,13 +129,17 @@ def find_needs(render: Render) -> TemplateNeeds:
         taken = tried(render, [USER, message, *results], [tool]) is not None
         return tried(render, [USER, message], [tool]) if taken else None
 
-    forms: list[tuple[CallIds, str, Any, str | None]] = [
+    variants: list[tuple[CallIds, str, Any, str | None]] = [
         (kind, ids, arguments, content)
         for content in ("", None)
         for kind, ids in _IDS.items()
         for arguments in (values, json.dumps(values))
     ]
-    taken = [(form, text) for form in forms if (text := shown(form[2], ids=form[1], content=form[3])) is not None]
+    taken = [
+        (variant, text)
+        for variant in variants
+        if (text := shown(variant[2], ids=variant[1], content=variant[3])) is not None
+    ]
     if not taken:
         return TemplateNeeds(**turns, writes_calls=False, writes_results=False)
     (kind, ids, arguments, content), text = next((each for each in taken if "value0" in each[1]), taken[0])

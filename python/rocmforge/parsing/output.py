@@ -56,7 +56,7 @@ class Output:
             self._add(Content, solid)
 
     def border(self) -> None:
-        """Begins or ends an answer that has markers of its own."""
+        """Begins or ends an answer that has markers."""
         self._blocks = self.between = True
 
     def begin_reasoning(self) -> None:

@@ -136,7 +136,7 @@ def _json(text: str, types: set[str]) -> str:
         # Some templates write lists and objects as Python does.
         held = whole_json(solid, python_scalar, PYTHON_BRACKETS) if types and solid[:1] in ("[", "{") else None
         return f'"{escaped(text)}"' if held is None else held
-    # A parameter without a type may be a string with quotation marks of its own.
+    # A parameter without a type may be a string that contains quotation marks.
     held = None if isinstance(value, str) and not types else whole_json(solid)
     return f'"{escaped(text)}"' if held is None else held
 

@@ -26,7 +26,7 @@ class ApiError(HTTPException):
 
     Args:
         status: HTTP status.
-        message: What was got, what was expected, and what to do.
+        message: The received value, the expected value, and the remedy.
         param: The parameter of the request at fault, if there is one.
         code: A word for programs, where OpenAI has one.
         headers: Further headers of the answer.
@@ -49,7 +49,7 @@ class ApiError(HTTPException):
         self.details = details
 
 
-# The type of an error in OpenAI's form and in Anthropic's, by status.
+# The type of an error in OpenAI's format and in Anthropic's, by status.
 _TYPES = {
     400: ("invalid_request_error", "invalid_request_error"),
     401: ("authentication_error", "authentication_error"),

@@ -128,7 +128,7 @@ class GenerationBody(QueueBody):
     ignore_eos: bool = Field(default=False, description=MEANINGS["ignore_eos"])
     skip_special_tokens: bool = Field(default=True, description=MEANINGS["skip_special_tokens"])
     include_stop_str_in_output: bool = Field(default=False, description=MEANINGS["include_stop_str_in_output"])
-    structured_outputs: StructuredOutputs | None = Field(None, description="The required form of the text.")
+    structured_outputs: StructuredOutputs | None = Field(None, description="A constraint on the text.")
 
     def sampling(self, service: Service, *, max_tokens: int | None, **others: Any) -> SamplingParams:
         """Returns the engine's parameters: the given ones, with the recommendations of the model file as defaults.

@@ -10,7 +10,7 @@ from rocmforge.server.http.middleware import OPEN_PATHS
 _TEXT: dict[str, Any] = {"type": "string"}
 _MAYBE: dict[str, Any] = {"type": ["string", "null"]}
 # The formats of errors for each API, with a path of the API and the types of the fields.
-_FORMS = {"OpenAI": "/v1/models", "Anthropic": "/v1/messages", "Ollama": "/api/chat", "Native": "/generate"}
+_SHAPES = {"OpenAI": "/v1/models", "Anthropic": "/v1/messages", "Ollama": "/api/chat", "Native": "/generate"}
 _KINDS: dict[str, dict[str, Any]] = {"code": _MAYBE, "param": _MAYBE, "recoverable": {"type": "boolean"}}
 # Statuses that any path may return.
 _STATUSES = {
@@ -42,8 +42,8 @@ def describe(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
         return made
     # Invalid bodies are a 400 here, not FastAPI's 422.
     del schemas["HTTPValidationError"], schemas["ValidationError"]
-    for name, path in _FORMS.items():
-        schemas[f"{name}Error"] = _form(body(path, ApiError(400, "")))
+    for name, path in _SHAPES.items():
+        schemas[f"{name}Error"] = _shape(body(path, ApiError(400, "")))
     if has_keys:
         made["components"]["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
@@ -80,13 +80,13 @@ def _complete(path: str, operation: dict[str, Any], schemas: dict[str, Any], *, 
 
 def _api(path: str) -> str:
     """Returns the name of the API whose error format a path has."""
-    form = _form(body(path, ApiError(400, "")))
-    return next(name for name, other in _FORMS.items() if _form(body(other, ApiError(400, ""))) == form)
+    shape = _shape(body(path, ApiError(400, "")))
+    return next(name for name, other in _SHAPES.items() if _shape(body(other, ApiError(400, ""))) == shape)
 
 
-def _form(value: Any, name: str = "") -> dict[str, Any]:
+def _shape(value: Any, name: str = "") -> dict[str, Any]:
     """Returns the schema of an error."""
     if not isinstance(value, dict):
         return _KINDS.get(name, _TEXT)
-    properties = {name: _form(item, name) for name, item in value.items()}
+    properties = {name: _shape(item, name) for name, item in value.items()}
     return {"type": "object", "properties": properties, "required": list(properties)}

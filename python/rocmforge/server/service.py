@@ -189,7 +189,7 @@ class Service:
                 prompt, params, call.id, call.priority, call.timeout, call.salt(), call.client.name
             )
         except RocmForgeError as error:
-            raise self._failed(error, call.form_param) from error
+            raise self._failed(error, call.constraint_param) from error
         if self.config.log_prompts:
             logger.info("%s: prompt %r", call.id, prompt)
         self._idle.clear()
@@ -229,10 +229,10 @@ class Service:
                 headers={"Retry-After": str(after)},
             )
 
-    def _failed(self, error: RocmForgeError, form_param: str = "", prompt_param: str = "") -> ApiError:
-        """Translates an error of the engine; one of a form or of a prompt names the API's parameter."""
+    def _failed(self, error: RocmForgeError, constraint_param: str = "", prompt_param: str = "") -> ApiError:
+        """Translates an error of the engine; an error of a constraint or a prompt names the API's parameter."""
         failure = from_engine(error, self.retry_after())
-        for name, param in (("structured_outputs", form_param), ("prompt", prompt_param)):
+        for name, param in (("structured_outputs", constraint_param), ("prompt", prompt_param)):
             if param and failure.detail.startswith((f"{name}:", f"{name} ")):
                 failure.param = param
                 failure.detail = failure.detail.replace(name, param, 1)
@@ -270,7 +270,7 @@ class Service:
     async def ready(self) -> str | None:
         """Returns why no token (or no vector) can be generated now; `None` if it can.
 
-        An engine that works proves it by its steps, an idle one by a token or a vector of its own.
+        A busy engine proves it by its steps, an idle one by computing a token or a vector.
         """
         if self.engine.is_closed:
             return "the engine is dead"

@@ -101,9 +101,9 @@ class Tracer:
         """Adds a span that ends now, within the span of the client's request.
 
         Args:
-            name: What was done.
+            name: The name of the operation.
             seconds: How long it took.
-            attributes: What is known of it.
+            attributes: Its attributes.
             error: The kind of error that ended it, if one did.
         """
         end = time.time_ns()

@@ -12,4 +12,4 @@ mod tests;
 pub use pooling::{Pooling, PoolingParams, RequestParams};
 pub use pools::{GroupConfig, StateConfig};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};
-pub use structured::{BeginToken, Form, StructuredFields, StructuredOutputs};
+pub use structured::{BeginToken, Constraint, StructuredFields, StructuredOutputs};

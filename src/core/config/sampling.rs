@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 /// The most log-probabilities per position, as in vLLM.
 pub const MAX_LOGPROBS: usize = 20;
-/// The most stop strings of one request, and the most bytes of one.
+/// Maximum number of stop strings of a request, and maximum bytes of each.
 const MAX_STOP_STRINGS: usize = 64;
 const MAX_STOP_BYTES: usize = 4096;
 /// The most stop tokens, and the most biases, of one request.

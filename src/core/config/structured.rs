@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use crate::{Error, Result};
 
-/// The most bytes of a schema, a regex or a grammar, and of all choices together.
+/// Maximum bytes of a schema, a regex or a grammar, and of all choices together.
 const MAX_BYTES: usize = 256 << 10;
 /// The most choices of one request.
 const MAX_CHOICES: usize = 4096;
@@ -14,7 +14,7 @@ const WHAT: &str = "structured_outputs";
 /// The structured output that a sequence must match, and the spacing of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StructuredOutputs {
-    pub form: Form,
+    pub constraint: Constraint,
     /// True if JSON is written without white space between its parts.
     pub disable_any_whitespace: bool,
     /// A regular expression for the white space between the parts of JSON; any by default.
@@ -33,7 +33,7 @@ pub struct BeginToken {
 
 /// The kinds of structured output.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum Constraint {
     /// A JSON value that matches a schema, given as JSON text.
     Json(String),
     /// Any JSON object.
@@ -68,21 +68,22 @@ impl StructuredOutputs {
     /// Also for a schema that is not JSON, and for JSON settings with another constraint.
     pub fn new(fields: StructuredFields) -> Result<Self> {
         let StructuredFields { json, regex, choice, grammar, json_object, .. } = fields;
-        let forms = [
-            ("json", json.map(Form::Json)),
-            ("regex", regex.map(Form::Regex)),
-            ("choice", choice.map(Form::Choice)),
-            ("grammar", grammar.map(Form::Grammar)),
-            ("json_object", json_object.then_some(Form::JsonObject)),
+        let constraints = [
+            ("json", json.map(Constraint::Json)),
+            ("regex", regex.map(Constraint::Regex)),
+            ("choice", choice.map(Constraint::Choice)),
+            ("grammar", grammar.map(Constraint::Grammar)),
+            ("json_object", json_object.then_some(Constraint::JsonObject)),
         ];
-        let names = forms.each_ref().map(|(name, _)| *name).join(", ");
-        let mut given: Vec<(&str, Form)> = forms.into_iter().filter_map(|(name, form)| Some((name, form?))).collect();
-        let (Some((_, form)), true) = (given.pop(), given.is_empty()) else {
+        let names = constraints.each_ref().map(|(name, _)| *name).join(", ");
+        let mut given: Vec<(&str, Constraint)> =
+            constraints.into_iter().filter_map(|(name, constraint)| Some((name, constraint?))).collect();
+        let (Some((_, constraint)), true) = (given.pop(), given.is_empty()) else {
             let got = if given.is_empty() { "none" } else { "several" };
             return Err(invalid(got, format_args!("exactly one of {names}")));
         };
         let all = Self {
-            form,
+            constraint,
             disable_any_whitespace: fields.disable_any_whitespace,
             whitespace_pattern: fields.whitespace_pattern,
             begin: fields.begin_token_id.map(|id| BeginToken { id, optional: fields.optional }),
@@ -96,24 +97,24 @@ impl StructuredOutputs {
 
     /// Returns the bytes of the constraint as it was given.
     pub fn num_bytes(&self) -> usize {
-        let form = match &self.form {
-            Form::Json(text) | Form::Regex(text) | Form::Grammar(text) => text.len(),
-            Form::Choice(choices) => choices.iter().map(String::len).sum(),
-            Form::JsonObject => 0,
+        let constraint = match &self.constraint {
+            Constraint::Json(text) | Constraint::Regex(text) | Constraint::Grammar(text) => text.len(),
+            Constraint::Choice(choices) => choices.iter().map(String::len).sum(),
+            Constraint::JsonObject => 0,
         };
-        form + self.whitespace_pattern.as_ref().map_or(0, String::len)
+        constraint + self.whitespace_pattern.as_ref().map_or(0, String::len)
     }
 
     fn validate(&self) -> Result<()> {
-        match &self.form {
-            Form::Json(schema) => {
+        match &self.constraint {
+            Constraint::Json(schema) => {
                 check_bytes("json", schema.len())?;
                 check_schema(schema)?;
             }
-            Form::JsonObject => {}
-            Form::Regex(regex) => check_bytes("regex", regex.len())?,
-            Form::Grammar(grammar) => check_bytes("grammar", grammar.len())?,
-            Form::Choice(choices) => {
+            Constraint::JsonObject => {}
+            Constraint::Regex(regex) => check_bytes("regex", regex.len())?,
+            Constraint::Grammar(grammar) => check_bytes("grammar", grammar.len())?,
+            Constraint::Choice(choices) => {
                 if choices.is_empty() || choices.len() > MAX_CHOICES {
                     let got = format!("{} texts as choice", choices.len());
                     return Err(invalid(got, format_args!("1 to {MAX_CHOICES}")));
@@ -128,7 +129,7 @@ impl StructuredOutputs {
             check_bytes("whitespace_pattern", pattern.len())?;
         }
         let spaces_json = self.disable_any_whitespace || self.whitespace_pattern.is_some();
-        if spaces_json && !matches!(self.form, Form::Json(_) | Form::JsonObject) {
+        if spaces_json && !matches!(self.constraint, Constraint::Json(_) | Constraint::JsonObject) {
             let got = "disable_any_whitespace or whitespace_pattern without JSON";
             return Err(invalid(got, "them only with json or json_object"));
         }

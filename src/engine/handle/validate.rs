@@ -5,7 +5,7 @@ use crate::executor::Executor;
 use crate::scheduler::{BesideDecodes, SchedulerConfig};
 use crate::{Error, Result};
 
-/// The most bytes of a request's name, and of its salt.
+/// Maximum bytes of a request's name, and of its salt.
 const MAX_NAME_BYTES: usize = 1024;
 
 /// The most prompt tokens of a step next to new requests, on a device whose steps cannot be interrupted. A decode of
@@ -103,7 +103,7 @@ impl Limits<'_> {
         }
         self.check_token_ids("logit_bias token id", params.logit_bias.iter().map(|&(token, _)| token))?;
         self.check_token_ids("thinking_end_token_id", params.thinking_end_token_id.into_iter())?;
-        let begin = params.structured_outputs.as_ref().and_then(|form| form.begin);
+        let begin = params.structured_outputs.as_ref().and_then(|outputs| outputs.begin);
         self.check_token_ids("begin_token_id", begin.map(|begin| begin.id).into_iter())?;
         self.check_token_ids("stop_token_ids", params.stop_token_ids.iter().copied())
     }

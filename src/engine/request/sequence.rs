@@ -187,7 +187,7 @@ impl Sequence {
         {
             match guidance.accept(token)? {
                 Accepted::GoesOn => {}
-                Accepted::FormBegins => self.sampler.begin_form(),
+                Accepted::OutputBegins => self.sampler.begin_output(),
                 Accepted::Complete => end = Some((FinishReason::Stop, None)),
             }
         }

@@ -10,7 +10,7 @@ use super::fake::hashed;
 use super::support::*;
 use crate::Error;
 use crate::FinishReason;
-use crate::config::{EngineConfig, Form, SamplingParams, StructuredOutputs};
+use crate::config::{Constraint, EngineConfig, SamplingParams, StructuredOutputs};
 use crate::sampler::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs};
 
 /// The tokens of `tokenizer`, and the larger number of the model's logits.
@@ -32,14 +32,14 @@ pub(super) fn rig(config: EngineConfig) -> Rig {
     rig
 }
 
-pub(super) fn form(regex: &str) -> Option<StructuredOutputs> {
-    let form = Form::Regex(regex.into());
-    Some(StructuredOutputs { form, disable_any_whitespace: false, whitespace_pattern: None, begin: None })
+pub(super) fn matching(regex: &str) -> Option<StructuredOutputs> {
+    let constraint = Constraint::Regex(regex.into());
+    Some(StructuredOutputs { constraint, disable_any_whitespace: false, whitespace_pattern: None, begin: None })
 }
 
 /// Texts of `LENGTH` letters, each an `a` or a `b`.
 fn guided(n: usize) -> SamplingParams {
-    let structured_outputs = form(&format!("[ab]{{{LENGTH}}}"));
+    let structured_outputs = matching(&format!("[ab]{{{LENGTH}}}"));
     SamplingParams { n, max_tokens: 40, temperature: 1.3, seed: Some(77), structured_outputs, ..Default::default() }
 }
 
@@ -144,7 +144,7 @@ fn logprobs_are_the_models_own() {
 #[test]
 fn refused_forms_take_no_place() {
     let rig = rig(config());
-    let bad = SamplingParams { structured_outputs: form("a("), ..greedy(5) };
+    let bad = SamplingParams { structured_outputs: matching("a("), ..greedy(5) };
     for _ in 0..3 {
         let refused = submit(&rig.engine, request(&PROMPT, bad.clone())).map(|_| ()).unwrap_err();
         assert!(matches!(refused, Error::InvalidRequest { what: "structured_outputs", .. }), "{refused}");
@@ -183,7 +183,7 @@ fn a_grammar_out_of_bounds_ends_its_request() {
     let rules: String = items.iter().map(|rule| format!("{rule}: \"a\" {rule} | \"b\"\n")).collect();
     let grammar = format!("start: {}\n{rules}", items.join(" | "));
     let structured_outputs = Some(StructuredOutputs {
-        form: Form::Grammar(grammar),
+        constraint: Constraint::Grammar(grammar),
         disable_any_whitespace: false,
         whitespace_pattern: None,
         begin: None,
@@ -235,7 +235,7 @@ fn expected_rounds(rig: &Rig, params: &SamplingParams, index: u32) -> (Vec<u32>,
 #[test]
 fn forced_tokens_take_no_steps_of_their_own() {
     let regex = format!("([ab]{}){{{ROUNDS}}}", FORCED.iter().collect::<String>());
-    let params = |n| SamplingParams { n, logprobs: Some(3), structured_outputs: form(&regex), ..guided(1) };
+    let params = |n| SamplingParams { n, logprobs: Some(3), structured_outputs: matching(&regex), ..guided(1) };
     for (synchronous, num_blocks) in [(true, 60), (false, 60), (true, 14), (false, 14)] {
         let rig = rig(EngineConfig { kv_groups: blocks(num_blocks), ..config() });
         rig.script.synchronous.store(synchronous, SeqCst);
@@ -275,7 +275,7 @@ fn forced_tokens_stop_where_the_text_does() {
     let rig = rig(config());
     rig.script.synchronous.store(true, SeqCst);
     let regex = format!("([ab]{}){{{ROUNDS}}}", FORCED.iter().collect::<String>());
-    let params = SamplingParams { structured_outputs: form(&regex), stop: vec!["dd".into()], ..guided(2) };
+    let params = SamplingParams { structured_outputs: matching(&regex), stop: vec!["dd".into()], ..guided(2) };
     for (_, one) in rig.run(&PROMPT, params) {
         assert!(one.text == "ac" || one.text == "bc", "{}", one.text);
         assert_eq!((one.tokens.len(), one.reason), (4, Some(FinishReason::Stop)));

@@ -46,7 +46,7 @@ struct Writer<'a> {
     out: String,
 }
 
-/// The most bytes of all lexemes with their rules expanded.
+/// Maximum bytes of all lexemes with their rules expanded.
 const MAX_TERMINAL_BYTES: usize = 2 << 20;
 /// The only reason why a write to a string could fail.
 const NO_MEMORY: &str = "no memory for the grammar";

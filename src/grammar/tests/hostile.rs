@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn assert_refused(grammars: &Grammars, form: &StructuredOutputs, part: &str) {
-    let text: String = format!("{form:?}").chars().take(80).collect();
-    let problem = got(grammars.guide(form, true));
+fn assert_refused(grammars: &Grammars, outputs: &StructuredOutputs, part: &str) {
+    let text: String = format!("{outputs:?}").chars().take(80).collect();
+    let problem = got(grammars.guide(outputs, true));
     assert!(problem.contains(part), "{text}: {problem}");
 }
 
@@ -14,15 +14,15 @@ fn forms_that_no_text_fits_are_refused() {
     let grammars = grammars();
     let mutual = serde_json::json!({"$ref": "#/$defs/a",
         "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}});
-    for form in [
+    for outputs in [
         compact(serde_json::json!({"$ref": "#"})),
         compact(mutual),
         lark("root ::= a\na ::= b\nb ::= a"),
         lark("start: %json {\"$ref\": \"#\"}"),
         lark("start: a\na: \"x\" a a"),
     ] {
-        let text: String = format!("{form:?}").chars().take(80).collect();
-        let problem = got(grammars.guide(&form, true));
+        let text: String = format!("{outputs:?}").chars().take(80).collect();
+        let problem = got(grammars.guide(&outputs, true));
         assert!(problem.contains("no text fits") || problem.contains("at once"), "{text}: {problem}");
     }
     assert!(got(grammars.guide(&regex("[^\\s\\S]"), true)).contains("refused"));
@@ -41,16 +41,16 @@ fn doubling(rules: usize, fan: usize) -> String {
 fn forced_text_is_bounded() {
     let grammars = grammars();
     let special: String = (0..20).map(|i| format!("r{i}: r{} r{}\n", i + 1, i + 1)).collect();
-    for form in [
+    for outputs in [
         lark(&doubling(60, 2)),
         lark(&doubling(9, 300)),
         regex("((a{100}){100}){100}"),
         lark("start: \"a\" start"),
         lark(&format!("start: r0\n{special}r20: <[258]> /a{{1000}}/\n")),
         lark(&format!("start: r0\n{special}r20: /(ab){{1000}}/\n")),
-        of(Form::Choice(vec!["a".repeat(100_000)])),
+        of(Constraint::Choice(vec!["a".repeat(100_000)])),
     ] {
-        assert_refused(&grammars, &form, "bytes of text at once");
+        assert_refused(&grammars, &outputs, "bytes of text at once");
     }
     // After a choice the text itself ends, with advice.
     let mut late = grammars.guide(&lark(&doubling(60, 2).replace("root ::=", "root ::= [xy]")), true).unwrap();
@@ -66,7 +66,7 @@ fn forced_text_is_bounded() {
 fn long_forced_texts_within_the_bound_stay() {
     let grammars = grammars();
     let text: String = (0..16_000u32).map(|i| char::from(b'a' + (i * i % 7) as u8)).collect();
-    let mut guide = grammars.guide(&of(Form::Choice(vec![text.clone()])), true).unwrap();
+    let mut guide = grammars.guide(&of(Constraint::Choice(vec![text.clone()])), true).unwrap();
     mask(&mut guide).unwrap();
     let forced: Vec<u8> = guide.forced().iter().flat_map(|&token| word(token)).collect();
     assert_eq!(String::from_utf8(forced).unwrap(), text);
@@ -87,8 +87,8 @@ fn long_forced_texts_within_the_bound_stay() {
 fn memory_is_counted_as_it_grows() {
     let grammars = grammars();
     let mut random = ChaCha8Rng::seed_from_u64(5);
-    let form = |k: usize| regex(&format!("(.*[a-m].{{{k}}}){{3}}"));
-    let mut guide = grammars.guide(&form(40), true).unwrap();
+    let outputs = |k: usize| regex(&format!("(.*[a-m].{{{k}}}){{3}}"));
+    let mut guide = grammars.guide(&outputs(40), true).unwrap();
     let before = grammars.memory.bytes();
     for _ in 0..200 {
         let choices = allowed(&mut guide);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{END, Grammars, Guide, PADDED, compact, got, lark, mask, of, tokenizer};
-use crate::config::Form;
+use crate::config::Constraint;
 use crate::testdata;
 
 #[derive(Deserialize)]
@@ -76,7 +76,7 @@ fn valid_instances_are_allowed_and_others_are_not() {
             refused.insert(name);
             continue;
         };
-        let spaced = grammars.guide(&of(Form::Json(group.schema.to_string())), true).unwrap();
+        let spaced = grammars.guide(&of(Constraint::Json(group.schema.to_string())), true).unwrap();
         let within = lark(&format!("start: %json {}", group.schema));
         let within = if i % 8 == 0 { grammars.guide(&within, true).unwrap() } else { spaced.sibling() };
         for case in &group.tests {
@@ -139,8 +139,8 @@ fn what_would_be_read_wrongly_is_refused() {
         (json!({"type": "integer", "maximum": -1e19}), "maximum"),
         (json!({"$defs": {"a": {"type": "integer"}, "b": inner}, "$ref": "#/$defs/b"}), "$id"),
     ] {
-        for form in [compact(schema.clone()), lark(&format!("start: \"a\" b\nb: %json {schema}\n"))] {
-            let message = got(grammars.guide(&form, true));
+        for outputs in [compact(schema.clone()), lark(&format!("start: \"a\" b\nb: %json {schema}\n"))] {
+            let message = got(grammars.guide(&outputs, true));
             assert!(message.contains(part), "{schema}: {message}");
         }
         // With `lenient`, the library's own reading applies. It has none for a bound below the 64-bit integers.

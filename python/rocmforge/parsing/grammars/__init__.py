@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocmforge.parsing.formats import CallForm, ChatFormat
+from rocmforge.parsing.formats import CallFormat, ChatFormat
 from rocmforge.parsing.grammars.gemma_arguments import QUOTE, gemma_arguments
 from rocmforge.parsing.grammars.inputs import InputGrammar
 from rocmforge.parsing.grammars.lark import Marker, Rules, UnsupportedCallsError, json_input, literal
 from rocmforge.parsing.grammars.shaped_grammars import shape_tags, shaped_call
-from rocmforge.parsing.grammars.xml_arguments import Tags, form_tags, tagged_arguments, tagged_input
+from rocmforge.parsing.grammars.xml_arguments import Tags, format_tags, tagged_arguments, tagged_input
 from rocmforge.parsing.shapes import CallShape, is_mark, shared
 
 _NAME = re.compile(r"[\w.:/-]+")
@@ -36,7 +36,7 @@ class CallGrammar:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Syntax:
     """The texts around a call. A marker is a separate element of a tuple, so that it can be a token."""
 
     open: tuple[str, ...]
@@ -48,30 +48,32 @@ class _Form:
     markers: tuple[str, ...] = ()
 
 
-_HERMES = _Form(("<tool_call>", "\n"), '{{"name": {json}, "arguments": ', "}", "\n</tool_call>", "\n", ("<tool_call>",))
-_FORMS: Mapping[CallForm, _Form] = {
+_HERMES = _Syntax(
+    ("<tool_call>", "\n"), '{{"name": {json}, "arguments": ', "}", "\n</tool_call>", "\n", ("<tool_call>",)
+)
+_SYNTAXES: Mapping[CallFormat, _Syntax] = {
     "hermes": _HERMES,
-    "qwen-xml": _Form(
+    "qwen-xml": _Syntax(
         ("<tool_call>", "\n"), "<function={name}>\n", "</function>", "\n</tool_call>", "\n", ("<tool_call>",)
     ),
-    "glm": _Form(("<tool_call>",), "{name}\n", "", "</tool_call>", "\n", ("<tool_call>",)),
-    "llama": _Form((), '{{"name": {json}, "parameters": ', "}", "", None),
-    "mistral": _Form(("[TOOL_CALLS]",), "{name}[ARGS]", "", "", "", ("[TOOL_CALLS]", "[ARGS]")),
-    "gemma4": _Form(
+    "glm": _Syntax(("<tool_call>",), "{name}\n", "", "</tool_call>", "\n", ("<tool_call>",)),
+    "llama": _Syntax((), '{{"name": {json}, "parameters": ', "}", "", None),
+    "mistral": _Syntax(("[TOOL_CALLS]",), "{name}[ARGS]", "", "", "", ("[TOOL_CALLS]", "[ARGS]")),
+    "gemma4": _Syntax(
         ("<|tool_call>", "call:"), "{name}", "", "<tool_call|>", "", ("<|tool_call>", "<tool_call|>", QUOTE)
     ),
-    "harmony": _Form(
+    "harmony": _Syntax(
         (*_HARMONY_REPLY, "commentary to=functions."), "{name} <|constrain|>json<|message|>", "", "", None,
         ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
     ),
 }  # fmt: skip
-_COMPACT_GLM = _Form(("<tool_call>",), "{name}", "", "</tool_call>", "", ("<tool_call>",))
-_MISTRAL_IDS = _Form(
+_COMPACT_GLM = _Syntax(("<tool_call>",), "{name}", "", "</tool_call>", "", ("<tool_call>",))
+_MISTRAL_IDS = _Syntax(
     ("[TOOL_CALLS]",), "{name}[CALL_ID]{id}[ARGS]", "", "", "", ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
 )
-_LLAMA_ARGUMENTS = _Form((), '{{"name": {json}, "arguments": ', "}", "", None)
+_LLAMA_ARGUMENTS = _Syntax((), '{{"name": {json}, "arguments": ', "}", "", None)
 # The call format of Mistral's older models: all calls in one list.
-_MISTRAL_LIST = _Form(
+_MISTRAL_LIST = _Syntax(
     ("[TOOL_CALLS]", "["), '{{"name": {json}, "arguments": ', "}", "]", ", ", ("[TOOL_CALLS]",)
 )  # fmt: skip
 
@@ -98,7 +100,7 @@ def call_grammar(
         strict: Names of tools whose whole schema must be enforced. In other schemas, unsupported keywords are left out.
         parallel: True if there may be more than one call.
         forced: True if there must be a call; otherwise a reply without a call is allowed as well.
-        answer: The form of a reply without a call, as the body of a rule such as `%json {…}`; `None` for any text.
+        answer: The body of the rule of a reply without a call, such as `%json {…}`; `None` for any text.
         inputs: Grammars of tools whose only argument `input` is a text, by tool name; from `fitting_inputs`.
 
     Raises:
@@ -111,18 +113,20 @@ def call_grammar(
         if answer is not None and not forced:
             raise UnsupportedCallsError("the model's call format has no grammar for a call or a structured answer")
         return _shaped(chat_format.shape, tools, marker, strict, inputs or {}, parallel=parallel, forced=forced)
-    form = _form(chat_format, calls, template)
-    tags = form_tags(chat_format)
-    rules = Rules(marker, form.markers)
+    syntax = _syntax(chat_format, calls, template)
+    tags = format_tags(chat_format)
+    rules = Rules(marker, syntax.markers)
     functions = [tool["function"] for tool in tools]
-    call = f"({' | '.join(_call(rules, calls, form, tags, each, strict, inputs or {}) for each in functions)})"
-    is_list = form is _MISTRAL_LIST
-    opened = rules.text("".join(form.open))
+    call = f"({' | '.join(_call(rules, calls, syntax, tags, each, strict, inputs or {}) for each in functions)})"
+    is_list = syntax is _MISTRAL_LIST
+    opened = rules.text("".join(syntax.open))
     # In a list, the opening and closing texts enclose all calls.
     again = "" if is_list else opened
-    close = rules.text(form.close)
+    close = rules.text(syntax.close)
     more = (
-        f"({rules.text(form.between)} {again} {call} {'' if is_list else close})*" if form.between is not None else ""
+        f"({rules.text(syntax.between)} {again} {call} {'' if is_list else close})*"
+        if syntax.between is not None
+        else ""
     )
     rest = f"{call} {'' if is_list else close} {more if parallel else ''} {close if is_list else ''}"
     if forced:
@@ -132,21 +136,21 @@ def call_grammar(
         return CallGrammar(rules.grammar(f"{opened} {rest} | {header}{rules.add(answer)}"))
     if calls == "harmony":
         return CallGrammar(rules.grammar(f"{opened} {rest} | {header}ANYTHING", ANYTHING=r"/(?s:.*)/"))
-    if not form.open:
+    if not syntax.open:
         # Without a marker, the first character distinguishes a call from an answer.
         return CallGrammar(rules.grammar(f"{rest} | ANSWER |", ANSWER=r"/\s*[^{\s](?s:.*)/"))
-    return CallGrammar(rules.grammar(f"{rules.text(''.join(form.open[1:]))} {rest}"), form.open[0])
+    return CallGrammar(rules.grammar(f"{rules.text(''.join(syntax.open[1:]))} {rest}"), syntax.open[0])
 
 
-def _form(chat_format: ChatFormat, calls: CallForm, template: str) -> _Form:
-    """Returns the form of calls, of which a template may write a variant."""
+def _syntax(chat_format: ChatFormat, calls: CallFormat, template: str) -> _Syntax:
+    """Returns the syntax of calls; some templates write a variant of their format's."""
     if calls == "mistral" and "[ARGS]" not in template:
         return _MISTRAL_LIST
     if calls == "mistral" and "[CALL_ID]" in template:
         return _MISTRAL_IDS
     if calls == "llama" and '"arguments"' in template and '"parameters"' not in template:
         return _LLAMA_ARGUMENTS
-    return _COMPACT_GLM if chat_format.compact else _FORMS[calls]
+    return _COMPACT_GLM if chat_format.compact else _SYNTAXES[calls]
 
 
 def fitting_inputs(chat_format: ChatFormat, inputs: Mapping[str, InputGrammar]) -> dict[str, str]:
@@ -158,7 +162,7 @@ def fitting_inputs(chat_format: ChatFormat, inputs: Mapping[str, InputGrammar]) 
         chat_format: The reply format of the model.
         inputs: The grammars, by tool name.
     """
-    tags = form_tags(chat_format)
+    tags = format_tags(chat_format)
     if chat_format.shape is not None and chat_format.shape.kind == "tagged":
         tags = shape_tags(chat_format.shape)
     made: dict[str, str] = {}
@@ -174,8 +178,8 @@ def fitting_inputs(chat_format: ChatFormat, inputs: Mapping[str, InputGrammar]) 
 
 def _call(
     rules: Rules,
-    calls: CallForm,
-    form: _Form,
+    calls: CallFormat,
+    syntax: _Syntax,
     tags: Tags | None,
     function: Mapping[str, Any],
     strict_tools: Collection[str],
@@ -185,9 +189,9 @@ def _call(
     name = function["name"]
     strict = name in strict_tools
     schema = _object_schema(name, function.get("parameters"), strict=strict)
-    if "{name}" in form.head:
+    if "{name}" in syntax.head:
         _check_name(name)
-    head = form.head.format(name=name, json=json.dumps(name, ensure_ascii=False), id="{id}")
+    head = syntax.head.format(name=name, json=json.dumps(name, ensure_ascii=False), id="{id}")
     if name in inputs:
         text = rules.nested(inputs[name])
         if tags is not None:
@@ -204,7 +208,7 @@ def _call(
     else:
         arguments = rules.json(schema, f"the tool {name}", strict=strict)
     begun = f" {_ID} ".join(map(rules.text, head.split("{id}")))
-    return rules.add(f"{begun} {arguments} {rules.text(form.tail)}")
+    return rules.add(f"{begun} {arguments} {rules.text(syntax.tail)}")
 
 
 def _shaped(
@@ -266,13 +270,13 @@ def _object_schema(tool: str, schema: Mapping[str, Any] | None, *, strict: bool)
     return {**schema, "type": "object"}
 
 
-def harmony_answer(form: str, marker: Marker) -> str:
+def harmony_answer(rule: str, marker: Marker) -> str:
     """Returns the grammar of a structured answer that follows the message with the reasoning.
 
     Args:
-        form: The body of a rule, such as `%json {…}`.
+        rule: The body of the answer's rule, such as `%json {…}`.
         marker: Returns the grammar of a marker.
     """
     start, role, channel = _HARMONY_REPLY
     pieces: Sequence[str] = (marker(start), literal(role), marker(channel), literal("final"), marker("<|message|>"))
-    return f"start: {' '.join(pieces)} form\nform: {form}\n"
+    return f"start: {' '.join(pieces)} answer\nanswer: {rule}\n"

@@ -74,7 +74,7 @@ class Rules:
         self._lines.append(f"{name}: {body}")
 
     def nested(self, grammar: str) -> str:
-        """Adds a rule with a whole grammar of its own; returns its name."""
+        """Adds a rule that contains a whole grammar; returns its name."""
         return self.add(f"%lark {{\n{grammar}\n}}")
 
     def terminal(self, body: str) -> str:

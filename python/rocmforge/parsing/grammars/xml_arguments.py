@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocmforge.parsing.formats import CallForm, ChatFormat
+from rocmforge.parsing.formats import CallFormat, ChatFormat
 from rocmforge.parsing.grammars.lark import Rules, UnsupportedCallsError, literal, unsupported
 from rocmforge.parsing.schema import Tools
 
@@ -28,7 +28,7 @@ class Tags:
     """The text before a value that is no text, where it is another one."""
 
 
-TAGS: Mapping[CallForm, Tags] = {
+TAGS: Mapping[CallFormat, Tags] = {
     "qwen-xml": Tags(
         "<parameter={key}>\n", "\n</parameter>\n", r"<\/parameter>|\n<parameter=|\n<\/function>\n<\/tool_call>"
     ),
@@ -37,8 +37,8 @@ TAGS: Mapping[CallForm, Tags] = {
 _COMPACT_GLM = Tags("<arg_key>{key}</arg_key><arg_value>", "</arg_value>", r"<\/arg_value>")
 
 
-def form_tags(chat_format: ChatFormat) -> Tags | None:
-    """Returns the tags around the arguments of a call format with a reader of its own; `None` if it has none."""
+def format_tags(chat_format: ChatFormat) -> Tags | None:
+    """Returns the tags around the arguments of a built-in call format; `None` if it has none."""
     return _COMPACT_GLM if chat_format.compact else TAGS.get(chat_format.calls or "derived")
 
 

@@ -1,6 +1,6 @@
 """Reads text in which markers enclose reasoning and tool calls."""
 
-from rocmforge.parsing.formats import CallForm, ChatFormat, Thinking
+from rocmforge.parsing.formats import CallFormat, ChatFormat, Thinking
 from rocmforge.parsing.output import Output
 from rocmforge.parsing.readers.calls import CallReader, HermesReader, LlamaReader, MistralReader
 from rocmforge.parsing.readers.gemma import GemmaReader
@@ -10,7 +10,7 @@ from rocmforge.parsing.schema import Tools
 from rocmforge.parsing.source import Source, Steps, expect, markers, skip_space, text_until
 
 # For each call format: its reader, the marker of a call, and texts that begin a call if the model omits the marker.
-_READERS: dict[CallForm, tuple[type[CallReader], str, tuple[str, ...]]] = {
+_READERS: dict[CallFormat, tuple[type[CallReader], str, tuple[str, ...]]] = {
     "hermes": (HermesReader, "<tool_call>", ()),
     "qwen-xml": (QwenReader, "<tool_call>", ("<function=",)),
     "glm": (GlmReader, "<tool_call>", ()),
@@ -19,7 +19,7 @@ _READERS: dict[CallForm, tuple[type[CallReader], str, tuple[str, ...]]] = {
     "gemma4": (GemmaReader, "<|tool_call>", ("call:",)),
 }
 # Gemma's control token between a call and its result. Models continue with it unless something stops them.
-_AFTER_CALLS: dict[CallForm, tuple[str, ...]] = {"gemma4": ("<|tool_response>",)}
+_AFTER_CALLS: dict[CallFormat, tuple[str, ...]] = {"gemma4": ("<|tool_response>",)}
 
 
 class TaggedReader:
@@ -39,30 +39,30 @@ class TaggedReader:
         "_unmarked",
     )
 
-    def __init__(self, form: ChatFormat, source: Source, output: Output, tools: Tools, prompt_text: str) -> None:
+    def __init__(self, chat_format: ChatFormat, source: Source, output: Output, tools: Tools, prompt_text: str) -> None:
         self._source = source
         self._output = output
-        self._thinking = form.thinking
+        self._thinking = chat_format.thinking
         self._calls: CallReader | None = None
         self._marker = ""
         self._unmarked: tuple[str, ...] = ()
         self._dropped: tuple[str, ...] = ()
-        if form.shape is not None and tools:
-            if form.shape.bare:
-                self._unmarked = (form.shape.marker,)
+        if chat_format.shape is not None and tools:
+            if chat_format.shape.bare:
+                self._unmarked = (chat_format.shape.marker,)
             else:
-                self._marker = form.shape.marker
-            self._calls = ShapedReader(source, output, tools, form.shape)
-        elif form.calls in _READERS and tools:
-            reader, self._marker, self._unmarked = _READERS[form.calls]
+                self._marker = chat_format.shape.marker
+            self._calls = ShapedReader(source, output, tools, chat_format.shape)
+        elif chat_format.calls in _READERS and tools:
+            reader, self._marker, self._unmarked = _READERS[chat_format.calls]
             self._calls = reader(source, output, tools)
-            self._dropped = _AFTER_CALLS.get(form.calls, ())
+            self._dropped = _AFTER_CALLS.get(chat_format.calls, ())
         inner = [*([self._marker] if self._marker else []), *self._dropped]
         outer = [*inner, *self._unmarked]
-        self._answer = form.answer
-        outer += form.answer
+        self._answer = chat_format.answer
+        outer += chat_format.answer
         self._thinks = False
-        if (thinking := form.thinking) is not None:
+        if (thinking := chat_format.thinking) is not None:
             if thinking.anywhere:
                 self._dropped += (thinking.close,)
                 outer.append(thinking.close)

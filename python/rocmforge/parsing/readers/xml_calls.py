@@ -82,9 +82,9 @@ class QwenReader(_TaggedArguments):
         return True
 
     def _ends(self, name: str, end: str) -> Steps[bool]:
-        """True if a tag ends a value whose own end was left out; a value may have such tags within it.
+        """True if a tag ends a value that has no closing tag; a value may contain such tags.
 
-        The next parameter is one of the tool's, and behind a call comes another one or nothing.
+        It ends the value if a parameter of the tool follows, or if the call ends and another call or nothing follows.
         """
         source = self.source
         source.mark()

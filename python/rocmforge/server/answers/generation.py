@@ -42,7 +42,7 @@ class Call:
     cache_salt: str | None = None
     stops: AnswerStops | None = None
     """Stop strings that the parser of the reply looks for."""
-    form_param: str = "structured_outputs"
+    constraint_param: str = "structured_outputs"
     """The parameter of the API that requires structured output, for errors."""
 
     def salt(self) -> str | None:
@@ -59,7 +59,7 @@ class Generation:
         call: The options of the request.
         params: Its sampling parameters.
         timer: Measures the request.
-        failed: Turns an error of the engine into one for the client; also gets `call.form_param`.
+        failed: Turns an error of the engine into one for the client; also gets `call.constraint_param`.
         ended: Called once, at the end.
     """
 
@@ -146,7 +146,7 @@ class Generation:
             output = await anext(self._stream)
         except RocmForgeError as error:
             self._timer.reason = "error"
-            raise self._failed(error, self.call.form_param) from error
+            raise self._failed(error, self.call.constraint_param) from error
         self._timer.record(output)
         return output
 

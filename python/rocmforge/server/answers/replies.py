@@ -143,7 +143,7 @@ class Reader:
     """Parses one sequence.
 
     Args:
-        form: The reply format.
+        reply_format: The reply format.
         tools: The tools that the model may call.
         prompt: The text of the prompt, which may begin the reasoning.
         parallel: True if there may be more than one call; otherwise calls after the first are dropped.
@@ -153,7 +153,7 @@ class Reader:
 
     def __init__(
         self,
-        form: ReplyFormat,
+        reply_format: ReplyFormat,
         tools: Sequence[FunctionTool],
         prompt: str,
         *,
@@ -162,7 +162,7 @@ class Reader:
         stops: AnswerStops | None = None,
     ) -> None:
         self._keep = keep
-        self._parser = OutputParser(form.chat, tools, prompt)
+        self._parser = OutputParser(reply_format.chat, tools, prompt)
         self._parallel = parallel
         self.stops = stops
         self._finder = None if stops is None else StopFinder(stops)

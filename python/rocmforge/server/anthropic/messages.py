@@ -55,7 +55,7 @@ class Conversation(Body):
     tool_choice: ToolChoice | None = Field(None, description="How the model may or must call tools.")
     thinking: Thinking | None = Field(None, description="Turns reasoning on or off, and limits it.")
     output_config: OutputConfig | None = Field(
-        None, description="`effort`: how much the model thinks; `format`: the form of the answer, a `json_schema`."
+        None, description="`effort`: how much the model thinks; `format`: the format of the answer, a `json_schema`."
     )
     context_management: ContextManagement | None = Field(
         None, description="Conversations are kept whole; the answer says that no edit was applied."
@@ -100,8 +100,8 @@ class Conversation(Body):
             forced=forced_call(mode, [tool.name for tool in tools]),
             strict=frozenset(tool.name for tool in tools if tool.strict),
             parallel=not choice.disable_parallel_tool_use,
-            form=None if output.format is None else output.format.params(),
-            form_param="output_config.format",
+            constraint=None if output.format is None else output.format.params(),
+            constraint_param="output_config.format",
             thinking=None if self.thinking is None else self.thinking.told(),
             may_think=self.thinking is not None and self.thinking.as_it_likes,
             effort=told_effort(turn_effort(self.messages) or output.effort, replies),

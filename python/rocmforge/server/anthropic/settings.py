@@ -41,7 +41,7 @@ class Thinking(Body):
 
 
 class OutputFormat(Body):
-    """The form of the answer."""
+    """The format of the answer."""
 
     type: Literal["json_schema"]
     schema_: JsonObject = Field(alias="schema", description="The JSON schema.")
@@ -56,7 +56,7 @@ class OutputFormat(Body):
 
 
 class OutputConfig(Body):
-    """The reasoning effort and the form of the answer."""
+    """The reasoning effort and the format of the answer."""
 
     effort: Effort | None = None
     format: OutputFormat | None = None

@@ -263,8 +263,8 @@ class TemplateBody(Body):
                 add_function(made, tool.function)
             else:
                 grammar = None if tool.custom.format is None else tool.custom.format.grammar
-                form = None if grammar is None else InputGrammar(grammar.syntax, grammar.definition)
-                made.add_custom(Origin(tool.custom.name, is_custom=True), tool.custom.description, form)
+                input_grammar = None if grammar is None else InputGrammar(grammar.syntax, grammar.definition)
+                made.add_custom(Origin(tool.custom.name, is_custom=True), tool.custom.description, input_grammar)
         return made
 
 
@@ -296,7 +296,7 @@ class TemplatePrompt(NamedTuple):
 
     @property
     def plain(self) -> AnyPrompt:
-        """The prompt in the form that the engine takes."""
+        """The prompt as the engine takes it."""
         return with_images(self.token_ids, self.images)
 
 

@@ -14,7 +14,7 @@ from rocmforge.server.answers.replay import Beginning, Replay
 from rocmforge.server.answers.replies import FunctionTool, Reader, ServedFormat
 from rocmforge.server.answers.stops import AnswerStops
 from rocmforge.server.chat.chats import template_prompt
-from rocmforge.server.chat.structured import form_fields, lark_rule, made
+from rocmforge.server.chat.structured import constraint_fields, lark_rule, made
 from rocmforge.server.errors import ApiError
 from rocmforge.server.service import Service
 
@@ -35,8 +35,9 @@ class ReplyRules:
     """If true, allows more than one call."""
     inputs: Mapping[str, InputGrammar] = field(default_factory=dict)
     """The formats of custom tools' inputs, enforced if the model's tool call format allows it."""
-    form: StructuredOutputsParams | None = None
-    form_param: str = ""
+    constraint: StructuredOutputsParams | None = None
+    """The structured output that the client asks for."""
+    constraint_param: str = ""
     thinking: bool | None = None
     """True if reasoning is on; `None` if the client does not say."""
     thinking_param: str = "thinking"
@@ -56,7 +57,7 @@ class ReplyRules:
     @property
     def demanded(self) -> bool:
         """True if a grammar must apply to the reply."""
-        return self.form is not None or bool(self.forced) or bool(self.strict) or self.allowed is not None
+        return self.constraint is not None or bool(self.forced) or bool(self.strict) or self.allowed is not None
 
     @property
     def several_calls(self) -> bool:
@@ -66,8 +67,8 @@ class ReplyRules:
     @property
     def param(self) -> str:
         """The name of the parameter that requires the grammar."""
-        if self.form is not None:
-            return self.form_param
+        if self.constraint is not None:
+            return self.constraint_param
         return "tool_choice" if self.forced or self.allowed is not None else "tools"
 
     @property
@@ -90,7 +91,7 @@ class ReplyRules:
             return replies.thinking(on=True, param=self.budget_param)
         if not replies.switches_reasoning:
             return {}
-        if self.form is not None or self.forced:
+        if self.constraint is not None or self.forced:
             return {"enable_thinking": False}
         return {"enable_thinking": True} if self.may_think else {}
 
@@ -106,8 +107,8 @@ class ReplyRules:
         if not self.demanded and not (inputs and (not thinks or marks.token(replies.closing) is not None)):
             return None
         begin = _token(marks, replies.closing, param) if thinks else None
-        if self.form is not None and not self.tools:
-            return self._answer(self.form, replies, marks, begin)
+        if self.constraint is not None and not self.tools:
+            return self._answer(self.constraint, replies, marks, begin)
         names = [self.forced] if isinstance(self.forced, str) else self.allowed
         tools = [tool for tool in self.tools if names is None or tool["function"]["name"] in names]
         if not self.demanded:
@@ -122,7 +123,7 @@ class ReplyRules:
                 strict=self.strict,
                 parallel=self.several_calls,
                 forced=bool(self.forced),
-                answer=None if self.form is None else lark_rule(self.form),
+                answer=None if self.constraint is None else lark_rule(self.constraint),
                 inputs=inputs,
             )
         except UnsupportedCallsError as error:
@@ -138,15 +139,15 @@ class ReplyRules:
         return made(param, grammar=calls.grammar, begin_token_id=begin)
 
     def _answer(
-        self, form: StructuredOutputsParams, replies: ServedFormat, marks: Markers, begin: int | None
+        self, constraint: StructuredOutputsParams, replies: ServedFormat, marks: Markers, begin: int | None
     ) -> StructuredOutputsParams:
         """Returns the structured output of an answer without calls, after reasoning that a token ends."""
         if begin is None:
-            return form
+            return constraint
         if replies.chat.calls == "harmony":
-            grammar = harmony_answer(lark_rule(form), marks.grammar)
+            grammar = harmony_answer(lark_rule(constraint), marks.grammar)
             return made(self.param, grammar=grammar, begin_token_id=begin)
-        return made(self.param, **form_fields(form), begin_token_id=begin)
+        return made(self.param, **constraint_fields(constraint), begin_token_id=begin)
 
 
 def _free(tool: FunctionTool) -> FunctionTool:
@@ -196,7 +197,7 @@ class RuledPrompt(NamedTuple):
 
     @property
     def plain(self) -> AnyPrompt:
-        """The prompt in the form that the engine takes."""
+        """The prompt in the constraint that the engine takes."""
         return with_images(self.token_ids, self.images)
 
     def reader(self, service: Service) -> Reader:
@@ -215,7 +216,7 @@ class RuledPrompt(NamedTuple):
             ApiError: The engine refuses the prompt.
         """
         service.metrics.replayed_turns.inc(self.num_turns)
-        call = replace(call, form_param=self.rules.param, stops=self.stops)
+        call = replace(call, constraint_param=self.rules.param, stops=self.stops)
         return await service.submit([self.plain], self.params, call)
 
 

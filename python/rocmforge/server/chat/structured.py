@@ -29,7 +29,7 @@ class StructuredOutputs(Body):
         """Returns the engine's parameters.
 
         Raises:
-            ApiError: None or several forms are given, or one is wrong.
+            ApiError: None or several constraints are given, or one is wrong.
         """
         return made("structured_outputs", **self.model_dump(by_alias=True))
 
@@ -86,30 +86,30 @@ class TextFormat(Body):
         return made("text.format", json_object=True) if self.type == "json_object" else None
 
 
-def form_fields(form: StructuredOutputsParams) -> dict[str, Any]:
-    """Returns the fields that define the form, without those that define where it begins."""
+def constraint_fields(constraint: StructuredOutputsParams) -> dict[str, Any]:
+    """Returns the fields of the constraint, without those that say where it begins."""
     names = ("json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", "whitespace_pattern")
-    return {name: getattr(form, name) for name in names}
+    return {name: getattr(constraint, name) for name in names}
 
 
-def lark_rule(form: StructuredOutputsParams) -> str:
-    """Returns the body of a Lark rule that allows the same texts as a form.
+def lark_rule(constraint: StructuredOutputsParams) -> str:
+    """Returns the body of a Lark rule that allows the same texts as the constraint.
 
     Raises:
         InvalidRequestError: A grammar in the syntax of GBNF is wrong.
     """
-    if form.grammar is not None:
-        return f"%lark {{\n{grammar_in_lark(form.grammar)}\n}}"
-    if form.choice is not None:
-        return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in form.choice)
-    if form.regex is not None:
-        return f"%lark {{\nstart: /{form.regex.replace('/', chr(92) + '/')}/\n}}"
-    schema = {"type": "object"} if form.json is None else json.loads(form.json)
+    if constraint.grammar is not None:
+        return f"%lark {{\n{grammar_in_lark(constraint.grammar)}\n}}"
+    if constraint.choice is not None:
+        return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.choice)
+    if constraint.regex is not None:
+        return f"%lark {{\nstart: /{constraint.regex.replace('/', chr(92) + '/')}/\n}}"
+    schema = {"type": "object"} if constraint.json is None else json.loads(constraint.json)
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
-    spacing: dict[str, Any] = {"whitespace_flexible": not form.disable_any_whitespace}
-    if form.whitespace_pattern is not None:
-        spacing = {"whitespace_pattern": form.whitespace_pattern}
+    spacing: dict[str, Any] = {"whitespace_flexible": not constraint.disable_any_whitespace}
+    if constraint.whitespace_pattern is not None:
+        spacing = {"whitespace_pattern": constraint.whitespace_pattern}
     return f"%json {json.dumps(schema | {'x-guidance': spacing})}"
 
 

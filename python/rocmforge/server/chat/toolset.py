@@ -31,7 +31,7 @@ class ToolSet:
         self.functions: list[FunctionTool] = []
         self.strict: set[str] = set()
         self.inputs: dict[str, InputGrammar] = {}
-        """The forms of the inputs of custom tools, by the name that the model knows."""
+        """The formats of custom tools' inputs, by the name that the model knows."""
         self.left_out: list[str] = []
         """The types of tools that the model does not see."""
         self._origins: dict[str, Origin] = {}

@@ -113,7 +113,7 @@ def fitted(
 
     Ids have the template's format, and results name their calls. If the template accepts only one call for each
     message, a message with several calls becomes several messages, each followed by its result. If it leaves out calls
-    beside a text, they get a message of their own. Calls that it never writes become part of the text, and results that
+    next to a text, they get a separate message. Calls that it never writes become part of the text, and results that
     it never writes become questions.
 
     Args:

@@ -137,7 +137,7 @@ class _Answer:
                 self._stop_type, self._stopping_word = ("word", str(one.stop_reason)) if is_word else ("eos", "")
 
     def _is_over(self) -> bool:
-        """True if a limit of the client ends the text here; what is behind the limit is cut."""
+        """True if a limit of the client ends the text here; the text after the limit is cut."""
         indent, most = self._body.n_indent, self._body.t_max_predict_ms
         if indent and (found := re.search(rf"\n(?=[ \t]{{0,{indent - 1}}}[^\s])", self._text)):
             self._text = self._text[: found.start()]

@@ -79,7 +79,7 @@ async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
     and values that are too large for it are its largest: `state` and `owners` of bytes, `idle_deciseconds` of 16-bit
     numbers, little-endian.
     """
-    # An engine in a process of its own may take its time.
+    # An engine in a child process may take its time.
     maps = await to_thread(lambda: (service.engine.block_map(), service.engine.state_map()))
     of_blocks, of_slots = map(_packed_columns if packed else _columns, maps)
     return {"states": BLOCK_STATES, "num_blocks": len(maps[0])} | of_blocks | {"state_slots": of_slots}

@@ -51,12 +51,12 @@ class BodyRoute(APIRoute):
         """Makes the function that answers a request."""
         answer = super().get_route_handler()
         kind: Any = None if self.body_field is None else self.body_field.field_info.annotation
-        form: TypeAdapter[Any] | None = None if kind is None else TypeAdapter(kind)
+        adapter: TypeAdapter[Any] | None = None if kind is None else TypeAdapter(kind)
 
         async def handler(request: Request) -> Response:
-            if form is not None:
+            if adapter is not None:
                 check_content_type(request.headers)
-            return await answer(request if form is None else _BodyRequest(request.scope, request.receive, form))
+            return await answer(request if adapter is None else _BodyRequest(request.scope, request.receive, adapter))
 
         return handler
 
@@ -64,9 +64,9 @@ class BodyRoute(APIRoute):
 class _BodyRequest(Request):
     """A request whose JSON is validated as the body of its route."""
 
-    def __init__(self, scope: Scope, receive: Receive, form: TypeAdapter[Any]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, adapter: TypeAdapter[Any]) -> None:
         super().__init__(scope, receive)
-        self._form_of_body = form
+        self._adapter = adapter
         self._value: Any = None
 
     async def body(self) -> Any:
@@ -91,7 +91,7 @@ class _BodyRequest(Request):
                     await asyncio.sleep(PAUSE_SECONDS)
                 content.push(piece)
             size = len(content)
-            read = functools.partial(read_body, content, self._form_of_body)
+            read = functools.partial(read_body, content, self._adapter)
             if size > SMALL:
                 self._value = await asyncio.get_running_loop().run_in_executor(READING.of(client), read)
             elif size:
@@ -166,7 +166,7 @@ def check_content_type(headers: Headers) -> None:
         )
 
 
-def read_body(content: JsonBody, form: TypeAdapter[Any]) -> Any:
+def read_body(content: JsonBody, adapter: TypeAdapter[Any]) -> Any:
     """Returns a body, validated as a type.
 
     Raises:
@@ -179,7 +179,7 @@ def read_body(content: JsonBody, form: TypeAdapter[Any]) -> Any:
     if isinstance(value, dict):
         _check_entries(value)
     try:
-        return form.validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors(include_url=False)]
         raise from_validation(faults, value) from error

@@ -147,7 +147,7 @@ def placeholders(messages: Sequence[Message]) -> list[Message]:
 
 
 def without_images(messages: Sequence[Message]) -> Sequence[Message]:
-    """Returns messages for a model that reads text alone: results of tools have a note in place of an image.
+    """Returns messages for a text-only model: in results of tools, a note replaces each image.
 
     Tools return images in the middle of an agent's work, and the session must continue.
 

@@ -16,7 +16,7 @@ from rocmforge.settings import ModelSettings
 
 # The suffix of the parts of a split model; the first part represents all.
 PART = re.compile(r"-(?P<part>\d{5})-of-\d{5}$")
-# The value of `mmproj` for a model that is to read text alone.
+# The value of `mmproj` for a model that is to accept only text.
 NO_ENCODER = "none"
 
 

@@ -105,7 +105,7 @@ class Space:
 
 
 def _needed(model: Model) -> int:
-    """Returns the bytes of a model: those of its last load, otherwise at least those of its file."""
+    """Returns the bytes of a model: as of its last load, otherwise at least the size of its file."""
     if model.num_bytes is not None:
         return model.num_bytes
     return 0 if model.file is None else model.file.stat().st_size

@@ -231,7 +231,7 @@ class _OllamaGenerationBody(OllamaModelBody):
     logprobs: bool = Field(default=False, description="If true, reports the log-probability of each token.")
     top_logprobs: int = Field(default=0, ge=0, description="Number of most likely tokens to report for each token.")
     format: Literal["json"] | JsonObject | None = Field(
-        default=None, description="The form of the answer: `json`, or a JSON schema."
+        default=None, description="The format of the answer: `json`, or a JSON schema."
     )
     think: bool | Literal["low", "medium", "high", "max"] | None = Field(
         default=None, description="Turns reasoning on or off, or sets its effort, if the chat template supports it."
@@ -239,14 +239,14 @@ class _OllamaGenerationBody(OllamaModelBody):
 
     def rules(self, tools: Sequence[FunctionTool] = ()) -> ReplyRules:
         """The rules of the answer."""
-        form = None
+        constraint = None
         if self.format is not None:
-            form = made("format", **({"json_object": True} if self.format == "json" else {"json": self.format}))
+            constraint = made("format", **({"json_object": True} if self.format == "json" else {"json": self.format}))
         level = self.think if isinstance(self.think, str) else None
         return ReplyRules(
             tools=tools,
-            form=form,
-            form_param="format",
+            constraint=constraint,
+            constraint_param="format",
             thinking=None if isinstance(self.think, str) else self.think,
             thinking_param="think",
             effort=level,

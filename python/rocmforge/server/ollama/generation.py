@@ -101,12 +101,12 @@ def _generate_prompt(body: OllamaGenerateRequest, service: Service, params: Samp
     has_template = engine.tokenizer.has_chat_template or service.chat_template is not None
     try:
         if body.suffix is not None:
-            if rules.form is not None:
-                params = params.replace(structured_outputs=rules.form)
+            if rules.constraint is not None:
+                params = params.replace(structured_outputs=rules.constraint)
             return infill_prompt(service, body.prompt, body.suffix), params, None
         if body.raw or (not has_template and not body.system):
-            if rules.form is not None:
-                params = params.replace(structured_outputs=rules.form)
+            if rules.constraint is not None:
+                params = params.replace(structured_outputs=rules.constraint)
             check_length(engine, "prompt", body.prompt)
             # With `raw` the sender did the work of the chat template, and spells control tokens.
             ids = engine.tokenize(body.prompt, parse_special=body.raw)
@@ -190,7 +190,7 @@ class _Answer:
             request.state.client,
             f"ollama-{uuid.uuid4().hex}",
             timeout=shortest_timeout(request, None),
-            form_param="format",
+            constraint_param="format",
             stops=None if self._reader is None else self._reader.stops,
         )
         plain, params, self._reader = await to_thread(prompt, self._params, call)

@@ -63,7 +63,7 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
     logprobs: bool = Field(default=False, description="If true, reports the log-probability of each token.")
     top_logprobs: int = Field(0, ge=0, description="Number of most likely tokens to report for each token.")
     response_format: ResponseFormat | None = Field(
-        None, description="The form of the answer: `text`, `json_object`, or `json_schema` with a `schema`."
+        None, description="The format of the answer: `text`, `json_object`, or `json_schema` with a `schema`."
     )
     tool_choice: ChatToolChoice = Field(
         "auto",
@@ -94,7 +94,7 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream: true")
         if self.response_format is not None and self.structured_outputs is not None:
-            raise ValueError("response_format and structured_outputs both give the form: give one of them")
+            raise ValueError("response_format and structured_outputs constrain the answer: give one of them")
         if self.functions is not None and self.tools is not None:
             raise ValueError("functions and tools are the same: give one of them")
         if self.function_call is not None and self.functions is None:
@@ -116,8 +116,8 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
         return replace(
             tool_rules(choice, allowed, tools),
             parallel=self.parallel_tool_calls and self.functions is None,
-            form=self._form(),
-            form_param="structured_outputs" if self.structured_outputs is not None else "response_format",
+            constraint=self._constraint(),
+            constraint_param="structured_outputs" if self.structured_outputs is not None else "response_format",
             effort=self.reasoning_effort,
             effort_param="reasoning_effort",
             budget=self.thinking_token_budget,
@@ -130,7 +130,7 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
         choice = self.function_call or "auto"
         return choice if isinstance(choice, str) else choice.name, None
 
-    def _form(self) -> StructuredOutputsParams | None:
+    def _constraint(self) -> StructuredOutputsParams | None:
         if self.structured_outputs is not None:
             return self.structured_outputs.params()
         return None if self.response_format is None else self.response_format.params()

@@ -333,7 +333,7 @@ fn drafts_keep_to_reasoning_and_forms() {
         let [rig, plain] = two_of_letters(method, &config);
         let behind = |optional| {
             let begin = Some(BeginToken { id: MARKER, optional });
-            form("[ab]{3}(cdcd[ab]){2}").map(|form| StructuredOutputs { begin, ..form })
+            matching("[ab]{3}(cdcd[ab]){2}").map(|outputs| StructuredOutputs { begin, ..outputs })
         };
         for seed in 0..8 {
             let base = |budget| SamplingParams {
@@ -350,7 +350,7 @@ fn drafts_keep_to_reasoning_and_forms() {
                 SamplingParams { structured_outputs: behind(false), ..base(9) },
                 SamplingParams { structured_outputs: behind(true), n: 2, logprobs: Some(2), ..base(15) },
                 SamplingParams { structured_outputs: behind(true), logit_bias: vec![(MARKER, 14.0)], ..base(20) },
-                SamplingParams { structured_outputs: form("(abcd[ab]){4}"), frequency_penalty: 0.5, ..greedy(25) },
+                SamplingParams { structured_outputs: matching("(abcd[ab]){4}"), frequency_penalty: 0.5, ..greedy(25) },
             ] {
                 let clients = [&rig, &rig, &plain].map(|rig| rig.submit(&PROMPT, params.clone()));
                 let [one, two, without] = clients.map(Client::wait);

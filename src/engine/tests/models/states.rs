@@ -91,8 +91,8 @@ fn an_abort_frees_the_slots() {
 fn forced_tokens_are_drafts() {
     for (slots_per_seq, max_tokens) in [1, 2].into_iter().flat_map(|slots| [40, 7].map(|most| (slots, most))) {
         let rig = structured::rig(hybrid(slots_per_seq));
-        let form = form("abbaabbaabba");
-        let done = rig.run(&structured::PROMPT, SamplingParams { structured_outputs: form, ..greedy(max_tokens) });
+        let structured_outputs = matching("abbaabbaabba");
+        let done = rig.run(&structured::PROMPT, SamplingParams { structured_outputs, ..greedy(max_tokens) });
         let (text, num_tokens) = (done[&0].text.as_str(), done[&0].tokens.len());
         assert!("abbaabbaabba".starts_with(text) && (text.len() == 12) == (max_tokens == 40), "{text}");
         let steps = rig.engine.stats().engine_steps;

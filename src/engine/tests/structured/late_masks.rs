@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
 
-use super::{PROMPT, form, rig};
+use super::{PROMPT, matching, rig};
 use crate::Error;
 use crate::FinishReason;
-use crate::config::{EngineConfig, Form, SamplingParams, StructuredOutputs};
+use crate::config::{EngineConfig, Constraint, SamplingParams, StructuredOutputs};
 use crate::tests::support::*;
 
 fn params(n: usize, regex: &str) -> SamplingParams {
-    let structured_outputs = form(regex);
+    let structured_outputs = matching(regex);
     SamplingParams { n, max_tokens: 40, temperature: 1.3, seed: Some(7), structured_outputs, ..Default::default() }
 }
 
 /// Uses the lexer of a grammar, as another text's computation ahead does, until the returned sender is dropped.
 fn occupy(rig: &Rig, regex: &str) -> (Sender<()>, std::thread::JoinHandle<()>) {
-    let grammar = rig.engine.inner.grammars.as_ref().unwrap().compiled(&form(regex).unwrap()).unwrap();
+    let grammar = rig.engine.inner.grammars.as_ref().unwrap().compiled(&matching(regex).unwrap()).unwrap();
     let (begun, has_begun) = bounded(0);
     let (release, released) = bounded::<()>(0);
     let thread = std::thread::spawn(move || {
@@ -89,7 +89,7 @@ fn texts_do_not_depend_on_time() {
         let disturbers: Vec<_> = regexes
             .iter()
             .map(|regex| {
-                let grammar = rig.engine.inner.grammars.as_ref().unwrap().compiled(&form(regex).unwrap()).unwrap();
+                let grammar = rig.engine.inner.grammars.as_ref().unwrap().compiled(&matching(regex).unwrap()).unwrap();
                 let ended = Arc::clone(&ended);
                 std::thread::spawn(move || {
                     while !ended.load(SeqCst) {
@@ -146,8 +146,8 @@ fn waiting_requests_end() {
 fn a_dead_end_ends_its_own_request() {
     let rig = rig(config());
     let structured_outputs = Some(StructuredOutputs {
-        form: Form::Grammar("start: \"ab\" (\"x\" | \"y\") a\na: \"z\" a a\n".into()),
-        ..form("a").unwrap()
+        constraint: Constraint::Grammar("start: \"ab\" (\"x\" | \"y\") a\na: \"z\" a a\n".into()),
+        ..matching("a").unwrap()
     });
     let beside = rig.submit(&PROMPT, params(2, "[ab]{20}"));
     let done = rig.run(&PROMPT, SamplingParams { structured_outputs, ..greedy(20) });

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{LOGITS, PROMPT, form, rig};
+use super::{LOGITS, PROMPT, matching, rig};
 use crate::FinishReason;
 use crate::config::{BeginToken, EngineConfig, SamplingParams, StructuredOutputs};
 use crate::sampler::{Sampler, SequenceSampler};
@@ -73,7 +73,7 @@ fn budgets_end_reasoning() {
 
 fn behind_marker(optional: bool) -> Option<StructuredOutputs> {
     let begin = Some(BeginToken { id: MARKER, optional });
-    form("[ab]{3}").map(|form| StructuredOutputs { begin, ..form })
+    matching("[ab]{3}").map(|outputs| StructuredOutputs { begin, ..outputs })
 }
 
 /// Allows anything but `EOS` before the marker, and three letters after it.
@@ -112,7 +112,7 @@ fn forms_begin_behind_their_token() {
                 let wanted = expected(&rig, &params, index as u32, allowed);
                 assert_eq!(one.tokens, wanted, "optional: {optional}");
                 assert_eq!(one.reason, Some(FinishReason::Stop));
-                assert!(optional || one.tokens.contains(&MARKER), "the form had to come");
+                assert!(optional || one.tokens.contains(&MARKER), "the structured output had to come");
             }
         }
     }

@@ -114,17 +114,17 @@ class PromptBody(ConversationBody):
     def rules(self, tools: ToolSet, items: Sequence[AnyItem]) -> ReplyRules:
         """Returns the rules of the answer."""
         choice, allowed = chosen(self.tool_choice, tools)
-        form = None if self.text is None else self.text.format
+        text_format = None if self.text is None else self.text.format
         effort = None if self.reasoning is None else self.reasoning.effort
         for item in items:
             if isinstance(item, UpdateItem):
-                form = form if item.text is None else item.text.format
+                text_format = text_format if item.text is None else item.text.format
                 effort = effort if item.reasoning is None else item.reasoning.effort or effort
         return replace(
             tool_rules(choice, allowed, tools),
             parallel=self.parallel_tool_calls,
-            form=None if form is None else form.params(),
-            form_param="text.format",
+            constraint=None if text_format is None else text_format.params(),
+            constraint_param="text.format",
             effort=effort,
             effort_param="reasoning.effort",
         )

@@ -175,7 +175,7 @@ class _Answer:
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         effort = None if body.reasoning is None else body.reasoning.effort
         given = None if body.text is None else body.text.format
-        form = None if given is None else given.model_dump(by_alias=True, exclude_none=True)
+        text_format = None if given is None else given.model_dump(by_alias=True, exclude_none=True)
         return {
             "id": self._id,
             "object": "response",
@@ -195,7 +195,7 @@ class _Answer:
             "reasoning": {"effort": effort, "summary": None},
             "store": body.store,
             "temperature": self._params.temperature,
-            "text": {"format": form or {"type": "text"}},
+            "text": {"format": text_format or {"type": "text"}},
             "tool_choice": body.tool_choice if isinstance(body.tool_choice, str) else body.tool_choice.model_dump(),
             "tools": [tool.model_dump(exclude_none=True) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs,

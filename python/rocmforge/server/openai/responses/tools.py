@@ -123,8 +123,8 @@ def _add(made: ToolSet, tool: FunctionTools | CustomTools, namespace: str | None
         origin = Origin(tool.name, namespace)
         made.add_function(origin, given, tool.parameters, strict=bool(tool.strict))
         return
-    form = tool.format
+    custom_format = tool.format
     grammar = None
-    if form is not None and form.type == "grammar":
-        grammar = InputGrammar(form.syntax or "lark", form.definition or "")
+    if custom_format is not None and custom_format.type == "grammar":
+        grammar = InputGrammar(custom_format.syntax or "lark", custom_format.definition or "")
     made.add_custom(Origin(tool.name, namespace, is_custom=True), description or None, grammar)

@@ -86,7 +86,7 @@ export class Attachments {
   async #read(file) {
     const { name } = file;
     if (!file.type.startsWith("image/") || file.type === "image/svg+xml") return { name, text: await readText(file) };
-    if (!this.sees()) throw new AttachError(`${name}: the chosen model reads text alone.`);
+    if (!this.sees()) throw new AttachError(`${name}: the chosen model accepts only text.`);
     if (this.images.length >= MAX_IMAGES) throw new AttachError(`${name}: a message has at most ${MAX_IMAGES} images.`);
     return { name, image: await readImage(file) };
   }
