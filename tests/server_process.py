@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for the tests of what clients see."""
+"""A real server in a separate process, for the tests of what clients see."""
 
 import contextlib
 import os

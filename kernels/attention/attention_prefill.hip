@@ -1,5 +1,5 @@
 // Attention of prompt chunks over the paged cache. A block takes up to 64 rows (tokens; 128 on NVIDIA) of one sequence
-// and one head, and walks the keys in tiles with an online softmax (flash attention). Over a cache of f16 or int8 the
+// and one head. It walks the keys in tiles with an online softmax (flash attention). Over a cache of f16 or int8 the
 // products use the matrix units, with q, the weights and int8 elements converted to f16. Over an f32 cache, and for
 // heads that are not a multiple of eight, everything is f32 on the vector units.
 #include "attention_prefill_few.h"
@@ -12,7 +12,7 @@
 
 // Over f16 and int8.
 template <class T, u32 D> DEV void attention_prefill_narrow(const AttentionArgs& a) {
-  // So many output columns would fill all registers on the matrix units' path; on NVIDIA, over f16, warps share them.
+  // That many output columns would fill all registers on the matrix units' path; on NVIDIA, over f16, warps share them.
   if constexpr (D > 256 && !(GPU_NV && sizeof(T) == 2)) attention_prefill_few<T, D, 2, true>(a);
   else if (a.head_dim % 8 == 0) attention_prefill_mma<T, D>(a);
   else attention_prefill_few<T, D, 1, false>(a);  // one row: no more registers than the other path

@@ -39,8 +39,8 @@ template <class T, u32 KEYS> struct Runs {
   }
 };
 
-// A thread's share of a K or V tile, between the cache and LDS; zeros outside of the keys and of the head, since 0 *
-// NaN is NaN.
+// A thread's share of a K or V tile, between the cache and LDS. It is zero outside of the keys and of the head, since
+// 0 * NaN is NaN.
 template <class T, u32 D> struct Staged {
   using Lds = PrefillLds<D>;
   static constexpr u32 COUNT = Lds::KEYS * D / 8 / ATTENTION_THREADS;

@@ -49,7 +49,7 @@
 // ------------------------------------------------------------------------------------------------ context switch
 // Saves the callee-saved registers on the stack and the stack pointer in *save, and resumes from `to`. The symbol is
 // local, so every shared object has its own. FRAME is the number of words pushed. At the first switch to a fiber, word
-// FRAME_RETURN is the entry point, and the stack pointer is aligned as the ABI requires at a function's entry.
+// FRAME_RETURN is the entry point. The stack pointer is aligned as the ABI requires at a function's entry.
 extern "C" void gpu_switch(void** save, void* to);
 #if defined(__x86_64__)
 constexpr int GPU_FRAME = 8, GPU_FRAME_RETURN = 6;

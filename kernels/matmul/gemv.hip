@@ -8,8 +8,8 @@
 //
 // A round is one piece for each group. After a round that completes tiles, a barrier makes the partial sums visible,
 // and the first threads add them in a fixed order. Partial sums use a ring of four places, because fast groups run
-// ahead, but never past the next barrier. They write at most to the two tiles after the one that is still being read
-// (or to the next round, if a round completes several tiles).
+// ahead, but never past the next barrier. They write at most to the two tiles after the one that is still being read.
+// If a round completes several tiles, they write to the next round.
 //
 // Gate and up together count as one tile with twice the pieces and two sums.
 //

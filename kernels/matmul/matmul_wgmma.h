@@ -9,8 +9,8 @@
 #include "wgmma.h"
 
 // The ring of a block: a stage has a piece of each of its tiles, and the same columns of its activation rows. The room
-// of a piece is free as soon as its warp has its fragments; that of the rows is free after all warps have multiplied
-// them.
+// of a piece is free as soon as its warp has its fragments. The room of the rows is free after all warps have
+// multiplied them.
 template <class T, int N> struct MatmulRing {
   typedef MatmulShape<N> S;
   static_assert(S::WAVE_TILES == 1 && S::KW == 1 && N / 8 <= S::ROW_WAVES, "a warp has a tile, and eight rows at most");

@@ -129,7 +129,7 @@ struct TQ2_0 : Ternary<TQ2_0, 64> {
 
 struct TQ1_0 : Ternary<TQ1_0, 52> {
   // 160 values in 32 bytes, 80 in 16, 16 in four: of each run first the first digits of all bytes. A byte is a fraction
-  // in base three, whose digit t is the whole part of three times what is left after t multiplications by three.
+  // in base three. Each multiplication by three moves the next digit into the whole part, which is then removed.
   MEM static u32 code(const u8* block, u32 k) {
     const u32 run = k < 160 ? 32 : k < 240 ? 16 : 4, first = k < 160 ? 0 : k < 240 ? 32 : 48;
     const u32 at = k < 160 ? k : k < 240 ? k - 160 : k - 240;

@@ -19,8 +19,8 @@
 #include "quant_grids_iq3.h"
 #include "quant_k.h"
 
-// Codebook is the base of these types. Q has four(h, j, i), the codes of word i of group j of row g + 8h, and odd(h,
-// j), the odd number in the group's scale. With an OFFSET, codes are unsigned and that much too large.
+// Codebook is the base of these types. Q has four(h, j, i), the codes of word i of group j of row g + 8h. odd(h, j) is
+// the odd number in the group's scale. With an OFFSET, codes are unsigned and that much too large.
 template <class Q, int OFFSET> struct Codebook {
   static constexpr u32 BLOCK = 256, COLS = 256;
   static constexpr bool FLOATS = false;

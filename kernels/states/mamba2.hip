@@ -73,7 +73,7 @@ template <u32 D> DEV void mamba2_walk(const Mamba2Args& a) {
 }
 
 KERNEL(STATE_WALK_THREADS, mamba2_walk_d32, Mamba2Args) { mamba2_walk<32>(a); }
-// Blocks wait for memory, so many of them run at once.
+// Blocks wait for memory, so a large number of them run at once.
 KERNEL_AT_ONCE(STATE_WALK_THREADS, 5, mamba2_walk_d128, Mamba2Args) { mamba2_walk<128>(a); }
 KERNEL(STATE_WALK_THREADS, mamba2_walk_d256, Mamba2Args) { mamba2_walk<256>(a); }
 

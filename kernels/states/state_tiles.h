@@ -12,7 +12,7 @@ DEV u32 wave() { return (u32)tid_x() / WARP; }
 
 // ------------------------------------------------------------------------------------------------ pairs of halves
 // Operands are pairs of halves, with 22 bits of a number, so that states stay as accurate as those of the walk. They
-// are multiplied by 8, so that the low halves of small numbers (elements of q are about 0.01) keep their bits above the
+// are multiplied by 8. So the low halves of small numbers (elements of q are about 0.01) keep their bits above the
 // smallest half. In sums of products UNIT means 1. Operands saturate at 8,000.
 constexpr float OPERAND = 8.f, UNIT = OPERAND * OPERAND;
 

@@ -124,7 +124,7 @@ template <u32 D> DEV void delta_net_walk(const DeltaNetArgs& a) {
 }
 
 KERNEL(STATE_WALK_THREADS, delta_net_walk_d32, DeltaNetArgs) { delta_net_walk<32>(a); }
-// Blocks wait for memory, so many of them run at once.
+// Blocks wait for memory, so a large number of them run at once.
 KERNEL_AT_ONCE(STATE_WALK_THREADS, 5, delta_net_walk_d128, DeltaNetArgs) { delta_net_walk<128>(a); }
 
 // ------------------------------------------------------------------------------------------------ norm and gate

@@ -201,7 +201,7 @@ class Engine:
 
     @property
     def mmproj(self) -> str | None:
-        """The path of the image encoder in use; `None` for a model that reads text alone."""
+        """The path of the image encoder in use; `None` for a model that accepts only text."""
 
     def image_tokens(self, image: Image) -> int:
         """Returns the number of tokens that an image takes in a prompt, without control tokens around it.
@@ -372,7 +372,7 @@ class RemoteOutputs:
         gone: Callable[[list[int]], object],
         broken: Callable[[str], object],
     ) -> RingReader:
-        """Reads a ring on a thread of its own.
+        """Reads a ring on a separate thread.
 
         Args:
             memory: As for `Engine.ring_inbox`.

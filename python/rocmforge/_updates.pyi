@@ -5,7 +5,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.outputs import Logprob
+from rocmforge.outputs import FinishReason, Logprob
 
 @final
 class RequestUpdate:
@@ -39,7 +39,7 @@ class CompletionUpdate:
     @property
     def token_ids(self) -> list[int]: ...
     @property
-    def finish_reason(self) -> str | None: ...
+    def finish_reason(self) -> FinishReason | None: ...
     @property
     def stop_reason(self) -> int | str | None:
         """The stop token or the stop text."""

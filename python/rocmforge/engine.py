@@ -33,7 +33,7 @@ class LoadedModel:
 
     Args:
         model: Path of a GGUF file (the first one, for a split model), or a name: `hf:OWNER/REPO[:QUANT]` of the Hugging
-            Face hub, `ollama:NAME[:TAG]` of Ollama's store. A model that is not in a cache is downloaded.
+            Face hub, `ollama:NAME[:TAG]` of Ollama's store. A hub model that is not cached is downloaded.
         device: `auto` (a working GPU, otherwise the CPU), `cpu`, `gpu`, or `gpu:1` (the driver's second GPU). `hip` and
             `rocm` choose an AMD GPU, `cuda` an NVIDIA GPU. By default, discrete cards come before integrated GPUs.
         num_threads: CPU threads; by default one per available logical CPU. For experts in host memory (CPU offload),
@@ -73,7 +73,7 @@ class LoadedModel:
         speculative_config: Speculative decoding; by default off. `method` is `ngram` (text that repeats), `mtp` (the
             file's MTP block) or `draft_model` (a small model, given as `model`). Default `num_speculative_tokens`:
             `ngram` 8, `mtp` 3, `draft_model` 4. `ngram` also has `prompt_lookup_max` (8) and `prompt_lookup_min` (3).
-        mmproj: Path of the model's image encoder (`mmproj-*.gguf`), or `none`. Default: a matching file beside the
+        mmproj: Path of the model's image encoder (`mmproj-*.gguf`), or `none`. Default: a matching file next to the
             model. Without one, the model accepts text only.
         retention: Seconds for which the status of a finished request can be queried, for up to 10,000 requests.
         seed: Seed of the engine, for requests without one; by default random.
@@ -152,7 +152,7 @@ class LoadedModel:
 
     @property
     def device(self) -> str:
-        """The device in use, as `describe` begins."""
+        """The device in use: the beginning of `describe()`."""
         return self._device
 
     @property

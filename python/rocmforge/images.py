@@ -14,7 +14,7 @@ from rocmforge._rocmforge import Image
 from rocmforge.errors import InvalidRequestError
 
 NO_ENCODER = (
-    "image: this model reads text alone; to read images, it needs the file of its image encoder: put mmproj-*.gguf of "
+    "image: this model accepts only text; to read images, it needs the file of its image encoder: put mmproj-*.gguf of "
     "the same model beside it, or name the file with --mmproj (in Python: mmproj=...)"
 )
 ANY_IMAGE = "a picture of PIL, a numpy array, the bytes or the path of a file, or a data: URL"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rocmforge._rocmforge import (
     Accepted,
@@ -16,6 +16,10 @@ from rocmforge.display.notebook import table
 if TYPE_CHECKING:
     from rocmforge.parsing import Message
     from rocmforge.replies import ReplyReader
+
+
+FinishReason: TypeAlias = Literal["stop", "length", "abort", "timeout", "error"]
+"""Why a sequence ended: an end token or a stop string, a token limit, a cancellation, a deadline, or an error."""
 
 
 class RequestOutputKind(StrEnum):
@@ -81,8 +85,8 @@ class CompletionOutput(_Readable):
     """The number of the sequence among the `n` of its request, from 0."""
     text: str
     token_ids: list[int]
-    finish_reason: str | None
-    """`stop`, `length`, `abort`, `timeout` or `error`; `None` while the sequence runs."""
+    finish_reason: FinishReason | None
+    """Why the sequence ended; `None` while it runs."""
     stop_reason: int | str | None
     """The stop token or stop string that ended it; `None` for the model's own end token."""
     logprobs: list[dict[int, Logprob]] | None
@@ -254,7 +258,7 @@ def extend(whole: CompletionOutput, new: CompletionOutput) -> None:
 
 
 def _copy(whole: CompletionOutput) -> CompletionOutput:
-    """Returns a copy with lists of its own; their entries are shared by all outputs of the request."""
+    """Returns a copy with new lists; their entries are shared by all outputs of the request."""
     return CompletionOutput(
         whole.index,
         whole.text,

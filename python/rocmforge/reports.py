@@ -88,7 +88,7 @@ class GpuKernelReport(TypedDict):
 
 
 class DeviceReport(TypedDict):
-    """A device; what is not required stands in that of a usable GPU alone."""
+    """A device; only a usable GPU has the fields that are not required."""
 
     name: str
     detail: str

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.display.notebook import table
-from rocmforge.outputs import RequestMetrics
+from rocmforge.outputs import FinishReason, RequestMetrics
 
 BLOCK_DTYPE = np.dtype([("state", "u1"), ("owners", "u4"), ("hashed", "?"), ("idle_seconds", "f8")])
 """Dtype of a block map. `state`: 0 free, 1 cached (no owner, but content that a prefix may hit), 2 owned."""
@@ -183,8 +183,8 @@ class RequestRecord:
     """The end of a request."""
 
     request_id: str
-    finish_reason: str
-    """Finish reason of the sequence that ended last: `stop`, `length`, `abort`, `timeout` or `error`."""
+    finish_reason: FinishReason
+    """Finish reason of the sequence that ended last."""
     error: str | None
     num_prompt_tokens: int
     num_generated_tokens: int

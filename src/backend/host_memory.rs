@@ -52,9 +52,8 @@ impl HostMemory {
         Some(system_available(&self.root)?.saturating_sub(PINNED_MARGIN))
     }
 
-    /// Returns the bytes of page-locked memory for a large part of a model, less a reserve of 2 GiB; 0 if the system
-    /// does not report them. Some drivers have them counted by control groups and the process's limits, so those count
-    /// here.
+    /// Returns the bytes of page-locked memory available for a model, less a reserve of 2 GiB; 0 if the system does not
+    /// report them. Control groups and limits of the process count, since some drivers charge such memory to them.
     pub fn available_for_weights(&self) -> u64 {
         available_under(&self.root).map_or(0, |bytes| bytes.saturating_sub(PINNED_MARGIN))
     }

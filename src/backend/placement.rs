@@ -1,14 +1,14 @@
-//! A place for every weight: the device, or page-locked memory of the host, which kernels read over the bus, or whose
-//! experts the CPU computes. A step has the same ops and captured graphs wherever its weights lie.
+//! A place for every weight: the device, or page-locked host memory. Kernels read host memory over the bus, or the CPU
+//! computes the experts in it. A step has the same ops and captured graphs wherever its weights lie.
 //!
-//! The plan is made once, before the first upload, from numbers alone:
+//! The plan is made once, before the first upload, from these numbers:
 //!
 //! - **Input.** For each upload: its role, the bytes that may lie on the host, and the bytes of these that a token
-//!   reads. Norms, routers and biases always stay on the device, and their bytes are counted too. Also the room for
-//!   weights on the device, which is what the activations and the least KV cache leave.
-//! - **By cost.** A weight on the host costs the bytes of it that are read for each token. The plan moves the
-//!   weights with the fewest such bytes per byte of room: tables of which a token reads one row, then experts, then
-//!   matrices that a token reads whole. Equal costs move from the last layer to the first, the output projection last.
+//!   reads. Norms, routers and biases always stay on the device, and their bytes are counted too. Also the memory for
+//!   weights on the device, without the activations and the minimum KV cache.
+//! - **By cost.** A weight on the host costs the bytes of it that are read for each token. The plan moves the weights
+//!   with the fewest such bytes per byte of memory: tables, where a token reads one row, then experts, then matrices
+//!   that a token reads whole. Equal costs move from the last layer to the first, the output projection last.
 //! - **No more than needed.** The last weight moved may free more than was missing. So weights return to the device,
 //!   the most expensive first, as long as they fit.
 //! - **By hand.** `gpu_layers` and `cpu_experts` name the layers. Then only tables also move if room is missing.

@@ -17,7 +17,7 @@ pub const WHOLE_PROMPT_TOKENS: usize = 8192;
 /// in all.
 pub const MAX_DRAFTS: usize = 64;
 
-/// The most bytes of the host's memory that the KV pool takes by default.
+/// Maximum bytes of the host's memory that the KV pool takes by default.
 pub const CPU_KV_CACHE_BYTES: u64 = 4 << 30;
 /// The largest shares of the available memory that the KV pool takes by default, in percent.
 pub const CPU_KV_CACHE_PERCENT: u64 = 50;

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 const MAX_THREADS: usize = 4096;
 /// The most sequences of a batch.
 const MAX_SEQS: usize = 1 << 16;
-/// The most tokens of a block.
+/// Maximum tokens of a block.
 const MAX_BLOCK_SIZE: usize = 1024;
 
 /// The device that the model runs on. `Auto` picks a GPU if one works, else the CPU, and reports its choice.
@@ -162,7 +162,7 @@ pub struct KvOffloadConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvFilesConfig {
     pub folder: PathBuf,
-    /// The most bytes of all files in the folder.
+    /// Maximum bytes of all files in the folder.
     pub capacity: u64,
     /// A hash of all that contents depend on besides their tokens.
     pub namespace: [u8; 32],

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// of an answer, must not start the next: an engine there has no helper.
 pub const INSIDE_HELPER: &str = "ROCMFORGE_INSIDE_HELPER";
 
-/// Variables by which AMD's libraries leave GPUs out, and the one by which they take each for another architecture.
+/// Variables that make AMD's libraries ignore GPUs, and the one that makes them treat each GPU as another architecture.
 pub const HIDES_GPUS: [&str; 4] =
     ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
 pub const RENAMES_GPUS: &str = "HSA_OVERRIDE_GFX_VERSION";
@@ -91,24 +91,24 @@ pub struct GpuOptions {
     /// Number of the device, as the platform's driver counts. `None` takes the first that is not part of a processor,
     /// else the first. `device="gpu:1"` or `ROCMFORGE_DEVICE=gpu:1`.
     pub device_index: Option<u32>,
-    /// The most bytes of the device's memory that an engine may take. `ROCMFORGE_GPU_MEMORY_LIMIT`.
+    /// Maximum bytes of the device's memory that an engine may take. `ROCMFORGE_GPU_MEMORY_LIMIT`.
     pub memory_limit: Option<u64>,
     /// The number of layers that lie on the device as a whole. `None`: as many as fit.
     pub layers: Option<usize>,
     /// The number of layers whose experts lie in the host's memory. `None`: as few as possible.
     pub cpu_experts: Option<usize>,
-    /// The most bytes on the device for copies of experts that lie in the host's memory, which the device then
-    /// computes. `None`: the CPU computes them, or, where it may not, half of what is left.
+    /// Maximum bytes on the device for copies of experts in host memory, which the device then computes. `None`: the
+    /// CPU computes them; if it may not, copies take half of the memory that is left.
     pub expert_cache: Option<u64>,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,
-    /// Whether one slice of each type's weights is multiplied and compared before anything is served.
+    /// True if one slice of each type's weights is multiplied and compared before anything is served.
     pub self_test: bool,
-    /// Whether decode steps are captured and replayed. `None`: they are, unless the driver is known to repeat them
+    /// True if decode steps are captured and replayed. `None`: they are, unless the driver is known to repeat them
     /// wrongly. `ROCMFORGE_GRAPHS`.
     pub graphs: Option<bool>,
-    /// Whether the vendor's matrix library serves long prompts if it is installed. `None`: it does on the GPUs on which
-    /// it is trusted so far. `ROCMFORGE_VENDOR_BLAS`.
+    /// True if the vendor's matrix library serves long prompts when it is installed. `None`: only on GPUs where it was
+    /// tested. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: Option<bool>,
     /// The numbers that products of many rows are made of. A device that does not multiply them refuses to load.
     pub compute_dtype: ComputeDtype,
@@ -118,11 +118,11 @@ pub struct GpuOptions {
     /// Python bindings set it. With `None`, AMD's matrix library is not used, its driver is not probed, and code is
     /// compiled in a fork of this process.
     pub helper: Option<Vec<OsString>>,
-    /// Whether this process of the tests is such a helper. `ROCMFORGE_TEST_HELPER`, in tests alone.
+    /// True if this test process is such a helper. `ROCMFORGE_TEST_HELPER`, only in tests.
     #[cfg(any(test, feature = "testing"))]
     pub is_helper: bool,
-    /// Whether kernels that were compiled into this library are left out, so that every kernel is compiled at run time.
-    /// In tests alone.
+    /// True if kernels that were compiled into this library are ignored, so that every kernel is compiled at run time.
+    /// Only in tests.
     #[cfg(any(test, feature = "testing"))]
     pub without_embedded: bool,
     /// A file of kernels and the number of the block barrier that it is compiled without.

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// The most draft tokens of one sequence in one step, since a step has no more rows of logits for them.
 const MAX_TOKENS: usize = 64;
-/// The most tokens that an n-gram lookup compares.
+/// Maximum tokens that an n-gram lookup compares.
 const MAX_LOOKUP: usize = 64;
 /// The fields, each with its name in the settings and in errors.
 const METHOD: [&str; 2] = ["method", "speculative_config.method"];

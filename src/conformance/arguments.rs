@@ -17,7 +17,7 @@ use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Tokens of a step. They are so many that no op's rows fit in a one-row buffer, whose size devices round up.
+/// Tokens of a step: enough that no op's rows fit in a one-row buffer, whose size devices round up.
 const TOKENS: usize = 66;
 const COLS: usize = 256;
 const LAYOUT: QkvLayout =

@@ -434,8 +434,8 @@ fn refused<L: Loader>(mut loader: L, what: &str, case: &Case, tally: &mut Tally<
     Ok(())
 }
 
-/// Returns the slope of a head as the paper's authors compute it. A number of heads that is no power of two takes the
-/// slopes of the next lower one, then every other slope of the next higher one.
+/// Returns the slope of a head as the paper's authors compute it. If the number of heads is no power of two, the slopes
+/// of the next lower power come first. Then every other slope of the next higher one follows.
 fn alibi_slope(bias: f64, head: usize, num_heads: usize) -> f64 {
     let slopes_of = |n: usize| (1..=n).map(move |i| (-bias * i as f64 / n as f64).exp2());
     let lower = (num_heads + 1).next_power_of_two() / 2;

@@ -30,7 +30,7 @@ const SHAPES: [(usize, usize, usize); 9] = [
     (65, 20, 64),
 ];
 
-/// `(rows, out_rows, cols)` with so many rows that a GPU multiplies f32 weights in larger blocks.
+/// `(rows, out_rows, cols)` with enough rows that a GPU multiplies f32 weights in larger blocks.
 const MANY: [(usize, usize, usize); 2] = [(577, 35, 320), (513, 17, 33)];
 
 /// Rows longer than a kernel may hold at once.
@@ -143,7 +143,7 @@ impl Weights {
         Ok(Self { ggml_type, rows, cols, data, scales: Vec::new(), values }.scaled(1))
     }
 
-    /// The weights with `num` factors, each of an equal number of rows, in place of one, if their type has factors.
+    /// The weights with `num` factors instead of one, each for an equal number of rows, if their type has factors.
     pub(super) fn scaled(mut self, num: usize) -> Self {
         if self.ggml_type == GgmlType::NVFP4 {
             let before = self.scales.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes));

@@ -178,8 +178,8 @@ impl Batch {
         }
     }
 
-    /// Returns the end of the positions that a token of an image attends to in layers of a kind, if its tokens attend
-    /// to each other there.
+    /// Returns the end of the positions that an image token attends to in layers of a kind; `None` if image tokens
+    /// attend causally there.
     pub fn image_end(&self, token: usize, kind: GroupKind) -> Option<u32> {
         if !kind.sees_whole_images(self.images.sight) {
             return None;

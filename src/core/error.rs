@@ -1,4 +1,4 @@
-//! The only error type of the engine. Each variant says what was got, what was expected and what to do.
+//! The only error type of the engine. Each variant has the received value, the expected value and the remedy.
 
 use std::any::Any;
 use std::path::PathBuf;

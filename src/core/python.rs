@@ -43,13 +43,28 @@ impl From<Error> for PyErr {
     }
 }
 
-/// Returns advice for a missing model file. A common mistake is a repository's name without `hf:`.
+/// Returns advice for a missing model file. Common mistakes are a repository's name without `hf:`, and a name of Ollama
+/// without `ollama:`.
 fn missing(path: &Path) -> String {
     let problem = "No such file or directory; expected the path of a .gguf file";
-    match repository(&path.to_string_lossy()) {
-        Some(name) => format!("{problem}; for the repository of that name on the Hugging Face hub give hf:{name}"),
-        None => problem.into(),
+    let text = path.to_string_lossy();
+    if let Some(name) = repository(&text) {
+        return format!("{problem}; for the repository of that name on the Hugging Face hub give hf:{name}");
     }
+    if is_ollama_name(&text) {
+        return format!("{problem}; for a model that Ollama has downloaded give ollama:{text}");
+    }
+    problem.into()
+}
+
+/// True for a word that may name a model of Ollama: `NAME` or `NAME:TAG`.
+fn is_ollama_name(text: &str) -> bool {
+    let (name, tag) = text.split_once(':').unwrap_or((text, "latest"));
+    [name, tag].iter().all(is_word) && !text.to_lowercase().ends_with(".gguf")
+}
+
+fn is_word(part: &&str) -> bool {
+    part.starts_with(|c: char| c.is_alphanumeric()) && part.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
 }
 
 /// Returns the hub repository that a text may mean, as `OWNER/REPO` or `OWNER/REPO:QUANT`. The text may have the hub's
@@ -59,9 +74,5 @@ fn repository(text: &str) -> Option<&str> {
     let name = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
     let (repo, quant) = name.split_once(':').unwrap_or((name, "any"));
     let parts: Vec<_> = repo.split('/').chain([quant]).collect();
-    let is_word = |part: &&str| {
-        part.starts_with(|c: char| c.is_alphanumeric())
-            && part.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
-    };
     (parts.len() == 3 && parts.iter().all(is_word) && !repo.to_lowercase().ends_with(".gguf")).then_some(name)
 }

@@ -144,7 +144,7 @@ pub(super) struct KvPages<E> {
 }
 
 /// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`. For latent rows both are the same, in
-/// V's layout. `scales` has those of K, then those of V, if elements have scales.
+/// V's layout. `scales` has the scales of K, then of V, if elements have scales.
 pub(super) struct KvTile<'a, E> {
     pub(super) k: &'a [E],
     pub(super) v: &'a [E],

@@ -6,6 +6,7 @@ use super::events::with_warnings;
 use crate::Error;
 use crate::config::Pooling;
 use crate::engine::{LoadProgress, load_tokenizer, sampling_defaults};
+use crate::error::readable;
 use crate::gguf::GgufFile;
 use crate::model::{ModelSpec, ModelTensors};
 use crate::tokenizer::ChatTemplate;
@@ -43,8 +44,8 @@ pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -
         Ok(file) => file,
         Err(error) => return vec![CheckStage::new("file", Err(error))],
     };
-    let summary =
-        format!("GGUF v{}, {} tensors, {} bytes of weights", file.version(), file.tensors().len(), file.tensor_bytes());
+    let size = readable(file.tensor_bytes());
+    let summary = format!("GGUF v{}, {} tensors, {size} of weights", file.version(), file.tensors().len());
     vec![
         CheckStage::new("file", Ok(summary)),
         CheckStage::run("architecture", || architecture(&file)),

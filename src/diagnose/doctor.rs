@@ -62,7 +62,7 @@ pub struct Gpu {
     pub kernels: Vec<KernelRow>,
     /// The vendor's matrix library and what it is used for, or why it is not.
     pub matrix_library: String,
-    /// Whether decode steps are captured, or why they are not.
+    /// States that decode steps are captured, or why they are not.
     pub decode_steps: String,
 }
 
@@ -70,7 +70,7 @@ pub struct Gpu {
 /// compilation and says whether to go on.
 ///
 /// # Errors
-/// `Device` saying what was tried, where there is none; those of the environment variables; `Interrupted`.
+/// `Device` if there is none, which says what was tried; errors of environment variables; `Interrupted`.
 pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Gpu> {
     let options = args.clone().with_env()?.gpu;
     let device = Device::open(&options)?;
@@ -96,8 +96,8 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
     Ok(Gpu { platform, index, detail, tuned_as, kernels, matrix_library, decode_steps })
 }
 
-/// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used. AMD's is probed
-/// anew, so that a verdict of an earlier day does not stay.
+/// Every GPU of every installed driver, and the problem of each driver that cannot be used. AMD's driver is probed
+/// again, since a stored verdict may be outdated.
 ///
 /// # Errors
 /// Errors of the environment variables.

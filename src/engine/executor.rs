@@ -30,8 +30,10 @@ pub trait Executor: Send {
     /// Starts a step. `images` has the rows of the batch's images. Usually only one step may be in flight. An
     /// asynchronous device accepts one more if the step before was selected from but not collected. Only the most
     /// likely token of each of its rows may have been requested. The device fills those tokens in for the batch's
-    /// `chosen`. An error or panic here, in `select` or in `collect` fails the requests of the step. The executor stays
-    /// usable unless the error is `Error::EngineDead`.
+    /// `chosen`.
+    ///
+    /// An error or panic here, in `select` or in `collect` fails the requests of the step. The executor stays usable
+    /// unless the error is `Error::EngineDead`.
     fn launch(&mut self, batch: &Batch, images: &Images, needs: Needs) -> Result<()>;
     /// Returns the number of rows that one `select` takes. A larger step is selected and collected piece by piece, and
     /// completely before the next launch.
@@ -46,7 +48,8 @@ pub trait Executor: Send {
     fn content_bytes(&self) -> Vec<u64> {
         Vec::new()
     }
-    /// Prepares copies of contents, so many of each pool at once. Called once, before the first of the methods below.
+    /// Prepares copies of contents; the argument has the maximum number at once for each pool. Called once, before the
+    /// methods below.
     fn prepare_copies(&mut self, _staged: &[usize]) -> Result<()> {
         Err(no_copies())
     }

@@ -192,9 +192,9 @@ impl Request {
         }
     }
 
-    /// Reads a step's logits. Samples the next tokens of the sequence, up to the first that differs from its draft, and
-    /// the first tokens of its forks into `taken`; or keeps the requested results of the prompt. Returns `true` if a
-    /// request that samples nothing is complete.
+    /// Reads a step's logits. Samples into `taken` the next tokens of the sequence, up to the first that differs from
+    /// its draft, and the first tokens of its forks. For a request that samples nothing, keeps the requested results of
+    /// the prompt. Returns `true` if a request that samples nothing is complete.
     pub(super) fn read_logits(
         &mut self,
         scheduled: &ScheduledSeq,

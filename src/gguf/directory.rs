@@ -100,8 +100,8 @@ fn place(cursor: &Cursor, tensor: &mut TensorInfo, data_start: u64, relative: u6
     tensor.offset = inside.ok_or_else(|| {
         let bytes = tensor.num_bytes;
         let problem = format!(
-            "its {bytes} bytes at offset {relative} of the data (which starts at byte {data_start}) end beyond the \
-             file's {file_len} bytes; the file was cut short (an incomplete download?) or is damaged"
+            "its {bytes} bytes at offset {relative} of the data, which starts at byte {data_start}, end beyond the \
+             file's {file_len} bytes. The file was cut short (an incomplete download?) or is damaged"
         );
         cursor.error(&tensor.name, problem)
     })?;

@@ -186,8 +186,8 @@ pub fn matrix_library(device: &Device, options: &GpuOptions) -> String {
     };
     match VendorBlas::locate(device, options) {
         Ok(library) => format!(
-            "{}, if it is right with the shapes of the model: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
-             them dequantised, else of {} and more",
+            "{}, if its results are right for the shapes of the model. It serves products of at least {} rows with 16-bit \
+             weights. Other types: at least {} rows if memory can keep them dequantized, otherwise at least {}",
             library.canonicalize().unwrap_or(library).display(),
             rows.rows_16_bit,
             rows.rows_kept,

@@ -179,7 +179,7 @@ impl Results {
     }
 }
 
-/// Returns the most bytes of results for `rows` rows.
+/// Returns the maximum number of bytes of results for `rows` rows.
 fn result_bytes(rows: usize) -> u64 {
     let widths = Widths { top: MAX_TOP, unaltered: MAX_TOP, draws: rows, ranks: rows };
     Format::F32.bytes(1, Places::new(rows, widths).end.max(1))
@@ -272,8 +272,8 @@ impl Results {
             share: count(share)?,
         };
         let grid = [count(num_rows)?, count(cols.div_ceil(share))?, 1];
-        // SAFETY: the logits' room was checked, and the results' is that of `max_rows`. Where rows are split there are
-        // no more blocks than multiprocessors, whose partial results are few. There is one stream.
+        // SAFETY: the size of the logits was checked, and the results have room for `max_rows` rows. If rows are split,
+        // there are at most as many blocks as multiprocessors, so their partial results fit. There is one stream.
         unsafe { launcher.launch(ARGMAX, ONCE, grid, &args) }
     }
 

@@ -284,7 +284,7 @@ impl StepInputs {
         {
             return Err(Error::internal(format!(
                 "a step of {tokens} tokens, {seqs} sequences, {rows} logits rows, {} KV groups, {entries} table \
-                 entries, {copies} copies and {kept} states to keep; the limits are {limits:?}",
+                 entries, {copies} copies, {kept} states to keep. The limits are {limits:?}",
                 groups.len()
             )));
         }

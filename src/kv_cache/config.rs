@@ -25,7 +25,7 @@ impl KvCacheConfig {
 
     /// # Errors
     /// `InvalidRequest` for a size of zero, no groups, more tokens than 32-bit slots can number, or too few state
-    /// slots; `Internal` for a prefix cache of blocks that depend on later tokens.
+    /// slots. `Internal` for a prefix cache of blocks that depend on later tokens.
     pub(super) fn validate(&self) -> Result<()> {
         if self.block_size == 0 {
             return Err(Error::invalid("block_size", 0, "at least 1 token per block"));

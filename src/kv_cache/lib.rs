@@ -262,7 +262,7 @@ impl KvCache {
         num_tokens <= self.longest_sequence(max_step)
     }
 
-    /// Returns the most tokens up to which a sequence alone can be computed in steps of at most `max_step` tokens.
+    /// Returns the maximum length that a sequence, alone in the pool, can reach in steps of at most `max_step` tokens.
     pub fn longest_sequence(&self, max_step: usize) -> usize {
         let longest = self.groups.iter().map(|group| group.longest_sequence(max_step, self.config.block_size));
         longest.min().unwrap_or(0)

@@ -39,9 +39,9 @@ pub(super) struct Load {
 
 /// The lengths of prefixes in blocks.
 pub(super) struct Longest {
-    /// The keys and values are there, with or without the recurrent state after them.
+    /// The keys and values are cached, with or without the recurrent state after them.
     held: usize,
-    /// Everything is there.
+    /// Everything is cached.
     pub(super) found: usize,
 }
 

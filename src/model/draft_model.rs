@@ -42,8 +42,7 @@ impl ModelSpec {
         }
         if spec.output_bias && spec.vocab_size < self.vocab_size {
             return refuse(format!(
-                "a draft model of {} tokens, as many as the model's; this one has {}, and a bias behind its output \
-                 projection, which has nothing for the others",
+                "a draft model with the model's {} tokens, since its output projection has a bias; this one has {}",
                 self.vocab_size, spec.vocab_size
             ));
         }

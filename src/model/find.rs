@@ -209,8 +209,8 @@ impl<'a> Finder<'a> {
         if self.gguf.tensor(&split).is_some() {
             return Err(self.error(
                 &split,
-                "is a tensor of a single expert, the layout of old converters, which is not supported; convert the model \
-                 again with a current convert_hf_to_gguf.py, or take a newer file",
+                "is a tensor of a single expert from an old converter, which is not supported. Convert the model again \
+                 with a current convert_hf_to_gguf.py, or take a newer file",
             ));
         }
         let ExpertSpec { num, hidden_size: hidden, ffn_size: ffn, .. } = *spec;
@@ -414,7 +414,7 @@ impl<'a> Inventory<'a> {
         if let [first, ..] = &of_encoders[..] {
             tracing::warn!(
                 "{}: {} tensors, the first of which is {}, belong to an encoder of images or sounds and are left out: \
-                 this version computes text alone",
+                 this version computes only text",
                 self.finder.gguf.metadata().path().display(),
                 of_encoders.len(),
                 first.name

@@ -8,7 +8,7 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use super::{CHANNELS, Picture};
 use crate::{Error, Result};
 
-/// The most bytes of a decoded pixel: four channels of 16 bits, in two copies.
+/// Maximum bytes of a decoded pixel: four channels of 16 bits, in two copies.
 const MOST_BYTES_OF_PIXEL: u64 = 16;
 const FORMATS: [ImageFormat; 4] = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif];
 

@@ -16,7 +16,7 @@ pub enum Sizing {
     /// `side` is a multiple of `of`, and at most `max_pixels / of`.
     Within { side: usize, of: usize, max_pixels: usize },
     /// The largest sides near the picture's proportions that are multiples of `of`, with an area of at most
-    /// `max_pixels`, which is at least that of one square of `of` pixels.
+    /// `max_pixels`. `max_pixels` must allow one square of `of` pixels.
     Largest { of: usize, max_pixels: usize },
     /// Square tiles of this side, from `least` to `most`, and then the whole picture as one more if there are several.
     Tiles { side: usize, least: usize, most: usize },
@@ -173,8 +173,8 @@ fn largest(sides: [usize; 2], of: usize, max_pixels: usize) -> [usize; 2] {
     counts.map(|count| count * of)
 }
 
-/// Returns the columns and rows of tiles whose proportions are nearest to those of the picture. Of several, it is the
-/// one with most tiles that the picture fills by half.
+/// Returns the grid of tiles (columns and rows) closest to the picture's proportions. Among equals, it is the largest
+/// grid of which the picture fills at least half.
 pub(super) fn tiles(sides: [usize; 2], side: usize, [least, most]: [usize; 2]) -> [usize; 2] {
     let [width, height] = sides.map(|side| side as f64);
     let of_count = |count: usize| (1..=count).filter(move |columns| count.is_multiple_of(*columns));

@@ -85,7 +85,7 @@ impl PyEngine {
         Ok(py.detach(|| engine.prepare(prompt, images, &params))?)
     }
 
-    /// Returns the path of the image encoder's file; `None` for a model that reads text alone.
+    /// Returns the path of the image encoder's file; `None` for a model that accepts only text.
     #[getter]
     fn mmproj(&self) -> PyResult<Option<PathBuf>> {
         Ok(self.handle.engine()?.images().map(|images| images.path().to_owned()))
@@ -94,7 +94,7 @@ impl PyEngine {
     /// Returns the number of tokens that an image takes in a prompt.
     ///
     /// # Errors
-    /// `InvalidRequestError` for a shape that the encoder does not take, and for a model that reads text alone.
+    /// `InvalidRequestError` for a shape that the encoder does not take, and for a model that accepts only text.
     fn image_tokens(&self, image: &Bound<'_, PyImage>) -> PyResult<u32> {
         Ok(self.handle.engine()?.image_tokens(image.get().picture())?)
     }

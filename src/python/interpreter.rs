@@ -19,6 +19,6 @@ pub(super) fn refuse_sub_interpreters(_py: Python<'_>) -> PyResult<()> {
         return Ok(());
     }
     Err(PyImportError::new_err(format!(
-        "rocmforge: got sub-interpreter {id}, expected the main interpreter; import it there, or in a process of its own"
+        "rocmforge: got sub-interpreter {id}, expected the main interpreter; import it there, or in a separate process"
     )))
 }

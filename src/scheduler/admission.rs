@@ -14,14 +14,14 @@ impl SchedulerConfig {
     /// that must fit in one step and does not, and for a sequence that the whole KV pool cannot hold.
     pub fn check_length(&self, prompt_len: usize, max_tokens: usize, kv: &KvCache) -> Result<usize> {
         if prompt_len == 0 {
-            return Err(Error::invalid("prompt", "no tokens", "at least one token"));
+            return Err(Error::invalid("prompt", "an empty prompt (no tokens)", "at least one token"));
         }
         let Self { max_model_len, context_length, max_num_batched_tokens, .. } = *self;
         if kv.config().is_bidirectional() && (max_num_batched_tokens + 1..=context_length).contains(&prompt_len) {
             let expected = format!(
-                "at most {max_num_batched_tokens} (max_num_batched_tokens), since the model attends in both directions \
-                 and a prompt is computed in one step; shorten it, or load with larger max_num_batched_tokens and \
-                 max_model_len (the model's limit is {context_length})"
+                "at most {max_num_batched_tokens} (max_num_batched_tokens), since the model attends in both directions. \
+                 Shorten the prompt, or load with larger max_num_batched_tokens and max_model_len (the model's limit \
+                 is {context_length})"
             );
             return Err(Error::invalid("prompt length in tokens", prompt_len, expected));
         }

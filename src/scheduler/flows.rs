@@ -52,7 +52,7 @@ impl Flow {
 
 #[derive(Debug)]
 pub(super) struct Flows {
-    /// The most tokens by which a flow may be behind when it begins.
+    /// Maximum tokens by which a flow may be behind when it begins.
     credit: u64,
     flows: Slab<Flow>,
     ids: HashMap<(i32, Option<Arc<str>>), usize>,

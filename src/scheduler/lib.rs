@@ -98,7 +98,7 @@ pub struct SchedulerConfig {
 pub struct NewSequence {
     pub id: SeqId,
     pub prompt: Arc<[u32]>,
-    /// The most tokens that it may generate; the model's length is a limit as well.
+    /// Maximum tokens that it may generate; the model's length is a limit as well.
     pub max_tokens: usize,
     /// Sequences with lower values run earlier.
     pub priority: i32,

@@ -120,7 +120,7 @@ impl Scheduler {
         for i in 0..picks.entries.len() {
             let slot = picks.entries[i].slot;
             let seq = &self.sequences[slot];
-            // Each draft needs a row of logits besides that of the sequence, and the state before it is saved.
+            // Each draft needs one more row of logits, and the state before it is saved.
             let num_slots = kv.slots_available().saturating_sub(kept_free);
             let num_drafts = seq.drafts.len().min(picks.budget).min(picks.drafts).min(num_slots);
             // Drafts follow the last token, which must be part of the step.

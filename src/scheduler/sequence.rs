@@ -35,7 +35,7 @@ pub(super) struct Sequence {
     /// The draft tokens to follow. The next step computes them with the last token, and its commit says how many are
     /// right. Each commit of tokens replaces them.
     pub(super) drafts: Vec<u32>,
-    /// The most tokens that it may ever have.
+    /// Maximum tokens that it may ever have.
     pub(super) max_len: usize,
     pub(super) all_logits: bool,
     /// Prompt positions whose logits were delivered (`all_logits` only).

@@ -265,8 +265,8 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// Returns the most bytes of text that `num_tokens` tokens can represent. `None` for WordPiece and Unigram, where
-    /// white space and unknown characters need no tokens, so that the length of a text gives no bound.
+    /// Returns the maximum number of bytes of text that `num_tokens` tokens can represent. `None` for WordPiece and
+    /// Unigram, where white space and unknown characters need no tokens, so that the length of a text gives no bound.
     pub fn max_text_bytes(&self, num_tokens: usize) -> Option<usize> {
         match self.model {
             // A character without a token becomes bytes, or an unknown token per byte at most.

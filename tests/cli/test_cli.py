@@ -193,7 +193,7 @@ def test_generate_sees_images(vision_model, tmp_path):
     assert (missing.exit_code, missing.stderr) == (1, f"error: {tmp_path / 'b.png'}: No such file or directory\n")
     blind = run("generate", "hi", "--image", file, *options, "--mmproj", "none")
     assert blind.exit_code == 1
-    assert "reads text alone" in blind.stderr
+    assert "accepts only text" in blind.stderr
 
 
 def test_generate_with_a_draft_model(model):

@@ -156,7 +156,7 @@ def test_images_go_with_the_next_message(vision_model, tmp_path):
     assert fourth.startswith("error: ")
     assert bad.stdout.strip() == text.strip()
     blind = process(*options, "--mmproj", "none", input=f"/image {files[0]}\nhi\n")
-    assert "reads text alone" in blind.stderr
+    assert "accepts only text" in blind.stderr
     assert blind.returncode == 0
 
 

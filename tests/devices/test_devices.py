@@ -158,7 +158,7 @@ WAYS = ("hipInit:segfault", "hipModuleLaunchKernel:nothing")
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=[] if way in WAYS else [pytest.mark.deep]) for way in CRASHES])
 def test_a_driver_that_crashes_kills_nobody(way: str, tmp_path: Path, model) -> None:
-    """It is tried in a process of its own, once; `auto` then runs on the CPU and says why, `gpu` is an error."""
+    """It is tested in a separate process, once; `auto` then runs on the CPU and says why, `gpu` is an error."""
     if "Module" in way and "gfx1100" not in _rocmforge.embedded_targets():
         pytest.skip("no code for AMD GPUs in this build")
     settings = crashing(way, tmp_path)
@@ -215,7 +215,7 @@ def test_a_call_that_fails_is_no_crash(tmp_path: Path, model) -> None:
     """It fails here too, which says more about it; nothing is remembered."""
     error = error_of("gpu", model, **crashing("hipInit:fail", tmp_path))
     assert "hipInit failed with 1" in error
-    assert "process of its own" not in error
+    assert "separate process" not in error
     assert not list((tmp_path / "verdicts").glob("*.bin"))
 
 

@@ -1,15 +1,20 @@
-"""Documents, `--help`, docstrings, error messages and the page are plain technical English: short, without idioms."""
+"""Documents, `--help`, docstrings, error messages, comments and the page are plain technical English: short sentences,
+no idioms."""
 
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
 from rocmforge.cli.app import app
-from rust_source import ROOT
+from rust_source import ROOT, is_test_file, tracked_files, without_inline_tests
+
+sys.path.insert(0, str(ROOT / "tests" / "structure"))
+from comment_blocks import comment_blocks
 
 BANNED = re.compile(
     r"\bgone on with\b|\bgoes? on (with|from|behind)\b|\bwhoever\b|\bin place of (one|an error)\b|\bso many\b"
@@ -73,6 +78,22 @@ def page_blocks(path: Path) -> Iterator[str]:
         yield from re.findall(r'(?:aria-label|placeholder|title|content)="([^"]*)"', text)
 
 
+def rust_messages(text: str) -> Iterator[str]:
+    """Yields the strings of a Rust source that may be a sentence; a signature is none."""
+    for match in re.finditer(r"//[^\n]*|\br(#*)\".*?\"\1|(?<![\w'])\"((?:\\.|[^\"\\])*)\"", text, re.DOTALL):
+        message = re.sub(r"\\\n\s*", "", match[2] or "")
+        if len(message.split()) > 3 and not message.startswith("("):
+            yield re.sub(r"\{[^{}]*\}", "CODE", message).replace('\\"', '"')
+
+
+def rust_blocks(path: Path) -> Iterator[str]:
+    """Yields the paragraphs, list items and arguments of the comments of a Rust source, and its messages."""
+    text = without_inline_tests(path.read_text(encoding="utf-8"))
+    for _, block in comment_blocks(path, text):
+        yield from re.split(r"\n\s*\n|\n(?=[-*] |\d+\. |\w+: )", block)
+    yield from rust_messages(text)
+
+
 def help_blocks(command: typer.main.TyperCommand | typer.main.TyperGroup) -> Iterator[str]:
     yield from docstring_blocks(command.help or "")
     yield from (parameter.help or "" for parameter in command.params if hasattr(parameter, "help"))
@@ -106,6 +127,25 @@ def test_texts_are_plain(path: Path) -> None:
     assert [fault for block in blocks for fault in faults(block)] == []
 
 
+def sources(folder: Path, *suffixes: str) -> list[Path]:
+    """The tracked files of the product in a folder."""
+    inside = [path for path in tracked_files() if path.is_relative_to(folder) and path.suffix in suffixes]
+    return [path for path in inside if not is_test_file(path.relative_to(ROOT))]
+
+
+@pytest.mark.parametrize("folder", [*sorted((ROOT / "src").iterdir()), ROOT / "crates"], ids=relative)
+def test_rust_is_plain(folder: Path) -> None:
+    files = sources(folder, ".rs")
+    assert [(relative(path), fault) for path in files for block in rust_blocks(path) for fault in faults(block)] == []
+
+
+def test_kernels_have_no_idioms() -> None:
+    """Their comments have tables and formulas, which are no sentences."""
+    files = sources(ROOT / "kernels", ".h", ".hip")
+    found = [(path, block) for path in files for _, block in comment_blocks(path, path.read_text(encoding="utf-8"))]
+    assert [(relative(path), block) for path, block in found if BANNED.search(block)] == []
+
+
 @pytest.mark.parametrize("path", [*sorted(PAGE.rglob("*.js")), *sorted(PAGE.glob("*.html"))], ids=relative)
 def test_the_page_is_plain(path: Path) -> None:
     assert [fault for block in page_blocks(path) for fault in faults(block)] == []
@@ -134,6 +174,13 @@ def test_blocks_are_found(tmp_path: Path) -> None:
     script = tmp_path / "page.js"
     script.write_text('// "A comment."\nel("https://x.org/a", "Two words."); say(`${count + 1} found`); // "no"\n')
     assert list(page_blocks(script)) == ["https://x.org/a", "Two words.", "CODE found"]
+    rust = tmp_path / "lib.rs"
+    rust.write_text(
+        "//! A module.\n//!\n//! - An item\n//!   of a list.\n"
+        'let x = "no"; let y = "{n} bytes \\\n    too many"; // "a b c d"\n'
+        "#[cfg(test)]\nmod tests {\n    // A test.\n}\n"
+    )
+    assert list(rust_blocks(rust)) == ["A module.", "- An item\nof a list.", "CODE bytes too many"]
     page = tmp_path / "page.html"
     page.write_text('<p aria-label="A label">A text.</p>')
     assert list(page_blocks(page)) == ["A text.", "A label"]

@@ -153,6 +153,8 @@ def test_vllms_name_of_the_cache_size(tiny_model, assert_nothing_left):
         ("/models/Qwen3", "expected the path of a .gguf file: '/models/Qwen3'"),
         ("Qwen/Qwen3-0.6B-GGUF", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF: "),
         ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF:Q8_0: "),
+        ("smollm2", "for a model that Ollama has downloaded give ollama:smollm2: 'smollm2'"),
+        ("smollm2:135m", "for a model that Ollama has downloaded give ollama:smollm2:135m: 'smollm2:135m'"),
         ("hf.co/Qwen/Qwen3-0.6B-GGUF", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF: "),
     ],
 )

@@ -286,7 +286,7 @@ def test_a_model_of_text_says_what_is_missing(vision_model):
             lambda: llm.generate({"prompt": PROMPT, "images": [png()]}, PARAMS, progress=False),
             lambda: llm.image_tokens(png()),
         ):
-            with pytest.raises(InvalidRequestError, match=r"text alone.*mmproj-\*\.gguf.*--mmproj"):
+            with pytest.raises(InvalidRequestError, match=r"only text.*mmproj-\*\.gguf.*--mmproj"):
                 ask()
         with pytest.raises(InvalidRequestError, match="only generation takes images"):
             llm.embed({"prompt": "hi", "images": [png()]}, progress=False)

@@ -28,7 +28,7 @@ def comment_blocks(path: Path, text: str) -> list[tuple[int, str]]:
             continue
         marker, words = match.group(1), match.group(2).strip()
         if blocks and previous == (number - 1, marker):
-            blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]}\n{words}".strip())
+            blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]}\n{words}".lstrip())
         else:
             blocks.append((number, words))
         previous = (number, marker)

@@ -147,7 +147,7 @@ pub(super) fn iq1_s(block: &[u8; 50], out: &mut [f32; 256]) {
 }
 
 /// 32 low index bytes, 16 bytes of nibbles (upper index triple, the delta's sign), four words of four 3-bit scales for
-/// 16 elements each; the top nibbles of those words, the lowest first, make up d.
+/// 16 elements each. The top nibbles of those words, the lowest first, make up d.
 pub(super) fn iq1_m(block: &[u8; 56], out: &mut [f32; 256]) {
     let words = [0, 1, 2, 3].map(|i| u16_at(block, 48 + 2 * i));
     let d = words.iter().enumerate().fold(0, |bits, (i, word)| bits | ((word >> 12) << (4 * i)));

@@ -179,7 +179,7 @@ SpeculativeOption = Annotated[
 MmprojOption = Annotated[
     Path | None,
     typer.Option(
-        help="The model's image encoder (mmproj-*.gguf), or none; by default a matching file beside the model.",
+        help="The model's image encoder (mmproj-*.gguf), or none; by default a matching file next to the model.",
         show_default=False,
     ),
 ]

@@ -87,9 +87,9 @@ def generate(
 ) -> None:
     """Complete a prompt or, with --chat, answer it. The text is streamed.
 
-    Sampling defaults come from the model file (general.sampling.*). Files without any get temperature 0.7, top-p 0.95,
-    min-p 0.05 and repetition penalty 1.1. For reproducible text, set --temperature 0 or --seed, and on a GPU also
-    --batch-invariant.
+    Sampling defaults come from the model file (general.sampling.*). If it has none, they are temperature 0.7,
+    top-p 0.95, min-p 0.05 and repetition penalty 1.1. For reproducible text, set --temperature 0 or --seed, and on a
+    GPU also --batch-invariant.
     """
     prompt = _prompt(prompt, prompt_option)
     system = None if system is None else utf8(system, "system")

@@ -17,8 +17,9 @@ def _unset(name: str) -> str:
     """Describes the value that `Sampling.resolve` takes where the user gives none."""
     neutral = getattr(SamplingParams(), name)
     if name in DEFAULTS:
-        return f"Default: the file's value. Without it: {DEFAULTS[name]}, or {neutral:g} if the file sets others."
-    return f"Default: the file's value or {neutral:g}."
+        value = f"{DEFAULTS[name]} ({neutral:g} if the file sets other parameters)"
+        return f"Default: the model file's value, otherwise {value}."
+    return f"Default: the model file's value, otherwise {neutral:g}."
 
 
 TemperatureOption = Annotated[

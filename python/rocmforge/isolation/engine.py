@@ -69,7 +69,7 @@ class IsolatedEngine:
 
     @property
     def mmproj(self) -> str | None:
-        """The file of the image encoder; `None` for a model that reads text alone."""
+        """The file of the image encoder; `None` for a model that accepts only text."""
         return self._supervisor.loaded.mmproj
 
     def image_tokens(self, image: Image) -> int:

@@ -1,6 +1,6 @@
 """Images in calls to a child process: each image's pixels are sent once, and further calls name it by a number.
 
-A number belongs to an `Image` object, not to its pixels. The server has objects of its own for each client, so the time
+A number belongs to an `Image` object, not to its pixels. The server has separate objects for each client, so the time
 of a call tells nothing of the images of other clients.
 """
 

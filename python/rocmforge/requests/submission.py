@@ -28,7 +28,7 @@ def placed(engine: AnyEngine, prompt: Prompt) -> list[int]:
     """Returns the token ids of a prompt with images. Its program wrote it, and spells the placeholders in it.
 
     Raises:
-        InvalidRequestError: The model reads text alone, or the text cannot be tokenized.
+        InvalidRequestError: The model accepts only text, or the text cannot be tokenized.
     """
     check_reads_images(engine)
     return engine.tokenizer.encode(prompt, parse_special=True) if isinstance(prompt, str) else list(prompt)
@@ -38,7 +38,7 @@ def check_reads_images(engine: AnyEngine) -> None:
     """Checks that a model has an image encoder.
 
     Raises:
-        InvalidRequestError: It reads text alone.
+        InvalidRequestError: It accepts only text.
     """
     if engine.mmproj is None:
         raise InvalidRequestError(NO_ENCODER)

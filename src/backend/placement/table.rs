@@ -20,7 +20,7 @@ impl Placement {
     /// Returns one line about the weights on the host.
     pub fn summary(&self) -> String {
         format!(
-            "{} of {} of weights in the host's memory, of which a token reads {}",
+            "{} of {} of weights are in host memory; a token reads {} of them",
             readable(self.host_bytes()),
             readable(self.host_bytes() + self.device_bytes()),
             readable(self.host_reads())

@@ -137,6 +137,6 @@ layers        40.0 MB      0 bytes      0 bytes
 output        60.0 MB      0 bytes      0 bytes
 others        4.00 kB      0 bytes      0 bytes";
     assert_eq!(placement.to_string(), expected);
-    let summary = "220 MB of 484 MB of weights in the host's memory, of which a token reads 10.0 MB";
+    let summary = "220 MB of 484 MB of weights are in host memory; a token reads 10.0 MB of them";
     assert_eq!(placement.summary(), summary);
 }

@@ -1,4 +1,4 @@
-//! A layer whose rows hold q alone and attend to the keys and values of another layer.
+//! A layer whose rows hold only q and attend to the keys and values of another layer.
 
 use super::{Case, case, expected};
 use crate::Result;

@@ -1,5 +1,5 @@
-//! Experts of a layer whose weights lie in memory of another owner, for a GPU whose experts lie in the host's memory.
-//! The GPU chooses the experts.
+//! Experts of a layer with weights in memory of another owner: the host memory of a GPU backend. The GPU chooses the
+//! experts.
 
 use super::routes::{Choice, Routes};
 use super::{Chosen, Sum, mix, work_sizes};

@@ -164,8 +164,9 @@ impl Drop for ThreadPool {
 impl Shared {
     /// Publishes a job, takes part in it and waits for the chunks that workers claimed. Returns the first panic.
     fn run_as_caller(&self, first_chunk: usize, num_chunks: usize, run_chunk: &ChunkFn<'_>) -> Option<PanicPayload> {
-        // SAFETY: only the lifetime changes. The pointer is used only for claimed, unreported chunks (see `claim`),
-        // and this function returns only after all chunks are reported, so never after `run_chunk`'s borrow ends.
+        // SAFETY: only the lifetime changes. The pointer is used only for claimed, unreported chunks (see `claim`).
+        // This function returns only after all chunks are reported, so the pointer is not used after `run_chunk`'s
+        // borrow ends.
         let run_chunk = unsafe { std::mem::transmute::<*const ChunkFn<'_>, *const ChunkFn<'static>>(run_chunk) };
         let job = Job { run_chunk, first_chunk, num_chunks, panic: Mutex::new(None) };
 

@@ -96,7 +96,7 @@ impl Core {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         // Their blocks have contents of the requests that ran last. Copies come after the steps on the device.
         self.scheduler.abandon_steps(now);
-        // Whoever waits for the end sees that it comes nearer.
+        // The caller's progress shows how much is left.
         let report = |written| self.shared.stats.write().kv_offload.disk_written = written;
         offload.write_all(self.device.executor_mut(), &report)
     }

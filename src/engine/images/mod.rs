@@ -139,8 +139,7 @@ impl RowCache {
         Some(Arc::clone(rows))
     }
 
-    /// Adds rows, in place of those that were not used for the longest time. Rows that exceed the capacity alone are
-    /// not kept.
+    /// Adds rows and evicts the least recently used ones. Rows larger than the whole capacity are not stored.
     fn insert(&mut self, digest: ImageDigest, rows: Arc<ImageRows>) {
         self.now += 1;
         self.bytes += rows.bytes();

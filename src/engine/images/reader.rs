@@ -128,7 +128,7 @@ impl ImageReader {
         &self.path
     }
 
-    /// Returns the most tokens of an image that a step may not cut; 0 if it may cut all of them.
+    /// Returns the maximum number of tokens of an image that a step may not cut; 0 if it may cut all of them.
     pub(crate) fn most_uncut_tokens(&self) -> usize {
         let of_largest = self.spec.most_patches() / self.spec.patches_per_row();
         if self.spec.sight == Sight::Causal { 0 } else { of_largest }

@@ -177,8 +177,8 @@ impl PoolRequest {
         largest(1, self.max_num_seqs, fits)
     }
 
-    /// Returns the largest number of states besides those of `seqs` sequences in a pool of `bytes` bytes. It is at
-    /// least one, since a sequence that continues from a snapshot holds it besides its own slots.
+    /// Returns the maximum number of states in a pool of `bytes` bytes, without the slots of `seqs` sequences. It is at
+    /// least one, since a sequence that continues from a snapshot holds the snapshot and its own slots.
     fn snapshots(&self, bytes: u64, seqs: u64) -> u64 {
         let Some(states) = &self.states else { return 1 };
         let most = (bytes / SNAPSHOT_SHARE / states.slot_bytes).min(u64::from(u32::MAX / 2));

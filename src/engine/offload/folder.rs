@@ -9,8 +9,8 @@ use crate::{Error, Result};
 
 pub(super) const HASH_BYTES: usize = blake3::OUT_LEN;
 
-/// Creates a folder if it does not exist, and checks that it belongs to this user alone. Whoever knew its key could
-/// make contents that are accepted. Returns the user.
+/// Creates a folder if it does not exist, and checks that it belongs to this user alone. Someone who knows its key
+/// could forge contents. Returns the user.
 ///
 /// # Errors
 /// `InvalidRequest` for a folder of others, or that others may use; `Io` if it cannot be read or written.

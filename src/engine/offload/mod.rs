@@ -1,9 +1,9 @@
 //! The tiers of the KV cache below the device: host memory, then files. The KV cache has their index
 //! (`kv_cache::offload`); this has the bytes and moves them.
 //!
-//! - Copies from the device are begun after outputs were delivered, so that on a GPU they run beside a step.
+//! - Copies from the device begin after outputs were delivered, so that on a GPU they run during a step.
 //! - What a step is about to overwrite is copied right after the step was scheduled.
-//! - Copies to the device run beside the steps as well, a bounded number of bytes at a time (`loads`). No step waits
+//! - Copies to the device run during the steps as well, a bounded number of bytes at a time (`loads`). No step waits
 //!   for them: a request is scheduled once its contents have arrived.
 //! - A content that leaves host memory goes to a file. A request whose prompt continues in files waits until these were
 //!   read. What has been read already is copied to the device meanwhile.
@@ -86,7 +86,7 @@ struct Waiting {
     chain: HashChain,
     /// The tokens that these contents add to its prefix.
     num_tokens: usize,
-    /// True if all contents so far were there.
+    /// True if all contents so far were found.
     is_whole: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The name under which contents of a model are kept: a hash of all that they depend on besides their tokens.
 //!
-//! The model's files are read as a whole for it. Their hashes are kept in the folder, each under the device, inode,
-//! size and time of change of its file, so that a later load need not read the file again.
+//! The model's files are read as a whole for it. Their hashes are kept in the folder, so that a later load need not
+//! read the files again. The key of a hash is its file's device, inode, size and time of change.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

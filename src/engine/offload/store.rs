@@ -38,7 +38,7 @@ const HEADER_BYTES: usize = MAGIC.len() + HASH_BYTES;
 /// An unfinished file that is older belongs to a process that has died.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// The time for which nothing is written after an error that lasts, or after so many failures in a row.
+/// The time for which nothing is written after a lasting error, or after this number of failures in a row.
 const PAUSE: Duration = Duration::from_secs(60);
 const MANY_FAILURES: u32 = 8;
 
@@ -56,14 +56,14 @@ const MIN_READS: usize = 8;
 /// The fewest bytes of contents that are reported together while others are read.
 const PIECE_BYTES: usize = 32 << 20;
 
-/// The most bytes that are read before they are hashed.
+/// Maximum bytes that are read before they are hashed.
 const HASHED_BYTES: usize = 1 << 20;
 
 pub(crate) struct Store {
     folder: PathBuf,
     namespace: [u8; HASH_BYTES],
     key: [u8; HASH_BYTES],
-    /// The most bytes of all files in the folder.
+    /// Maximum bytes of all files in the folder.
     capacity: u64,
     /// The bytes of all files when they were last measured, and those written since.
     measured: u64,
@@ -212,7 +212,7 @@ impl Store {
         if header[..MAGIC.len()] != *MAGIC || header[MAGIC.len()..] != *hasher.finalize().as_bytes() {
             return Err(damaged("the checksum is not that of the content"));
         }
-        // Whoever may read a file may not always change its time.
+        // A user who may read a file may not always change its time.
         if let Err(error) = file.set_modified(SystemTime::now()) {
             tracing::debug!(path = %path.display(), %error, "noting the use of a KV file");
         }

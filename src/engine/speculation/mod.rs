@@ -31,10 +31,10 @@ use crate::scheduler::{ScheduledSeq, SeqId, Step};
 
 /// Tokens per time must grow by this factor. Smaller gains are within the error of the estimates.
 const LEAST_GAIN: f64 = 1.02;
-/// The most tokens that a draft model may lack of a sequence and still draft for it at once. It computes them together
+/// Maximum tokens that a draft model may lack of a sequence and still draft for it at once. It computes them together
 /// with the token before its first draft token, which takes little longer. Each step without draft tokens adds one.
 const MOST_MISSING: usize = 16;
-/// The most tokens by which a draft model catches up per step, so that a step takes little longer than others.
+/// Maximum tokens by which a draft model catches up per step, so that a step takes little longer than others.
 pub(super) const CATCH_UP_TOKENS: usize = 512;
 
 /// Decides how many proposed tokens become drafts.

@@ -45,7 +45,7 @@ const REJECTED: &[(&str, &str)] = &[
     ("duplicate_key_same", "general.name: the key is there twice"),
     ("alignment_0", "general.alignment: holds u32 0, expected a u32 that is a power of two"),
     ("alignment_48", "general.alignment: holds u32 48, expected a u32 that is a power of two"),
-    ("alignment_2_31", "the data (which starts at byte 2147483648) end beyond the file's 43168 bytes"),
+    ("alignment_2_31", "the data, which starts at byte 2147483648, end beyond the file's 43168 bytes"),
     ("cut_in_tensor_name", "header: 11 tensors announced, but the 173 bytes"),
     ("cut_in_dims", "header: 11 tensors announced, but the 197 bytes"),
     ("cut_at_info_end", "token_embd.weight: its 16896 bytes"),

@@ -21,7 +21,7 @@ pub(crate) struct Object {
 }
 
 /// Waits until no other build compiles, and blocks other builds until the file is dropped. Clippy and the build of the
-/// wheel begin at the same time and need the same objects; without the lock each would compile all of them.
+/// wheel begin at the same time and need the same objects. Without the lock, each would compile all of them.
 pub(crate) fn lock(directory: &Path) -> Result<fs::File, String> {
     let path = directory.with_file_name("lock");
     let file = fs::File::create(&path).map_err(|e| format!("creating {}: {e}", path.display()))?;

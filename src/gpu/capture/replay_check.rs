@@ -2,8 +2,8 @@
 //! numbers in page-locked memory. The first kernel copies them. The others read them like the engine's kernels, and
 //! with plain loads.
 //!
-//! The test finds drivers whose replayed graphs read the numbers of an earlier replay, and devices whose kernels miss
-//! the host's writes. It takes tens of milliseconds on a GPU, and a few if nothing is captured.
+//! The test finds drivers that replay graphs with the numbers of an earlier replay, and devices that miss the host's
+//! writes. It takes tens of milliseconds on a GPU, and a few if nothing is captured.
 
 use crate::launch::args::{LINK_BLOCKS, LinkStepsArgs};
 use crate::launch::catalog::{COPY_STEP, KernelId, LINK_STEPS, ONCE};

@@ -67,8 +67,8 @@ impl Transfers {
             let bytes = size_of_val(piece);
             let from = &mut self.staging.as_mut_slice()[..bytes];
             from.as_chunks_mut().0.iter_mut().zip(piece).for_each(|(bytes, value)| *bytes = value.to_ne_bytes());
-            // SAFETY: the area is written again only after the stream was waited for; the memory is the backend's,
-            // which keeps it until it has waited, and nothing else uses it, since the stream was waited for.
+            // SAFETY: the area is written again only after the stream was waited for. The memory belongs to the
+            // backend, which keeps it until it has waited. Nothing else uses it, since the stream was waited for.
             unsafe { stream.copy_to_device(rest, &self.staging.as_slice()[..bytes])? };
             stream.synchronize()?;
             rest = rest.after(bytes as u64)?;

@@ -1,7 +1,7 @@
-//! Probes AMD's driver before this process opens it, in a separate process (`helper::driver_probe`). With some pairs of
-//! a kernel and a ROCm release the driver crashes or hangs instead of failing. The verdict is kept for the library's
-//! file, the kernel's release, the GPUs, the variables that choose among them and this version; a timeout is not kept.
-//! Nothing is probed without a helper program, or on a machine without an AMD GPU.
+//! Probes AMD's driver before this process opens it, in a separate process (`helper::driver_probe`). With some pairs of a kernel and
+//! a ROCm release the driver crashes or hangs instead of failing. The verdict, unless it is a timeout, is stored. Its
+//! key is the library's file, the kernel's release, the GPUs, the variables that select GPUs, and this version. Nothing
+//! is probed without a helper program, or on a machine without an AMD GPU.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(crate) fn check(options: &GpuOptions, library: &str, asked: Verdict) -> Resu
     }
     let note = system.known_pairs().map_or(String::new(), |note| format!("; {note}"));
     let text = String::from_utf8_lossy(&verdict);
-    Err(format!("AMD's driver was tried in a process of its own: {text}{note}; `rocmforge doctor` tries it anew"))
+    Err(format!("AMD's driver was tested in a separate process: {text}{note}; `rocmforge doctor` tests it again"))
 }
 
 fn job(options: &GpuOptions) -> Value {

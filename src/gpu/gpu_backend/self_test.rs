@@ -181,9 +181,9 @@ impl GpuBackend {
                     return Err(Error::Device {
                         device: self.device.label().to_owned(),
                         problem: format!(
-                            "self-test: {kernel} of {} weights ({}, {rows} rows) gives {got}, {expected} is right; \
-                             do not serve with this device and driver (self_test=False or ROCMFORGE_SELF_TEST=0 \
-                             skips the test)",
+                            "self-test: {kernel} of {} weights ({}, {rows} rows) gives {got}, expected {expected}; \
+                             do not serve with this device and driver. self_test=False or ROCMFORGE_SELF_TEST=0 \
+                             skips the test",
                             sample.all(|slice| slice.ty.name()),
                             sample.all(|slice| &slice.name),
                         ),

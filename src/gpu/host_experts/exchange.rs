@@ -102,7 +102,7 @@ impl Exchange {
     }
 
     /// # Errors
-    /// `Error::Internal` if there is no room for so many rows.
+    /// `Error::Internal` if there is no room for these rows.
     pub(crate) fn check_rows(&self, rows: usize) -> Result<()> {
         match rows <= self.rows {
             true => Ok(()),

@@ -1,8 +1,8 @@
-//! Experts whose weights lie in the host's memory, computed there by the CPU's kernels.
+//! Experts with weights in host memory, which the CPU's kernels compute.
 //!
 //! The device chooses the experts of a step's rows. `send_experts` writes rows, choices and weights to page-locked
-//! memory. The stream then calls the host (`Stream::launch_host`), whose threads compute the sums. A kernel adds them
-//! to the rows. All of it is queued work, so it is part of captured graphs, and nothing else of a step changes.
+//! memory. The stream then calls the host (`Stream::launch_host`), and threads there compute the sums. A kernel adds
+//! them to the rows. All of it is queued work, so it is part of captured graphs, and nothing else of a step changes.
 //!
 //! Weights have the layout of the CPU's kernels. For steps of many rows, which copy the weights (`staging`), `Unpacker`
 //! restores the layout of the device's kernels.
@@ -55,7 +55,7 @@ impl HostCpu {
         Ok(Self { pool, isa, layers, rows, has_failed: AtomicBool::new(false) })
     }
 
-    /// Adds the experts of a layer, of which long steps copy so many bytes. Returns their number.
+    /// Adds the experts of a layer and the bytes of them that long steps copy. Returns their number.
     pub(super) fn add(&self, experts: LentExperts, copied_bytes: u64) -> usize {
         let mut layers = self.layers.lock();
         layers.push(HostLayer { experts: Arc::new(experts), copied_bytes });

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::INSIDE_HELPER;
 
-/// The most bytes of the child's output to show.
+/// Maximum bytes of the child's output to show.
 const SHOWN_BYTES: usize = 4000;
 const POLL: Duration = Duration::from_millis(2);
 /// Time in which a killed process is expected to end.

@@ -159,7 +159,7 @@ impl GpuLoader {
         let bytes = std::mem::take(&mut self.cpu.unpacking_bytes);
         let types = self.cpu.host.as_ref().map(|host| host.types.clone());
         let Some(types) = types.filter(|_| bytes > 0) else { return Ok(()) };
-        let memory = self.allocate(bytes, "copies of experts in the host's memory", WEIGHTS_ADVICE)?;
+        let memory = self.allocate(bytes, "copies of experts in host memory", WEIGHTS_ADVICE)?;
         self.ledger.scratch += bytes;
         let all_tables: u64 = types.iter().map(|(_, file)| tables_bytes(*file)).sum();
         let mut at = bytes - all_tables;

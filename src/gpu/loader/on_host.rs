@@ -64,7 +64,7 @@ impl GpuLoader {
             return Ok(());
         }
         for _ in 0..BUFFERS {
-            let buffer = self.allocate(bytes, "copies of weights in the host's memory", WEIGHTS_ADVICE)?;
+            let buffer = self.allocate(bytes, "copies of weights in host memory", WEIGHTS_ADVICE)?;
             self.staged.buffers.push(buffer);
             self.ledger.scratch += bytes;
         }

@@ -38,8 +38,8 @@ fn weight(upload: &Upload<'_>, role: Role) -> Result<Weight> {
     Ok(Weight { role, bytes, reads, fixed: total - bytes })
 }
 
-/// Returns the bytes of a staging buffer: those of the largest weight on the host of which all buffers together take at
-/// most a quarter of the room; 0 without such a weight.
+/// Returns the bytes of a staging buffer; 0 without one. It holds the largest weight on the host for which all buffers
+/// together take at most a quarter of the room.
 fn staging_buffer(uploads: &[Upload<'_>], placement: &Placement, room: u64) -> Result<u64> {
     let mut largest = 0;
     for (upload, (place, weight)) in uploads.iter().zip(placement.places()) {
@@ -126,7 +126,7 @@ impl GpuLoader {
             };
         }
         if self.options.compute_dtype == ComputeDtype::Fp8 {
-            let expected = "'auto' if weights lie in the host's memory: 8-bit copies need all weights on the device";
+            let expected = "'auto' if weights are in host memory, since FP8 needs all weights on the device";
             return Err(Error::invalid("compute_dtype", self.options.compute_dtype.name(), expected));
         }
         let available = self.device.host_room(needed);
@@ -164,7 +164,7 @@ impl GpuLoader {
             summary += &format!("; {}", self.cache_sizes);
         }
         if let Some(CpuSettings { num_threads, .. }) = self.cpu.settings.filter(|_| self.cpu.host.is_some()) {
-            summary += &format!("; {num_threads} threads of the CPU compute the experts among them");
+            summary += &format!("; {num_threads} CPU threads compute the experts among them");
         }
         tracing::info!("{device}: {summary}");
         placement.to_string().lines().for_each(|line| tracing::info!("{line}"));

@@ -235,7 +235,7 @@ pub(super) fn mamba_convolution(step: &mut GpuStep<'_>, args: MambaConvolution<'
     unsafe { step.compute.launcher().launch(MAMBA_CONVOLVE, ONCE, grid, &args) }
 }
 
-/// Returns the arguments of a Mamba mixer without those of one kernel alone.
+/// Returns the arguments that all kernels of a Mamba mixer share.
 fn mamba_args(states: StatesArgs, shape: MambaShape) -> Result<MambaArgs> {
     let none = DevicePtr::NULL;
     Ok(MambaArgs {

@@ -11,8 +11,7 @@ use super::amd::{Room, estimated};
 use super::{Attention, Tuning, shapes_of_waves};
 
 const ROOM: Room = Room {
-    // By registers and LDS of the compiled code, the workgroup processor with the fewest registers has room for 4, 4, 8
-    // and 4 of these blocks.
+    // By registers and LDS of the compiled code, 4, 4, 8 and 4 of these blocks fit on the smallest workgroup processor.
     shapes: &shapes_of_waves([4, 4, 6, 3]),
     // Estimated: Hopper's two blocks would be one wave per SIMD. By registers and LDS, six of decode and four of
     // prefill fit, for heads of 128.

@@ -1,8 +1,8 @@
 //! AMD's CDNA2 (`gfx90a`: MI210, MI250), and older GPUs with waves of 64 lanes: CDNA1 (`gfx908`) and Vega (`gfx906`).
 //!
 //! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
-//! Hopper's, estimated to serve here too; known facts about these GPUs are next to them. A multiprocessor is a compute
-//! unit (104 on each die of an MI250): four SIMDs, 64 KB of LDS. Matrix units exist since CDNA1.
+//! Hopper's, as estimates. Known facts about these GPUs are next to them. A multiprocessor is a compute unit (104 on
+//! each die of an MI250): four SIMDs, 64 KB of LDS. Matrix units exist since CDNA1.
 
 use super::amd::{Room, estimated};
 use super::{States, Tuning, shapes_of_waves};

@@ -1,8 +1,8 @@
 //! AMD's CDNA3 (`gfx942`: MI300X, MI300A, MI325X).
 //!
 //! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
-//! Hopper's, estimated to serve here too; occupancy facts from the compiled code are next to them. A multiprocessor is
-//! a compute unit: four SIMDs, 64 KB of LDS. An MI300X has 304 of them on eight dies with 4 MB of L2 each.
+//! Hopper's, as estimates. Occupancy facts from the compiled code are next to them. A multiprocessor is a compute unit:
+//! four SIMDs, 64 KB of LDS. An MI300X has 304 of them on eight dies with 4 MB of L2 each.
 
 use super::amd::{Room, estimated};
 use super::{Tuning, shapes_of_waves};

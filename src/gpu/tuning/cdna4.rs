@@ -1,8 +1,8 @@
 //! AMD's CDNA4 (`gfx950`: MI350X, MI355X).
 //!
 //! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
-//! Hopper's, estimated to serve here for CDNA3's reasons, whose code this runs. A multiprocessor is a compute unit (256
-//! in an MI355X): four SIMDs, 160 KB of LDS, more than twice CDNA3's.
+//! Hopper's, as estimates for CDNA3's reasons: this GPU runs CDNA3's code. A multiprocessor is a compute unit (256 in
+//! an MI355X): four SIMDs, 160 KB of LDS, more than twice CDNA3's.
 
 use super::amd::{Room, estimated};
 use super::{Tuning, shapes_of_waves};

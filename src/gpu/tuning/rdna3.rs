@@ -1,9 +1,8 @@
 //! AMD's RDNA3 (`gfx1100` to `gfx1102`: RX 7000, PRO W7000).
 //!
 //! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
-//! Hopper's, estimated to serve here too; occupancy facts from the compiled code are next to them. A multiprocessor is
-//! a workgroup processor, as the driver counts (48 in an RX 7900 XTX). It has two compute units with four SIMDs and 128
-//! KB of LDS.
+//! Hopper's, as estimates. Occupancy facts from the compiled code are next to them. A multiprocessor is a workgroup
+//! processor, as the driver counts (48 in an RX 7900 XTX). It has two compute units with four SIMDs and 128 KB of LDS.
 
 use super::amd::{Room, estimated};
 use super::{Tuning, shapes_of_waves};

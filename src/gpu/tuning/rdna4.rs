@@ -1,9 +1,8 @@
 //! AMD's RDNA4 (`gfx1200`, `gfx1201`: RX 9000, AI PRO R9700).
 //!
 //! Nothing was measured on such a GPU. All numbers except those of prefill and of blocks per multiprocessor are
-//! Hopper's, estimated to serve here too; occupancy facts from the compiled code are next to them. A multiprocessor is
-//! a workgroup processor, as the driver counts (32 in an RX 9070 XT). It has two compute units with four SIMDs and 128
-//! KB of LDS.
+//! Hopper's, as estimates. Occupancy facts from the compiled code are next to them. A multiprocessor is a workgroup
+//! processor, as the driver counts (32 in an RX 9070 XT). It has two compute units with four SIMDs and 128 KB of LDS.
 
 use super::amd::{Room, estimated};
 use super::{Tuning, shapes_of_waves};

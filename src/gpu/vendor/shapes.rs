@@ -13,8 +13,8 @@ use crate::weights::stacks::Layout;
 
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;
-/// The most outputs of a product with many rows; above that, fewer rows are tested, since so many logits are never
-/// needed.
+/// Maximum outputs of a product that is tested with many rows. Larger products are tested with fewer rows, since many
+/// rows of logits are never needed.
 const MANY_OUTPUTS: usize = 16 << 20;
 
 /// Returns each shape once at the fewest rows that the library would serve, and once at those of a long prompt.

@@ -73,7 +73,7 @@ fn tried(job: &Value, options: &GpuOptions) -> std::result::Result<Vec<u8>, Stri
     match job::run(command, job, TIMEOUT) {
         Ok(verdict) => Ok(verdict),
         Err(job::Failure::Died(how) | job::Failure::TimedOut(how)) => {
-            Ok(format!("tried in a process of its own, that {how}").into_bytes())
+            Ok(format!("tested in a separate process, that {how}").into_bytes())
         }
         Err(job::Failure::Exited(problem) | job::Failure::NotRun(problem)) => {
             Err(format!("it was not tried: {problem}"))

@@ -4,9 +4,9 @@
 //! and captured graphs stay the same: they read an expert's tiles from its slot, if it has one. `choose_experts` counts
 //! the uses of each expert on the device.
 //!
-//! Every few steps the host looks at counts that it copied a round earlier, and queues copies of experts on the step's
-//! own stream, between two steps. A second stream would gain nothing: the bus limits decode steps, and both would share
-//! it. A round copies no more than a token reads.
+//! Every few steps, the host reads counts that it copied a round earlier. Between two steps, it queues copies of
+//! experts on the stream of the steps. A second stream would gain nothing: the bus limits decode steps, and both would
+//! share it. A round copies no more than a token reads.
 //!
 //! The table never names a slot that is being written. It is stored without the experts that leave, and stored again
 //! after the copies. So a failed call leaves a valid table.

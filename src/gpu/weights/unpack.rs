@@ -14,7 +14,7 @@ use crate::quant::GgmlType;
 use crate::{Device, DeviceBuffer, DeviceSlice, Event, Function, KernelType, Kernels, Stream};
 use crate::{Error, Result};
 
-/// The most bytes of a piece, unless a matrix of one expert has more.
+/// Maximum bytes of a piece, unless a matrix of one expert has more.
 const PIECE: u64 = 16 << 20;
 
 /// The matrices of all experts of a layer, in the host's memory.

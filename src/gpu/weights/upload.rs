@@ -7,7 +7,7 @@ use crate::launch::args::RepackArgs;
 use crate::{Device, DeviceBuffer, DeviceSlice, Event, Function, HostBuffer, Stream};
 use crate::{Error, Result};
 
-/// The most bytes of a slot.
+/// Maximum bytes of a slot.
 const SLOT_BYTES: usize = 64 << 20;
 /// The fewest bytes of a slot; it also holds at least 16 rows of a matrix.
 const MIN_SLOT_BYTES: usize = 64 << 10;
@@ -37,7 +37,7 @@ pub(crate) struct RawMatrix<'d> {
     pub data: &'d [u8],
     pub row_bytes: usize,
     pub cols: usize,
-    /// Factor of all values; other than 1 for types alone whose tiles have one.
+    /// Factor of all values; 1 except for types with a factor in their tiles.
     pub scale: f32,
 }
 

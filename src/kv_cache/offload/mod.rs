@@ -4,8 +4,8 @@
 //!
 //! - A cached block near its eviction is copied to the host (`saves_ahead`). One that is evicted without a copy is
 //!   copied before the next step overwrites it (`take_moves`). Once its bytes have arrived, `end_save` adds it here.
-//! - A prefix is looked up in the device's blocks and in host memory alike. A content of host memory first gets a block
-//!   of its own, which is filled beside the steps (`loads`). Then it can be hit like any other.
+//! - A prefix is looked up in the device's blocks and in host memory alike. A content of host memory first gets a new
+//!   block, which is filled during the steps (`loads`). Then it can be hit like any other.
 //! - Contents that are only in files come into host memory before their sequence is scheduled (`missing_files`).
 
 mod tier;
@@ -316,9 +316,9 @@ impl KvCache {
         self.offload.iter().flat_map(|offload| offload.memory.keys().copied()).collect()
     }
 
-    /// Returns the contents that a sequence of `num_tokens` tokens needs in order to continue from the longest prefix
-    /// that is anywhere, and that are in files only. Also returns the number of tokens that they add to the prefix.
-    /// They take at most half of host memory; a longer prefix is cut. The other contents of the prefix count as used.
+    /// Returns the contents that must be read from files so that a sequence of `num_tokens` tokens can continue from
+    /// its longest stored prefix. Also returns the number of tokens that they add to the prefix. They take at most half
+    /// of host memory; a longer prefix is cut. The other contents of the prefix count as used.
     pub fn missing_files(&mut self, chain: &HashChain, num_tokens: usize) -> (Vec<ContentKey>, usize) {
         let (missing, blocks, num_added) = self.find_missing(chain, num_tokens);
         let needed: Vec<ContentKey> = self.needed_at(chain, blocks).collect();

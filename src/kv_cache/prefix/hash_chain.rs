@@ -1,6 +1,6 @@
-//! Hashes of block contents. Each full block of a sequence has a keyed BLAKE3 hash of its tokens, of the images that
-//! they stand for, and of the previous block's hash. So one hash identifies a whole prefix. With 256 bits under a
-//! secret key, equal hashes mean equal prefixes, even against someone who looks for collisions.
+//! Hashes of block contents. Each full block of a sequence has a keyed BLAKE3 hash. It covers the block's tokens, the
+//! images that they stand for, and the previous block's hash. So one hash identifies a whole prefix. With 256 bits
+//! under a secret key, equal hashes mean equal prefixes, even against someone who looks for collisions.
 
 use std::sync::Arc;
 

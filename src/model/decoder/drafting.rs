@@ -62,8 +62,8 @@ impl<B: Backend> Decoder<B> {
         Ok(())
     }
 
-    /// Returns the logits of the tokens that follow those of a step. With `begins`, the step continues from tokens that
-    /// the model has computed. Otherwise it has single rows that continue those of the last such step.
+    /// Returns the logits of the tokens that follow a step's tokens. With `begins`, the step continues from tokens that
+    /// the model has computed. Otherwise it has single rows that continue the last such step.
     pub(crate) fn propose<'a>(&'a mut self, backend: &'a mut B, batch: &Batch, begins: bool) -> Result<Selection<'a>> {
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
         if rows > self.limits.max_logits_rows || tokens > self.limits.max_num_batched_tokens {

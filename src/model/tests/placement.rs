@@ -120,7 +120,7 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
             Layout::Half => assert!(weights <= total / 2 && weights > total / 8, "{name}: {weights} of {total}"),
             _ => assert!(weights > 0 && host_weights > 0, "{name} {layout:?}"),
         }
-        assert!(model.backend.describe().contains("of weights in the host's memory, of which a token reads"));
+        assert!(model.backend.describe().contains("of weights are in host memory; a token reads"));
         assert!(logits(&mut model, &tokens) == expected, "{name} {layout:?}: other logits");
         // A weight crosses the bus once in a long step. Tables and the output projection are read in place.
         let staged = copied(&mut model, &tokens, faults) - without;

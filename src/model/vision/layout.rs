@@ -211,8 +211,8 @@ fn covered(count: usize, side: usize) -> Vec<Entries> {
     (0..count).map(part).collect()
 }
 
-/// Returns the four entries of a table of `side` entries around each of `count` parts of it, with the weights of cubic
-/// convolution (Keys, 1981) with a = -0.75. Beyond the ends, it is the last entry.
+/// Divides a table of `side` entries into `count` parts. Returns the four entries around each part, with the weights of
+/// cubic convolution (Keys, 1981, a = -0.75). Beyond the ends, it is the last entry.
 fn nearest(count: usize, side: usize) -> Vec<Entries> {
     const A: f32 = -0.75;
     let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;

@@ -24,9 +24,9 @@ pub fn open_projector(path: &Path, model: &GgufFile, spec: &ModelSpec) -> Result
     Ok((gguf, vision))
 }
 
-/// Opens the encoder's file in the folder of a text model, and returns what `accept` makes of it. Of several files that
-/// fit the model and are accepted, it is the one whose name has most words in common with the model's, and F16 before
-/// other types. `None` if there is none: the folder may hold encoders of other models of the same size.
+/// Opens the encoder's file in the folder of a text model, and returns what `accept` makes of it. Among several files
+/// that fit, it takes the one that shares the most words with the model's name, and F16 before other types. `None` if
+/// there is none: the folder may hold encoders of other models of the same size.
 pub fn find_projector<T>(
     model: &GgufFile,
     spec: &ModelSpec,

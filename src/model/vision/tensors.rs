@@ -350,8 +350,8 @@ fn turned(view: TensorView<'_>) -> Result<Vec<u8>> {
     Ok(columns.flat_map(|value| value.to_le_bytes()).collect())
 }
 
-/// Returns the bytes (f32) of a matrix whose columns go channel by channel over the `patches` of a square in the file,
-/// and patch by patch here.
+/// Returns the bytes (f32) of a matrix over squares of `patches` patches, with its columns reordered: channel by
+/// channel in the file, patch by patch in the result.
 fn patch_by_patch(view: TensorView<'_>, patches: usize) -> Result<Vec<u8>> {
     let values = values(view)?;
     let channels = view.cols / patches;

@@ -19,10 +19,15 @@ where
 {
     value.extract::<T>().map_err(|error: PyErr| {
         if error.is_instance_of::<PyOverflowError>(value.py()) {
-            return Error::invalid(what, value, format!("an integer from {} to {}", T::MIN_VALUE, T::MAX_VALUE)).into();
+            return Error::invalid(what, value, expected(T::MIN_VALUE, T::MAX_VALUE)).into();
         }
         wrong_type(what, value, "an integer")
     })
+}
+
+/// Returns the range in words. A limit of 64 bits says nothing to a person, so a value below it is only too small.
+fn expected(min: i128, max: i128) -> String {
+    if min == 0 && max == i128::from(u64::MAX) { "0 or more".into() } else { format!("an integer from {min} to {max}") }
 }
 
 pub(in crate::python) fn wrong_type(what: &'static str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {

@@ -216,7 +216,7 @@ def test_harmless_fields_change_nothing(client):
         ({"tools": [{"type": "browse_20300101", "name": "a"}]}, "a tool of the type custom"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]}]},
-            "messages.0.content.0.source.url: this model reads text alone",
+            "messages.0.content.0.source.url: this model accepts only text",
         ),
         (
             {"messages": [{"role": "user", "content": "Hi.", "clear_at": "never"}]},

@@ -337,7 +337,7 @@ def test_errors_of_the_client(client):
         (lambda: client.chat("small", HELLO, tools=[tool]), "tools: "),
         (
             lambda: client.chat("small", [HELLO[0] | {"images": [b"x"]}]),
-            "messages.0.images.0: this model reads text alone",
+            "messages.0.images.0: this model accepts only text",
         ),
         (lambda: client.chat("small", [{"role": "king", "content": "a"}]), "messages.0.role: "),
         (lambda: client.chat("small", [{"role": "user", "content": "a " * 3000}]), "messages: got "),

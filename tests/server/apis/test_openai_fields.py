@@ -38,7 +38,7 @@ from rocmforge.server.openai.responses import items
 from rocmforge.server.openai.responses import tools as response_tools
 from rocmforge.server.requests import StreamOptions
 
-AUDIO = "the model writes text alone"
+AUDIO = "the model generates only text"
 STORED = "conversations and prompts are not kept on the server"
 # Fields that would change an answer and cannot be honoured, with the reason.
 REFUSED = {

@@ -27,7 +27,7 @@ GOOD, BAD = good_pictures(), bad_pictures()
 # A real chat template, for the text around the same parts.
 REAL = unpacked("templates/Qwen-Qwen3.5-4B.jinja").decode()
 TOOL = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
-MISSING = "this model reads text alone; to read images, it needs the file of its image encoder: put mmproj-"
+MISSING = "this model accepts only text; to read images, it needs the file of its image encoder: put mmproj-"
 
 
 def base64_of(content):

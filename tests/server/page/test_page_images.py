@@ -190,5 +190,5 @@ def test_a_model_of_text_takes_text_files(chromium, vision_model):
     ):
         expect(page.get_by_role("button", name=re.compile("^Attach"))).to_have_accessible_name("Attach text files")
         attach(page, file("a.png", png()), file("a.txt", b"a", "text/plain"))
-        expect(page.get_by_role("alert")).to_contain_text("a.png: the chosen model reads text alone.")
+        expect(page.get_by_role("alert")).to_contain_text("a.png: the chosen model accepts only text.")
         expect(attached(page)).to_have_count(1)

@@ -291,7 +291,7 @@ def decode_speed(llm: LLM, num_sequences: int, steps: int, depth: int = CONTEXT)
     params = SamplingParams(max_tokens=steps + 1, temperature=0.0, ignore_eos=True)
     prompts = [_prompt(depth)] * num_sequences
     if depth != CONTEXT:
-        # Tokens of its own come first, so that no sequence reads the blocks of another.
+        # Unique tokens come first, so that no sequence reads the blocks of another.
         own = [[3 + sequence % 250, 3 + sequence // 250] for sequence in range(num_sequences)]
         prompts = [[*first, *_prompt(depth)][:depth] for first in own]
         once = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)

@@ -26,7 +26,7 @@ class Job:
     folder: Path
     """A folder for files; it is removed afterwards."""
     watch: Callable[[str], None]
-    """Called with what is about to run, which is named if the process dies of it."""
+    """Called with the next case, so that a crash can name it."""
     done: Callable[[CaseGroup], None]
     """Called with each group of cases as it ends; the report keeps these if the process dies."""
     earlier: dict[str, dict[str, Any]]

@@ -41,9 +41,9 @@ def run_part(
 
     Args:
         job: The fields of `Job` but folder and watch, and the name of the `part`.
-        seconds: After which the process is ended.
-        tell: Called with what is running, now and then.
-        command: What is started with a folder as its last argument.
+        seconds: The time after which the process is killed.
+        tell: Called from time to time with the current case.
+        command: The command to start; a folder is appended as its last argument.
     """
     with tempfile.TemporaryDirectory(prefix="rocmforge-") as name:
         folder = Path(name)

@@ -38,7 +38,7 @@ def replays(job: Job) -> tuple[int, list[str]]:
 
 
 def _process(device: str) -> str | None:
-    """The numbers that were wrong in a process of its own, or how it ended; `None` if all were right."""
+    """The numbers that were wrong in a separate process, or how it ended; `None` if all were right."""
     command = [sys.executable, "-P", "-c", CODE, json.dumps([str(entry) for entry in sys.path]), device]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)  # noqa: S603

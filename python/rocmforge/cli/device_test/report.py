@@ -71,7 +71,7 @@ def examine(
 
 
 def tune(device: str, *, quick: bool, tell: Callable[[str], None] = lambda _: None, run: Runner = run_part) -> Report:
-    """Tries the numbers by which kernels are launched, in a process of its own.
+    """Tries other launch parameters of the kernels, in a separate process.
 
     Args:
         device: A name that `LLM` takes.

@@ -84,7 +84,13 @@ ExtraBodyOption = Annotated[
     dict[str, Any] | None,
     _unset(parser=json_object, metavar="JSON", help='More fields of each request, such as {"min_tokens": 16}.'),
 ]
-PercentileMetricsOption = Annotated[str, _option(help=f"Times to report, from {', '.join(METRICS)}.")]
+PercentileMetricsOption = Annotated[
+    str,
+    _option(
+        help="Times to report: ttft (time to first token), tpot (time per output token), itl (inter-token latency), "
+        "e2el (end-to-end latency)."
+    ),
+]
 MetricPercentilesOption = Annotated[str, _option(help="Percentiles of these times.")]
 GoodputOption = Annotated[
     list[str] | None,

@@ -8,7 +8,7 @@ use crate::testdata;
 use crate::tests::drafts::speculation::EAGER;
 use crate::tests::failures::interrupts::{assert_others_lose_nothing, synchronous};
 use crate::tests::fake::hashed;
-use crate::tests::structured::{self, form};
+use crate::tests::structured::{self, matching};
 use crate::tests::support::*;
 use crate::{Engine, FinishReason};
 

@@ -1,5 +1,5 @@
-//! Copies of contents between the pools and the host. They run on a stream of their own, beside the steps, through
-//! page-locked memory. A thread of its own (`host`) copies between that and the memory of contents.
+//! Copies of contents between the pools and the host. They run on a separate stream, concurrently with the steps,
+//! through page-locked memory. A separate thread (`host`) copies between that memory and the memory of the contents.
 
 mod host;
 

@@ -44,8 +44,8 @@ fn refuse_old_files(keys: &Keys<'_>) -> Result<()> {
         None => Ok(()),
         Some(_) => Err(keys.metadata.error(
             name,
-            "is a tensor of old converters, in place of attn_k_b and attn_v_b, which is not supported; convert the model \
-             again with a current convert_hf_to_gguf.py, or take a newer file",
+            "comes from an old converter, which is not supported (expected attn_k_b and attn_v_b). Convert the model again \
+             with a current convert_hf_to_gguf.py, or take a newer file",
         )),
     }
 }

@@ -49,7 +49,7 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
         let MemoryLedger { weights, kv_cache, scratch, other, host_weights, kv_offload: _ } = model.backend.memory();
         assert_eq!(weights + kv_cache + scratch + other, device.allocated_bytes(), "{name} {layout:?}");
         assert!(host_weights > 0, "{name} {layout:?}");
-        assert!(model.backend.describe().contains("2 threads of the CPU compute the experts among them"));
+        assert!(model.backend.describe().contains("2 CPU threads compute the experts among them"));
         let calls = || faults.calls(Call::LaunchHost);
         let before = calls();
         let got = logits(&mut model, &tokens);
