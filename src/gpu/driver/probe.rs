@@ -1,7 +1,7 @@
-//! Probes AMD's driver before this process opens it, in a separate process (`helper::driver_probe`). With some pairs of a kernel and
-//! a ROCm release the driver crashes or hangs instead of failing. The verdict, unless it is a timeout, is stored. Its
-//! key is the library's file, the kernel's release, the GPUs, the variables that select GPUs, and this version. Nothing
-//! is probed without a helper program, or on a machine without an AMD GPU.
+//! Probes AMD's driver before this process opens it, in a separate process (`helper::driver_probe`). With some pairs of
+//! a kernel and a ROCm release the driver crashes or hangs instead of failing. The verdict, unless it is a timeout, is
+//! stored. Its key is the library's file, the kernel's release, the GPUs, the variables that select GPUs, and this
+//! version. Nothing is probed without a helper program, or on a machine without an AMD GPU.
 
 use std::path::PathBuf;
 use std::time::Duration;
