@@ -57,10 +57,12 @@ fn missing(path: &Path) -> String {
     problem.into()
 }
 
-/// True for a word that may name a model of Ollama: `NAME` or `NAME:TAG`.
+/// True for a word that may name a model of Ollama: `NAME` or `NAME:TAG`. Its dots are those of numbers: `llama3.2` is a
+/// name, `model.gguf` is a file.
 fn is_ollama_name(text: &str) -> bool {
     let (name, tag) = text.split_once(':').unwrap_or((text, "latest"));
-    [name, tag].iter().all(is_word) && !text.to_lowercase().ends_with(".gguf")
+    let is_file = name.rsplit_once('.').is_some_and(|(_, end)| !end.starts_with(|c: char| c.is_ascii_digit()));
+    [name, tag].iter().all(is_word) && !is_file
 }
 
 fn is_word(part: &&str) -> bool {

@@ -154,6 +154,8 @@ def test_vllms_name_of_the_cache_size(tiny_model, assert_nothing_left):
         ("Qwen/Qwen3-0.6B-GGUF", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF: "),
         ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF:Q8_0: "),
         ("smollm2", "for a model that Ollama has downloaded give ollama:smollm2: 'smollm2'"),
+        ("model.bin", "expected the path of a .gguf file: 'model.bin'"),
+        ("llama3.2", "for a model that Ollama has downloaded give ollama:llama3.2: 'llama3.2'"),
         ("smollm2:135m", "for a model that Ollama has downloaded give ollama:smollm2:135m: 'smollm2:135m'"),
         ("hf.co/Qwen/Qwen3-0.6B-GGUF", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF: "),
     ],

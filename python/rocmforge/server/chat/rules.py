@@ -197,7 +197,7 @@ class RuledPrompt(NamedTuple):
 
     @property
     def plain(self) -> AnyPrompt:
-        """The prompt in the constraint that the engine takes."""
+        """The prompt as the engine takes it."""
         return with_images(self.token_ids, self.images)
 
     def reader(self, service: Service) -> Reader:
