@@ -1,5 +1,6 @@
 """The engine on AMD's real libraries where there is no GPU."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,21 @@ except rocmforge.DeviceError as error:
 with rocmforge.LLM(model, device="auto") as llm:
     print(llm.describe())
 """
+# Runs its arguments with a /dev of their own, whose /dev/kfd nobody may open: root has no capabilities there.
+FORBIDDEN = """
+set -e
+mkdir "$1/dev"
+mount --rbind /dev "$1/dev"
+mount -t tmpfs none /dev
+for name in null zero random urandom; do
+    touch /dev/$name
+    mount --bind "$1/dev/$name" /dev/$name
+done
+touch /dev/kfd
+chmod 0 /dev/kfd
+shift
+exec setpriv --bounding-set=-all --inh-caps=-all "$@"
+"""
 
 
 @pytest.fixture(params=RELEASES)
@@ -30,9 +46,9 @@ def release(request) -> str:
     return request.param
 
 
-def output(release: str, place: Path, code: str, *arguments: str) -> str:
+def output(release: str, place: Path, code: str, *arguments: str, within: tuple[str, ...] = ()) -> str:
     settings = {"ROCMFORGE_GPU_LIBRARY": str(driver(release)), "ROCMFORGE_CACHE_DIR": str(place)}
-    done = run(release, "-c", code, interpreter(release, place), *arguments, **settings)
+    done = run(release, "-c", code, interpreter(release, place), *arguments, within=within, **settings)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -47,6 +63,18 @@ def test_doctor_says_that_the_library_finds_no_device(release: str, tmp_path: Pa
     assert f"{driver(release)}: it finds no device: " in line
     assert "hipInit failed with 100 (hipErrorNoDevice: no ROCm-capable device is detected)" in line
     assert 'device="auto" takes: cpu' in said
+
+
+def test_doctor_says_that_the_device_file_is_forbidden(release: str, tmp_path: Path) -> None:
+    within = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FORBIDDEN, "sh", str(tmp_path))
+    if subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine forbids user namespaces")
+    (tmp_path / "dev").rmdir()
+    said = output(release, tmp_path, DOCTOR, "doctor", within=within)
+    assert "device files: /dev/kfd is denied" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("driver for amd: none")]
+    assert "hipInit failed with 100 (hipErrorNoDevice" in line
+    assert "/dev/kfd is root's alone" in line
 
 
 def test_an_engine_for_gpus_says_so_and_auto_takes_the_cpu(release: str, tmp_path: Path, tiny_model) -> None:

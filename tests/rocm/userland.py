@@ -29,11 +29,16 @@ def command(release: str, *arguments: str | Path) -> list[str]:
 
 
 def run(
-    release: str, *arguments: str | Path, stdin: bytes = b"", **settings: str
+    release: str, *arguments: str | Path, stdin: bytes = b"", within: tuple[str, ...] = (), **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
+    """Runs Python, as an argument of the command `within`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(DECIDES)}
     return subprocess.run(
-        command(release, *arguments), input=stdin, capture_output=True, check=False, env=environment | settings
+        [*within, *command(release, *arguments)],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        env=environment | settings,
     )
 
 
