@@ -128,6 +128,7 @@ impl System {
         ));
         lines.extend(self.nodes.iter().map(ToString::to_string));
         lines.extend(self.masquerade(has_code));
+        lines.extend(self.known_pairs().map(str::to_owned));
         lines
     }
 

@@ -273,7 +273,9 @@ fn pairs_that_crash_are_known() {
         assert_eq!(pair(kernel).is_some_and(|note| note.starts_with("kernels from 6.18.4 on")), expected, "{kernel}");
     }
     root.node("1", "simd_count 80\nsimd_per_cu 2\ngfx_target_version 110501\n");
-    assert!(pair("6.8.0").unwrap().starts_with("gfx1150 and gfx1151 are known to crash"));
+    let note = pair("6.8.0").unwrap();
+    assert!(note.starts_with("gfx1150 and gfx1151 are known to crash"));
+    assert_eq!(root.look().lines(|_| true).last().map(String::as_str), Some(note));
 }
 
 /// If there can be no GPU, no driver is tried.
