@@ -12,8 +12,8 @@ const ALLOWED: [(&str, (u32, u32), &str); 5] = [
     ("gfx1101", (6, 3), "as gfx1100"),
 ];
 
-/// Architectures that others also list, with the problems reported of them. The library has no code for any other
-/// architecture.
+/// Architectures that others also list, with the problems reported of them, all before `TRIED`. The library has no code
+/// for any other architecture.
 const REPORTED: [(&str, &str); 7] = [
     ("gfx908", "nobody reports that it works"),
     ("gfx1102", "ROCm/legacy-rocm-build#6082: every product is refused"),
@@ -23,6 +23,10 @@ const REPORTED: [(&str, &str); 7] = [
     ("gfx1200", "ROCm/rocm-libraries#5205: crashes"),
     ("gfx1201", "ROCm/rocm-libraries#5706: wrong results without an error"),
 ];
+
+/// The first HIP version with which the trial alone decides on the architectures of `REPORTED`. It runs in a process of
+/// its own and checks the whole result of every shape, so it finds crashes and wrong results.
+const TRIED: (u32, u32) = (7, 14);
 
 /// Says if the library is trusted enough on this GPU to be tested; the error is the reason why not.
 pub(super) fn check(properties: &DeviceProperties) -> Result<(), String> {
@@ -42,9 +46,13 @@ pub(super) fn check(properties: &DeviceProperties) -> Result<(), String> {
             )),
         };
     }
-    let reported = REPORTED.iter().find(|(name, _)| name == arch);
-    let why = reported.map_or_else(|| "it has no code for it".to_owned(), |(_, why)| (*why).to_owned());
-    Err(format!("hipBLASLt is not trusted on {arch} ({why}); {advice}"))
+    match REPORTED.iter().find(|(name, _)| name == arch) {
+        Some(_) if properties.driver_version >= TRIED => Ok(()),
+        Some((_, why)) => {
+            Err(format!("hipBLASLt is not trusted on {arch} before HIP {}.{} ({why}); {advice}", TRIED.0, TRIED.1))
+        }
+        None => Err(format!("hipBLASLt has no code for {arch}; {advice}")),
+    }
 }
 
 #[cfg(test)]
@@ -67,9 +75,14 @@ mod tests {
         assert!(error.contains("from HIP 6.3 on, this is 6.2") && error.contains("ROCMFORGE_VENDOR_BLAS=1"), "{error}");
         assert!(allowed("gfx950", (6, 4)).is_err());
         for arch in ["gfx906", "gfx1030", "gfx1102", "gfx1151", "gfx1200", "gfx1201", "cpu-wave32"] {
-            let error = allowed(arch, (7, 12)).unwrap_err();
+            let error = allowed(arch, (7, 13)).unwrap_err();
             assert!(error.contains(arch), "{error}");
         }
+        for (arch, _) in REPORTED {
+            assert_eq!(allowed(arch, (7, 14)), Ok(()), "{arch}");
+            assert_eq!(allowed(arch, (10, 0)), Ok(()), "{arch}");
+        }
+        assert!(allowed("gfx1030", (10, 0)).is_err());
         let nvidia = DeviceProperties { platform: Platform::Nvidia, arch: "sm_90".to_owned(), ..fake::properties() };
         assert_eq!(check(&nvidia), Ok(()));
     }
