@@ -32,11 +32,11 @@ def local_targets(topology: Path) -> list[str]:
 
 
 def built_targets() -> dict[str, str]:
-    """By GPU, the target that serves it: its own where src/gpu/build.rs has it, else its family's."""
+    """By GPU, the target that serves it: its own where it has one, else its family's."""
     plan = (ROOT / "src/gpu/compile/plan.rs").read_text()
     families = re.findall(r'\(\s*"(gfx[\w-]+)",\s*&\[([^]]*)\]', plan)
     served = {gpu: family for family, gpus in families for gpu in re.findall(r'"(\w+)"', gpus)}
-    exact = re.search(r"const EXACT_TARGETS:.*?\];", (ROOT / "src/gpu/build.rs").read_text(), re.DOTALL)
+    exact = re.search(r"const EXACT_TARGETS:.*?\];", plan, re.DOTALL)
     return served | {gpu: gpu for gpu in re.findall(r'"(gfx\w+)"', exact[0] if exact else "")}
 
 

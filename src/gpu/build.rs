@@ -29,8 +29,6 @@ use embed::Sources;
 /// The root of the workspace, and the kernels in it, from this package.
 const WORKSPACE: &str = "../..";
 const KERNELS: &str = "../../kernels";
-/// GPUs with their own code objects; every other GPU needs the code object of its family (`plan::GENERIC_TARGETS`).
-const EXACT_TARGETS: [&str; 7] = ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151"];
 /// Targets whose kernels the tests execute.
 const DEBUG_TARGETS: [&str; 8] =
     ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151", "gfx10-3-generic", "gfx12-generic"];
@@ -78,7 +76,7 @@ fn run() -> Result<(), String> {
 }
 
 fn wanted_targets(profile: &str) -> Result<Vec<&'static str>, String> {
-    let all = || EXACT_TARGETS.into_iter().chain(plan::GENERIC_TARGETS.map(|(target, _)| target));
+    let all = || plan::EXACT_TARGETS.into_iter().chain(plan::GENERIC_TARGETS.map(|(target, _)| target));
     match env::var("ROCMFORGE_HIP_TARGETS").ok().as_deref() {
         Some("none") => Ok(Vec::new()),
         None | Some("") if profile == "debug" => Ok(DEBUG_TARGETS.to_vec()),

@@ -31,7 +31,7 @@ pub(crate) fn target_for(arch: &str) -> Option<&'static Target> {
 }
 
 /// Returns the target of a GPU's family.
-fn generic_target(arch: &str) -> Option<&'static str> {
+pub(super) fn generic_target(arch: &str) -> Option<&'static str> {
     GENERIC_TARGETS.iter().find(|(_, covered)| covered.contains(&arch)).map(|(target, _)| *target)
 }
 

@@ -9,14 +9,14 @@ mod runtime;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 
 pub use embedded::embedded_targets;
 pub(crate) use embedded::target_for;
-use embedded::{Target, Unpacked};
+use embedded::{Target, Unpacked, generic_target};
 pub use matrix_unit::MatrixUnit;
-use plan::Unit;
+use plan::{EXACT_TARGETS, Unit};
 use runtime::RuntimeCompiler;
 pub(super) use runtime::run;
 
@@ -33,6 +33,18 @@ const NEWEST_GENERATION: u32 = 12;
 fn generation(arch: &str) -> Option<u32> {
     let digits = arch.strip_prefix("gfx")?;
     digits.get(..digits.len().checked_sub(2)?)?.parse().ok()
+}
+
+/// Returns what to say before the first compilation for an AMD GPU: it takes minutes, and a GPU outside the lists may
+/// be one that no kernel was written for. `None` on NVIDIA, where every first load compiles.
+fn announcement(arch: &str, compiler: &str) -> Option<String> {
+    generation(arch)?;
+    let known = EXACT_TARGETS.contains(&arch) || generic_target(arch).is_some();
+    let unknown = match known {
+        true => String::new(),
+        false => format!("; rocmforge {} does not know {arch}: the result is untested", env!("CARGO_PKG_VERSION")),
+    };
+    Some(format!("{compiler} compiles the kernels for {arch}, which takes minutes at the first load{unknown}"))
 }
 
 /// The origin of a unit's code.
@@ -81,6 +93,7 @@ pub(super) struct Compiler {
     // Each of these is needed for only one origin, and then for many units.
     unpacked: OnceLock<Result<Arc<Unpacked>>>,
     runtime: OnceLock<std::result::Result<RuntimeCompiler, String>>,
+    announced: Once,
 }
 
 impl Compiler {
@@ -95,6 +108,7 @@ impl Compiler {
             cache: Cache::kernels(options.cache_dir.as_deref()),
             unpacked: OnceLock::new(),
             runtime: OnceLock::new(),
+            announced: Once::new(),
         }
     }
 
@@ -156,6 +170,11 @@ impl Compiler {
         {
             return Ok(code);
         }
+        self.announced.call_once(|| {
+            if let Some(text) = announcement(arch, runtime.name()) {
+                tracing::warn!("{text}");
+            }
+        });
         let start = Instant::now();
         let image = runtime
             .compile(&job)

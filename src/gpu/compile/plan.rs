@@ -156,6 +156,8 @@ impl Unit {
     }
 }
 
+/// GPUs with their own code objects; every other GPU needs the code object of its family (`GENERIC_TARGETS`).
+pub(crate) const EXACT_TARGETS: [&str; 7] = ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151"];
 /// Targets that run on several GPUs, with those GPUs (LLVM, "AMDGPU Usage", table of generic processors).
 pub(crate) const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),

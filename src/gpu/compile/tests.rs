@@ -204,6 +204,21 @@ fn a_gpu_of_a_later_generation_is_refused_by_a_sentence() {
     assert!(error.contains("has no kernels for gfx1310: its newest are those of gfx12xx; install a newer"), "{error}");
 }
 
+/// hipRTC needs minutes for all units, and may abort for a GPU that neither it nor the kernels know.
+#[test]
+fn compilation_is_announced() {
+    let said = |arch| announcement(arch, "hipRTC 9.0");
+    let expected = "hipRTC 9.0 compiles the kernels for gfx1030, which takes minutes at the first load";
+    assert_eq!(said("gfx1030").as_deref(), Some(expected));
+    for (arch, known) in
+        [("gfx942", true), ("gfx1154", true), ("gfx803", false), ("gfx1170", false), ("gfx1251", false)]
+    {
+        let note = said(arch).unwrap();
+        assert_eq!(!note.contains(&format!("does not know {arch}: the result is untested")), known, "{note}");
+    }
+    assert_eq!((said("sm_90"), said("cpu-wave32")), (None, None));
+}
+
 /// If the driver does not load code of a GPU family, it is compiled here. If that fails, the error contains both
 /// reasons.
 #[test]
