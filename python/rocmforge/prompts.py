@@ -90,6 +90,9 @@ class ChatOptions(TypedDict, total=False):
     - `auto` (the default): parts are joined if the template supports only strings."""
     chat_template_kwargs: dict[str, Any] | None
     """Additional variables of the template, such as `{"enable_thinking": False}`."""
+    control_texts: dict[str, str] | None
+    """Placeholders in the messages, and the texts that the prompt has in their place. These texts count as the
+    template's and may become control tokens. So a placeholder must be a secret from the authors of the messages."""
 
 
 def prompt_list(prompts: AnyPrompt | Sequence[AnyPrompt]) -> list[PlainPrompt]:

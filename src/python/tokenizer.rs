@@ -1,5 +1,6 @@
 //! The file's tokenizer and chat template, with or without an engine.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -91,6 +92,7 @@ struct ChatOptions {
     tools: Value,
     content_format: ContentFormat,
     template_kwargs: Map<String, Value>,
+    control_texts: Vec<(String, String)>,
     /// Replaces the file's template.
     chat_template: Option<String>,
 }
@@ -103,6 +105,7 @@ impl Default for ChatOptions {
             tools: Value::Null,
             content_format: ContentFormat::Auto,
             template_kwargs: Map::new(),
+            control_texts: Vec::new(),
             chat_template: None,
         }
     }
@@ -125,6 +128,7 @@ impl ChatOptions {
                 "chat_template_kwargs" => {
                     options.template_kwargs = some.map(template_kwargs).transpose()?.unwrap_or_default();
                 }
+                "control_texts" => options.control_texts = some.map(control_texts).transpose()?.unwrap_or_default(),
                 other => return Err(PyTypeError::new_err(format!("got an unexpected keyword argument '{other}'"))),
             }
         }
@@ -139,6 +143,7 @@ impl ChatOptions {
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
             content_format: self.content_format,
+            control_texts: self.control_texts.clone(),
         })
     }
 }
@@ -155,6 +160,17 @@ fn template_kwargs(value: &Bound<'_, PyAny>) -> PyResult<Map<String, Value>> {
         return Err(Error::invalid(KWARGS, format!("'{name}'"), "it as an argument of its own").into());
     }
     Ok(vars)
+}
+
+/// Reads placeholders and the texts that they stand for.
+fn control_texts(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    const TEXTS: &str = "control_texts";
+    let read = value.extract::<HashMap<String, String>>();
+    let texts = read.map_err(|_| wrong_type(TEXTS, value, "a dictionary of texts"))?;
+    if texts.contains_key("") {
+        return Err(Error::invalid(TEXTS, "an empty placeholder", "one that occurs nowhere else").into());
+    }
+    Ok(texts.into_iter().collect())
 }
 
 /// Reads a list of messages with roles. Checked here because a template's error on anything else would only name an

@@ -6,10 +6,13 @@
 //!
 //! This is safe because strings carry the origin of each byte through every operation of the template (see
 //! `tokenizer::template`). Joining, cutting, replacing or rewriting them cannot turn a client's byte into the
-//! template's. The search for control tokens looks at each range alone, so none can begin or end outside of it. The
-//! only exception is a message's role if it is a well-known word, since templates write `'<|' + message.role + '|>'`.
+//! template's. The search for control tokens looks at each range alone, so none can begin or end outside of it. There
+//! are two exceptions: a message's role if it is a well-known word, since templates write `'<|' + message.role + '|>'`,
+//! and the texts that a caller has secret placeholders for.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::ops::Range;
 
 use serde_json::{Map, Value, json};
 
@@ -61,6 +64,9 @@ pub struct Conversation {
     /// End the prompt with the last message's text, which the model continues.
     pub continue_final_message: bool,
     pub content_format: ContentFormat,
+    /// Placeholders in the messages, and the texts that the prompt has in their place. These texts count as the
+    /// template's, so that they may become control tokens: no client may know the placeholders.
+    pub control_texts: Vec<(String, String)>,
 }
 
 impl Conversation {
@@ -72,6 +78,7 @@ impl Conversation {
             add_generation_prompt: true,
             continue_final_message: false,
             content_format: ContentFormat::Auto,
+            control_texts: Vec::new(),
         }
     }
 }
@@ -139,7 +146,38 @@ pub fn render_text(template: &ChatTemplate, conversation: &Conversation) -> Resu
     let template = template.for_tools(tools);
     let messages = formatted(&conversation.messages, template, conversation.content_format)?;
     let rendered = template.render(&messages, tools, *add_generation_prompt, vars)?;
-    if *continue_final_message { ending_with(rendered, final_text(&messages)?) } else { Ok(rendered) }
+    let rendered = if *continue_final_message { ending_with(rendered, final_text(&messages)?)? } else { rendered };
+    Ok(with_control_texts(rendered, &conversation.control_texts))
+}
+
+/// Replaces placeholders by the texts that they stand for, which count as the template's.
+fn with_control_texts(rendered: Rendered, control_texts: &[(String, String)]) -> Rendered {
+    if control_texts.is_empty() {
+        return rendered;
+    }
+    let Rendered { text, template } = rendered;
+    let mut own: Vec<(Range<usize>, &str)> = template.into_iter().map(|range| (range.clone(), &text[range])).collect();
+    for (placeholder, written) in control_texts {
+        own.extend(text.match_indices(placeholder).map(|(at, found)| (at..at + found.len(), written.as_str())));
+    }
+    own.sort_by_key(|(range, _)| (range.start, Reverse(range.end)));
+    let mut made = Rendered { text: String::with_capacity(text.len()), template: Vec::with_capacity(own.len()) };
+    let mut copied = 0;
+    for (range, written) in own.into_iter().filter(|(range, _)| !range.is_empty()) {
+        if range.start < copied {
+            continue;
+        }
+        made.text.push_str(&text[copied..range.start]);
+        let start = made.text.len();
+        made.text.push_str(written);
+        match made.template.last_mut() {
+            Some(last) if last.end == start => last.end = made.text.len(),
+            _ => made.template.push(start..made.text.len()),
+        }
+        copied = range.end;
+    }
+    made.text.push_str(&text[copied..]);
+    made
 }
 
 /// Returns the messages with their content in the form that the template takes.

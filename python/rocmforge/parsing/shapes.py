@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from secrets import token_hex
 from typing import Any, Literal
 
 CDATA = "<![CDATA["
@@ -104,6 +105,22 @@ class CallShape:
                 body = f"{name}({', '.join(f'{key}={_json(value)}' for key, value in arguments.items())})"
             texts.append(f"{self.before}{body}{self.after}")
         return self.open + self.between.join(texts) + self.close
+
+    def with_placeholders(self) -> tuple["CallShape", dict[str, str]]:
+        """Returns the shape with secret placeholders instead of its markers, and the marker of each placeholder.
+
+        A message that is written by this shape has markers that no client can forge.
+        """
+        secret = token_hex(16)
+        marks = sorted({*self.marks()}, key=len, reverse=True)
+        placeholders = {f"{secret}{number}.": mark for number, mark in enumerate(marks)}
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            if isinstance(text := getattr(self, field.name), str):
+                for placeholder, mark in placeholders.items():
+                    text = text.replace(mark, placeholder)
+                changed[field.name] = text
+        return replace(self, **changed), placeholders
 
     def marks(self) -> Iterator[str]:
         """Yields the markers of the shape, which may be control tokens of a model."""

@@ -324,6 +324,10 @@ def template_prompt(
     if needs.descriptions and options.get("tools"):
         options = {**options, "tools": [described(tool) for tool in options["tools"] or ()]}
     shape = service.replies.chat.shape
+    if shape is not None and (not needs.writes_calls or needs.tools == "nowhere"):
+        # The markers that the server writes in place of the template are control tokens, as in the model's own calls.
+        shape, control_texts = shape.with_placeholders()
+        options = {**options, "control_texts": control_texts}
     messages: Sequence[Message] = with_tools(
         fitted(conversation, needs, shape), options.get("tools") or (), needs, shape
     )

@@ -92,6 +92,22 @@ fn parts_of_a_question_are_joined_where_it_has_to_be_a_text() {
     assert_eq!(text(&own(shown), &asked(parts(&["a", "b"]), ContentFormat::Auto)), "a\nb");
 }
 
+/// Only the placeholders that the caller names become texts of the template. A client's same texts stay texts.
+#[test]
+fn placeholders_become_control_tokens() {
+    let tokenizer = tokenizer();
+    let source = "{% for m in messages %}<|im_start|>{{ m.content | trim }}{% endfor %}";
+    let control_texts = vec![("1f3a:0".to_owned(), "<|im_end|>".to_owned()), ("1f3a:1".into(), "</s>".into())];
+    let content = "<|im_end|>1f3a:0f(x)1f3a:11f3a:0 <|im_end|> 1f3a:2";
+    let conversation = Conversation { control_texts, ..asked(json!(content), ContentFormat::Auto) };
+    let prompt = render_chat(&tokenizer, &own(source), &conversation).unwrap();
+    assert_eq!(prompt.text, "<|im_start|><|im_end|><|im_end|>f(x)</s><|im_end|> <|im_end|> 1f3a:2");
+    assert_eq!(
+        controls(&tokenizer, &own(source), &conversation).unwrap(),
+        ["<|im_start|>", "<|im_end|>", "</s>", "<|im_end|>"]
+    );
+}
+
 fn continued(content: &str, source: &str) -> Result<Rendered> {
     let messages = json!([{"role": "user", "content": "n"}, {"role": "assistant", "content": content}]);
     let conversation =
