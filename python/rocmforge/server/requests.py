@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from fastapi import Depends, Request
 from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
@@ -290,6 +290,22 @@ class StreamOptions(Body):
         if self.continuous_usage_stats and not self.include_usage:
             raise ValueError("continuous_usage_stats needs include_usage")
         return self
+
+
+class CacheOptions(Body):
+    """Options of the prefix cache."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        "comparison_response_id": RECORDS,
+        "mode": CACHED,
+        "ttl": CACHED,
+    }
+
+    # Such a request wants no answer; the first one with the same prompt fills the cache as well.
+    prewarm: Literal[False] = False
+
+
+CACHE_OPTIONS_MEANING = "No option has an effect; `prewarm` is an error."
 
 
 def _models(request: Request) -> Models:

@@ -4,6 +4,7 @@ import typing
 
 import pytest
 from openai.types import completion_create_params, embedding_create_params
+from openai.types.beta import response_create_params as beta_create_params
 from openai.types.chat import (
     chat_completion_content_part_image_param,
     chat_completion_content_part_text_param,
@@ -36,7 +37,7 @@ from rocmforge.server.openai import chat, completions, embeddings
 from rocmforge.server.openai.responses import body as response_body
 from rocmforge.server.openai.responses import items
 from rocmforge.server.openai.responses import tools as response_tools
-from rocmforge.server.requests import StreamOptions
+from rocmforge.server.requests import CacheOptions, StreamOptions
 
 AUDIO = "the model generates only text"
 STORED = "conversations and prompts are not kept on the server"
@@ -55,6 +56,7 @@ PAIRS = [
     (chat_completion_content_part_image_param.ImageURL, chats.ImageUrl),
     (response_input_image_param.ResponseInputImageParam, items.ImagePart),
     (response_input_image_content_param.ResponseInputImageContentParam, items.ImagePart),
+    (beta_create_params.PromptCacheOptions, CacheOptions),
     (chat_completion_stream_options_param.ChatCompletionStreamOptionsParam, StreamOptions),
     (chat_completion_message_function_tool_call_param.ChatCompletionMessageFunctionToolCallParam, chats.ToolCall),
     (chat_completion_message_custom_tool_call_param.ChatCompletionMessageCustomToolCallParam, chats.CustomToolCall),
@@ -172,11 +174,14 @@ def test_tools_of_the_sdk(typed):
 def test_what_changes_an_answer_is_refused_by_its_name():
     """C19: lenient is not silent: an unknown field is an error that names it."""
     message = {"role": "user", "content": "x"}
+    prewarm = {"prompt_cache_options": {"mode": "implicit", "prewarm": True}}
     for body, given, name in (
         (chat.ChatCompletionRequest, {"messages": [message], "audio": {}}, "audio"),
         (chat.ChatCompletionRequest, {"messages": [message], "modalities": ["audio"]}, "modalities.0"),
         (response_body.ResponsesRequest, {"input": "x", "conversation": "c"}, "conversation"),
         (response_body.ResponsesRequest, {"input": "x", "background": True}, "background"),
+        (chat.ChatCompletionRequest, {"messages": [message]} | prewarm, "prompt_cache_options.prewarm"),
+        (response_body.ResponsesRequest, {"input": "x"} | prewarm, "prompt_cache_options.prewarm"),
         (response_body.ResponsesRequest, {"input": "x", "reasoning": {"context": "all_turns"}}, "reasoning.context"),
         (response_body.ResponsesRequest, {"input": "x", "tools": [{"type": "fuction"}]}, "tools.0"),
     ):

@@ -27,8 +27,10 @@ from rocmforge.server.openai.events import DONE, ReasoningTokens, Usage, chunk_h
 from rocmforge.server.openai.logprobs import chat_logprobs
 from rocmforge.server.openai.tool_choice import ChatToolChoice, FunctionName, chosen, tool_rules
 from rocmforge.server.requests import (
+    CACHE_OPTIONS_MEANING,
     STREAM_MEANING,
     STREAM_OPTIONS_MEANING,
+    CacheOptions,
     GenerationBody,
     ModelBody,
     Served,
@@ -49,7 +51,6 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
         "moderation": MODERATION,
         "prediction": "It predicts the answer, and does not change it.",
         "prompt_cache_key": CACHED,
-        "prompt_cache_options": CACHED,
         "prompt_cache_retention": CACHED,
         "safety_identifier": RECORDS,
         "service_tier": TIER,
@@ -78,6 +79,7 @@ class ChatCompletionRequest(GenerationBody, TemplateBody, ModelBody):
     )
     stream: bool = Field(default=False, description=STREAM_MEANING)
     stream_options: StreamOptions | None = Field(None, description=STREAM_OPTIONS_MEANING)
+    prompt_cache_options: CacheOptions | None = Field(None, description=CACHE_OPTIONS_MEANING)
     web_search_options: JsonObject | None = Field(None, description="There is no web search; the header says so.")
     modalities: list[Literal["text"]] | None = Field(None, description="Answers are text.")
     functions: list[Function] | None = Field(None, description="Tools in OpenAI's older format; one call at most.")

@@ -16,7 +16,9 @@ from rocmforge.server.openai.responses.items import AnyItem, InputItem, ToolsIte
 from rocmforge.server.openai.responses.tools import AnyTools, toolset
 from rocmforge.server.openai.tool_choice import ResponseToolChoice, chosen, tool_rules
 from rocmforge.server.requests import (
+    CACHE_OPTIONS_MEANING,
     STREAM_MEANING,
+    CacheOptions,
     ModelBody,
     QueueBody,
     check_limit,
@@ -68,7 +70,7 @@ Includable = Literal[
 ]
 """Parts that clients may ask for; an answer here has only log-probabilities and the encrypted reasoning."""
 
-_CACHE = {"prompt_cache_options": CACHED, "prompt_cache_retention": CACHED, "service_tier": TIER}
+_CACHE = {"prompt_cache_retention": CACHED, "service_tier": TIER}
 _NO_IMAGES = "Answers have no images."
 
 
@@ -83,7 +85,11 @@ class ConversationBody(QueueBody, ModelBody):
 class CompactRequest(ConversationBody):
     """The body of `/v1/responses/compact`."""
 
-    ignored: ClassVar[Mapping[str, str]] = _CACHE | {"image": _NO_IMAGES, "prompt_cache_key": CACHED}
+    ignored: ClassVar[Mapping[str, str]] = _CACHE | {
+        "image": _NO_IMAGES,
+        "prompt_cache_key": CACHED,
+        "prompt_cache_options": CACHED,
+    }
 
 
 class PromptBody(ConversationBody):
@@ -162,6 +168,7 @@ class ResponsesRequest(PromptBody):
         "`reasoning.encrypted_content`: reasoning also as a text that a client sends back unchanged.",
     )
     prompt_cache_key: Text | None = Field(None, description="Given back with the answer; all prefixes are cached.")
+    prompt_cache_options: CacheOptions | None = Field(None, description=CACHE_OPTIONS_MEANING)
     background: Literal[False] = Field(default=False, description="Answers are not made in the background.")
     stream: bool = Field(default=False, description=STREAM_MEANING)
     stream_options: ResponseStreamOptions | None = Field(None, description="No option has an effect.")
