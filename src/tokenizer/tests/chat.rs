@@ -101,6 +101,7 @@ fn templates_get_the_variables_and_functions_they_expect() {
         ("{{ 'a,b'.split(',')[1].upper() }}{{ {'k': 1}.get('x', 2) }}", "B2"),
         ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
         ("{{ strftime_now('%%') }}{{ strftime_now('%') }}", "%%"),
+        ("{{ strftime_now('%f')|length }}{{ strftime_now('%z%Z') }}", "6"),
         ("{{ missing }}{{ missing is defined }}", "False"),
         ("{{ 'a\nb'|indent(2) }}", "a\n  b"),
     ];
