@@ -89,7 +89,7 @@ QUICK_TESTS = $(addprefix tests/,structure/test_architecture.py templates/test_c
 
 test-fast: $(VENV)/editable.stamp ## Rust and Python tests without simulated kernels, browser and soak
 	$(SAY) 'Rust tests without GPU kernels'
-	@ROCMFORGE_HIP_TARGETS=none cargo test --quiet --locked $(ENGINE) --exclude rocmforge-gpu --lib --tests -- --skip ::deep:: --skip gpu --skip conformance_on
+	@ROCMFORGE_HIP_TARGETS=none cargo test --quiet --locked $(ENGINE) --exclude rocmforge-gpu --tests -- --skip ::deep:: --skip gpu --skip conformance_on
 	$(SAY) 'Python tests without browser and soak'
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not deep' tests --ignore tests/server/page --ignore tests/server/hostile/test_server_soak.py
 
@@ -97,7 +97,7 @@ test: test-crates test-rust test-loom test-python ## run all tests except the de
 
 test-crates: gpu-tools ## tests of the AMD simulator and the stand-in HIP runtime
 	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
-	@cargo test --quiet --locked -p amdsim -p hipsim --lib --tests
+	@cargo test --quiet --locked -p amdsim -p hipsim --tests
 
 stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 	$(SAY) 'stand-in HIP runtime: building'
@@ -105,9 +105,9 @@ stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 
 test-rust: gpu-tools stand-in ## tests of the engine's crates, AMD machine code among them
 	$(SAY) 'Rust tests: compiling'
-	@cargo test --quiet --locked $(ENGINE) --lib --tests --no-run
+	@cargo test --quiet --locked $(ENGINE) --tests --no-run
 	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
-	@cargo test --quiet --locked $(ENGINE) --lib --tests -- --skip ::deep::
+	@cargo test --quiet --locked $(ENGINE) --tests -- --skip ::deep::
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
@@ -163,7 +163,7 @@ test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/de
 
 test-kernels: gpu-tools stand-in ## kernels on more simulated devices, eight AMD targets among them, and without each of their barriers
 	$(SAY) 'kernels: gfx908, gfx90a, gfx942, gfx950, gfx1030, gfx1151, gfx1201, the other size of a wave, all types and shapes, other orders, barriers left out'
-	@cargo test --quiet --locked $(ENGINE) --lib --tests -- ::deep::
+	@cargo test --quiet --locked $(ENGINE) --tests -- ::deep::
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'

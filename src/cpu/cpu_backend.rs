@@ -101,7 +101,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     pub fn work_list_bytes(&self) -> usize {
         self.units.capacity() * size_of::<Unit>()
     }

@@ -17,8 +17,6 @@
 mod element;
 mod int4;
 mod latent;
-#[cfg(test)]
-mod tests;
 
 use std::sync::atomic::AtomicU32;
 
@@ -84,6 +82,21 @@ impl KvLayer {
             KvPool::F32(pages) => pages.parts(block),
             KvPool::Int8(pages) => pages.parts(block),
             KvPool::Int4(pages) => pages.parts(block),
+        }
+    }
+
+    /// Returns the bytes of the pool's memory.
+    #[cfg(feature = "testing")]
+    pub fn bytes(&self) -> u64 {
+        match &self.pool {
+            KvPool::F16(pages) => pages.k.bytes() + pages.v.bytes(),
+            KvPool::F32(pages) => pages.k.bytes() + pages.v.bytes(),
+            KvPool::Int8(pages) => {
+                pages.k.bytes() + pages.v.bytes() + pages.scales.as_ref().map_or(0, |scales| scales.bytes())
+            }
+            KvPool::Int4(pages) => {
+                [&pages.k, &pages.v].iter().map(|side| side.codes.bytes() + side.scales.bytes()).sum()
+            }
         }
     }
 

@@ -10,7 +10,6 @@
 //!
 //! Start with `ops`, then `linear` and `pool`. Of the workspace, this crate knows the traits of `rocmforge_backend`,
 //! the kernels of `rocmforge_simd`, block formats and batches: no GPU and no model.
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod activation;
 mod attention;
@@ -31,12 +30,8 @@ mod storage;
 // The crates below, by the names that the files of this one use.
 use rocmforge_backend as backend;
 use rocmforge_config as config;
-#[cfg(test)]
-use rocmforge_conformance as conformance;
 use rocmforge_core::{Error, Result, batch, interrupt, sync};
 use rocmforge_gguf::{quant, tensor};
-#[cfg(test)]
-use rocmforge_testdata as testdata;
 
 pub use cpu_backend::{CpuBackend, HeadMatrices};
 pub use experts::{ExpertWork, Experts, LENT_ROWS, LentExperts, LentWork};

@@ -12,9 +12,6 @@ mod memory;
 mod part;
 mod scratch;
 
-#[cfg(test)]
-mod tests;
-
 pub(super) use each::{Product, multiply_each};
 pub use memory::{WeightBytes, WeightMemory};
 pub use scratch::LinearScratch;

@@ -2,3 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod conformance;
+mod kv;
+mod linear;
+mod parts;
+
+// The crates below, by the names that files of the crate use.
+use rocmforge_backend as backend;
+use rocmforge_core::{Error, Result, interrupt, sync};

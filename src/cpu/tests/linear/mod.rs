@@ -4,13 +4,13 @@ mod golden;
 mod identity;
 mod values;
 
-use super::{LinearScratch, PackedMatrix, Store, WeightMemory};
-use crate::backend::LinearPart;
-use crate::pool::ThreadPool;
-use crate::quant::{GgmlType, can_dequantize, dequantize};
-use crate::simd::Isa;
-use crate::tensor::TensorView;
-use crate::testdata::npz;
+use rocmforge_backend::LinearPart;
+use rocmforge_cpu::Isa;
+use rocmforge_cpu::linear::{LinearScratch, PackedMatrix, Store, WeightMemory};
+use rocmforge_cpu::pool::ThreadPool;
+use rocmforge_gguf::quant::{GgmlType, can_dequantize, dequantize};
+use rocmforge_gguf::tensor::TensorView;
+use rocmforge_testdata::npz;
 
 /// Returns every type that a model may contain.
 fn types() -> impl Iterator<Item = GgmlType> {

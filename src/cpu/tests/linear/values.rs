@@ -1,7 +1,7 @@
 //! Comparison with float64 for activations that are exact in 8 bits; stacks, biases, non-finite values, bad input.
 
 use super::*;
-use crate::Error;
+use rocmforge_core::Error;
 
 /// Returns activations that blocks of 32 with scale 2^-k hold exactly: each block's largest magnitude is 127 steps.
 fn exact_activations(random: &mut Random, n: usize) -> Vec<f32> {

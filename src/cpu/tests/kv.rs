@@ -1,11 +1,10 @@
 //! The bytes of KV pools, whose memory other crates do not see.
 
-use super::KvPool;
-use crate::CpuLoader;
-use crate::backend::{Backend, KvLayerSpec, Loader};
-use crate::batch::GroupKind;
-use crate::config::KvCacheDtype;
-use crate::conformance::{kv_layer, matrix, vector};
+use rocmforge_backend::{Backend, KvLayerSpec, Loader};
+use rocmforge_config::KvCacheDtype;
+use rocmforge_conformance::{kv_layer, matrix, vector};
+use rocmforge_core::batch::GroupKind;
+use rocmforge_cpu::CpuLoader;
 
 fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
     let dtype = KvCacheDtype::F16;
@@ -28,23 +27,14 @@ fn kv_bytes_and_ledger_are_exact() {
     let mut loader = CpuLoader::new(2, 32).unwrap();
     for _ in 0..4 {
         let layer = kv_layer(&mut loader, kv_spec(50, 32)).unwrap();
-        let KvPool::F16(pages) = &layer.pool else { panic!("{layer:?}") };
-        assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 2);
+        assert_eq!(layer.bytes(), 50 * 32 * 2 * 3 * 64 * 2);
     }
     let spec = KvLayerSpec { dtype: KvCacheDtype::F32, ..kv_spec(50, 32) };
-    let layer = kv_layer(&mut loader, spec).unwrap();
-    let KvPool::F32(pages) = &layer.pool else { panic!("{layer:?}") };
-    assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 4);
+    assert_eq!(kv_layer(&mut loader, spec).unwrap().bytes(), 50 * 32 * 2 * 3 * 64 * 4);
     let int8 = KvLayerSpec { dtype: KvCacheDtype::Int8, ..kv_spec(50, 32) };
-    let layer = kv_layer(&mut loader, int8).unwrap();
-    let KvPool::Int8(pages) = &layer.pool else { panic!("{layer:?}") };
-    let scales = pages.scales.as_ref().unwrap();
-    assert_eq!(pages.k.bytes() + pages.v.bytes() + scales.bytes(), 50 * 32 * 2 * 3 * (64 + 4));
+    assert_eq!(kv_layer(&mut loader, int8).unwrap().bytes(), 50 * 32 * 2 * 3 * (64 + 4));
     let int4 = KvLayerSpec { dtype: KvCacheDtype::Int4, ..kv_spec(50, 32) };
-    let layer = kv_layer(&mut loader, int4).unwrap();
-    let KvPool::Int4(pages) = &layer.pool else { panic!("{layer:?}") };
-    let bytes: u64 = [&pages.k, &pages.v].iter().map(|side| side.codes.bytes() + side.scales.bytes()).sum();
-    assert_eq!(bytes, 50 * 32 * 2 * 3 * (2 * 20));
+    assert_eq!(kv_layer(&mut loader, int4).unwrap().bytes(), 50 * 32 * 2 * 3 * (2 * 20));
     loader.alloc_buffer(32, 100).unwrap();
     vector(&mut loader, &[1.0; 80]).unwrap();
     let weight = matrix(&mut loader, &[1.0; 64 * 32], 32).unwrap();
