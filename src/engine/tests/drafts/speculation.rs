@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::config::{BeginToken, EngineConfig, SamplingParams, SpeculativeConfig, StructuredOutputs};
 use crate::tests::failures::stress::{a_thousand_requests, draft, tiny};
 use crate::tests::fake::{hashed, repeating};
-use crate::tests::structured::{LOGITS, PROMPT, assert_all_same, form};
+use crate::tests::structured::{LOGITS, PROMPT, assert_all_same, matching};
 use crate::tests::support::*;
 use crate::{FinishReason, SpeculationStats};
 
