@@ -1,5 +1,6 @@
 """The golden tiny models as files, as they are or with their metadata changed."""
 
+import functools
 import lzma
 import re
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,12 @@ def tensor_bytes(path: Path) -> int:
     return sum(int(tensor.n_bytes) for tensor in GGUFReader(path).tensors)
 
 
+@functools.lru_cache(maxsize=4)
+def _read(source: Path, _changed: int) -> GGUFReader:
+    """A model's content, kept since the reader takes seconds for a vocabulary of 32,000 tokens."""
+    return GGUFReader(source)
+
+
 def rewritten(
     source: Path,
     target: Path,
@@ -52,7 +59,7 @@ def rewritten(
 ) -> Path:
     """A copy of a model with keys dropped, replaced or added, and tensors dropped, added or cut to another shape (rows,
     columns). `renamed`: of this architecture, which is the prefix of its keys too."""
-    reader = GGUFReader(source)
+    reader = _read(source, source.stat().st_mtime_ns)
     architecture = str(reader.fields["general.architecture"].contents())
     name = renamed or architecture
     replace, reshape = dict(replace or {}), reshape or {}

@@ -57,7 +57,7 @@ fn missing(path: &Path) -> String {
     problem.into()
 }
 
-/// True for a word that may name a model of Ollama: `NAME` or `NAME:TAG`. Its dots are those of numbers: `llama3.2` is a
+/// True for a word that may name a model of Ollama: `NAME` or `NAME:TAG`. Its dots are within numbers: `llama3.2` is a
 /// name, `model.gguf` is a file.
 fn is_ollama_name(text: &str) -> bool {
     let (name, tag) = text.split_once(':').unwrap_or((text, "latest"));

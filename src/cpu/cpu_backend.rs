@@ -101,7 +101,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub fn work_list_bytes(&self) -> usize {
         self.units.capacity() * size_of::<Unit>()
     }

@@ -86,7 +86,7 @@ impl KvLayer {
     }
 
     /// Returns the bytes of the pool's memory.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub fn bytes(&self) -> u64 {
         match &self.pool {
             KvPool::F16(pages) => pages.k.bytes() + pages.v.bytes(),

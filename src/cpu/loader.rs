@@ -72,7 +72,7 @@ impl CpuLoader {
     }
 
     /// Reads the machine's memory from the system's files under `root`.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub fn with_system_root(mut self, root: &std::path::Path) -> Self {
         self.memory = HostMemory::under(root);
         self

@@ -10,7 +10,7 @@ use crossbeam_channel::{Sender, bounded};
 use super::{PROMPT, matching, rig};
 use crate::Error;
 use crate::FinishReason;
-use crate::config::{EngineConfig, Constraint, SamplingParams, StructuredOutputs};
+use crate::config::{Constraint, EngineConfig, SamplingParams, StructuredOutputs};
 use crate::tests::support::*;
 
 fn params(n: usize, regex: &str) -> SamplingParams {
