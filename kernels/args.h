@@ -110,6 +110,7 @@ struct CachedExperts {
   const u8* tiles;
   const u8* tiles_up;
   u64 slot_bytes;
+  u32 alone;              // 1: rows of an expert without a slot are left unchanged
 };
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c]; n is RMSNorm with weights `norm`, if given. Kernels of quantised

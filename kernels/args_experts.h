@@ -27,6 +27,9 @@ struct ChooseExpertsArgs {
   u32 normalize;
   float scale;
   u32* uses;              // [num] or null: counts the choices of each expert
+  u32* hits;              // with `uses`: counts the choices of experts that have a slot
+  const u32* slots;       // [num], with `uses`: a slot, or NOT_CACHED
+  const u32* slot_mapping;  // [rows] or null: rows with NO_SLOT are padding, and not counted
 };
 
 // Groups pairs by expert: each expert gets a whole number of runs of `run` places. place_experts, one block
@@ -51,10 +54,13 @@ struct GatherPairsArgs {
   u32 format_out;
 };
 
-// out[r] = sum of weights[pair] * values[places[pair]] over the row's pairs in order, plus out[r] if `add`.
+// out[r] = sum of weights[pair] * values[places[pair]] over the row's pairs in order, plus out[r] if `add`. Pairs whose
+// expert has no slot are left out, with `slots`.
 // add_experts, grid (rows, ceil(cols / ADD_EXPERTS_COLS))
 constexpr u32 ADD_EXPERTS_COLS = 1024;
 struct AddExpertsArgs {
+  const u32* experts;     // [rows][used], with `slots`
+  const u32* slots;       // [experts]: a slot, or NOT_CACHED; null: none is left out
   const float* values;    // [places][cols]
   const float* weights;   // [rows][used], or null: all are 1
   const u32* places;      // [rows][used], or null: the place of a pair is its number
@@ -64,12 +70,13 @@ struct AddExpertsArgs {
 };
 
 // Passes the inputs of a layer's experts to the host, which computes them. `call`, `x_out`, `experts_out` and
-// `weights_out` are the host's memory. send_experts, grid (rows)
+// `weights_out` are the host's memory. An expert with a slot is passed as NO_EXPERT. send_experts, grid (rows)
 constexpr u32 SEND_EXPERTS_THREADS = 256;
 struct SendExpertsArgs {
   const float* x;         // [rows][cols]
   const u32* experts;     // [rows][used]
   const float* weights;   // [rows][used]
+  const u32* slots;       // [experts] as in AddExpertsArgs, or null
   u32* call;              // layer, rows, turn
   float* x_out;
   u32* experts_out;

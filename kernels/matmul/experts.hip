@@ -144,8 +144,10 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   if (row >= a.rows || lane >= a.used) return;
   const u64 pair = (u64)row * a.used + lane;
   a.experts[pair] = mine.expert;
-  if (a.uses) atomic_add_u32(a.uses + mine.expert, 1);
   a.weights[pair] = a.scale * (share / sum) * (a.factors ? a.factors[mine.expert] : 1.f);
+  if (!a.uses || (a.slot_mapping && ld_step(a.slot_mapping + row) == NO_SLOT)) return;
+  atomic_add_u32(a.uses + mine.expert, 1);
+  if (ld_step(a.slots + mine.expert) != NOT_CACHED) atomic_add_u32(a.hits, 1);
 }
 
 // Calls `use(pair, expert)` for each pair of a thread. One block has all pairs and little other work, so a thread has
@@ -282,12 +284,14 @@ KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
   for (u32 first = 0; first < a.used; first += AHEAD) {
     const float* values[AHEAD];
     float weights[AHEAD];
+    bool counts[AHEAD];
     Four fours[AHEAD];
     #pragma unroll
     for (u32 i = 0; i < AHEAD; i++) {
       const u64 pair = (u64)row * a.used + (first + i < a.used ? first + i : a.used - 1);
       values[i] = a.values + (a.places ? ld_step(a.places + pair) : pair) * a.cols;
       weights[i] = a.weights ? a.weights[pair] : 1.f;
+      counts[i] = first + i < a.used && (!a.slots || ld_step(a.slots + ld_step(a.experts + pair)) != NOT_CACHED);
     }
     loads_first();
     if (aligned) {
@@ -299,7 +303,7 @@ KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
     }
     #pragma unroll
     for (u32 i = 0; i < AHEAD; i++)
-      for (int k = 0; k < 4; k++) sum[k] = first + i < a.used ? fma_(weights[i], fours[i].v[k], sum[k]) : sum[k];
+      for (int k = 0; k < 4; k++) sum[k] = counts[i] ? fma_(weights[i], fours[i].v[k], sum[k]) : sum[k];
   }
   float* out = a.out + (u64)row * a.cols;
   for (u32 i = 0; i < 4 && c + i < a.cols; i++) out[c + i] = a.add ? out[c + i] + sum[i] : sum[i];

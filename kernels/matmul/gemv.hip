@@ -242,6 +242,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
     pdl_wait();
     expert = ld_step(a.experts + bid_y());
     const u32 slot = slot_of(a.cached, expert);
+    if (!is_here(a.cached, slot)) return;
     weights = tiles_of(a.cached, slot, a.cached.tiles, weights, expert * a.expert_bytes);
     weights_up = tiles_of(a.cached, slot, a.cached.tiles_up, weights_up, expert * a.expert_bytes);
     x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;

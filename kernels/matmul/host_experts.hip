@@ -13,7 +13,9 @@ KERNEL(SEND_EXPERTS_THREADS, send_experts, SendExpertsArgs) {
   }
   if (thread < a.used) {
     const u64 pair = (u64)row * a.used + thread;
-    a.experts_out[pair] = ld_step(a.experts + pair);
+    const u32 expert = ld_step(a.experts + pair);
+    const bool is_cached = a.slots && ld_step(a.slots + expert) != NOT_CACHED;
+    a.experts_out[pair] = is_cached ? NO_EXPERT : expert;
     a.weights_out[pair] = a.weights[pair];
   }
   if (row == 0 && thread == 0) {

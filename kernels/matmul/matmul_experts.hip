@@ -6,10 +6,11 @@
 #include "cached_experts.h"
 #include "matmul_gated.h"
 
-// Returns the expert of a block of rows, or NO_EXPERT.
+// Returns the expert of a block of rows, or NO_EXPERT if nothing is computed.
 DEV u32 expert_of(const MatmulExpertsArgs& a, u32 by) {
   pdl_wait();                          // an earlier kernel chose the experts
-  return ld_step(a.experts + by);
+  const u32 expert = ld_step(a.experts + by);
+  return expert == NO_EXPERT || is_here(a.cached, slot_of(a.cached, expert)) ? expert : NO_EXPERT;
 }
 // Returns the tiles of an expert: its copy among `copies` if there is one.
 DEV const u8* weights_of(const MatmulExpertsArgs& a, const u8* copies, const u8* weights, u32 expert) {

@@ -50,8 +50,8 @@ class LoadedModel:
             host memory (CPU offload). The CPU computes the experts among them, and the GPU reads the others over PCIe.
         gpu_layers: Number of first layers kept entirely in GPU memory; by default as many as fit.
         cpu_experts: Number of last layers whose experts stay in host memory; by default as few as possible.
-        expert_cache: Maximum GPU memory in bytes for copies of the most used experts in host memory. The GPU then
-            computes all experts. By default, and with 0, the CPU computes the experts in host memory.
+        expert_cache: Maximum GPU memory in bytes for copies of the most used experts in host memory. The GPU computes
+            them, and the CPU the others. By default half of the memory left free; 0 turns the cache off.
         kv_cache_dtype: `f16`, `f32`, `int8` or `int4`. `int8` has a scale for each token and head: about half the
             memory of `f16`, and faster at long contexts. `int4` takes about a third, is less exact, and needs the CPU.
         enable_prefix_caching: Reuse the KV cache of prompts with the same beginning.

@@ -97,8 +97,8 @@ pub struct GpuOptions {
     pub layers: Option<usize>,
     /// The number of layers whose experts lie in the host's memory. `None`: as few as possible.
     pub cpu_experts: Option<usize>,
-    /// Maximum bytes on the device for copies of experts in host memory, which the device then computes. `None`: the
-    /// CPU computes them; if it may not, copies take half of the memory that is left.
+    /// Maximum bytes on the device for copies of experts in host memory. The device computes these, and
+    /// the CPU the others where it may. `None`: half of what the plan leaves.
     pub expert_cache: Option<u64>,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,

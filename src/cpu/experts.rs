@@ -4,6 +4,7 @@ mod lent;
 mod routes;
 
 pub use lent::{LentExperts, LentWork, ROWS as LENT_ROWS};
+pub use routes::NO_EXPERT;
 pub(super) use routes::Routes;
 
 use super::activation;
@@ -99,8 +100,7 @@ fn mix(
 ) {
     let Chosen { spec, gate_up, down, routes } = chosen;
     let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
-    let pairs = out.rows.len() / hidden * spec.used;
-    routes.sort(spec, pairs);
+    let pairs = routes.sort(spec, out.rows.len() / hidden * spec.used);
     let routes = &*routes;
 
     let values = &mut values[..pairs * hidden];
@@ -129,6 +129,9 @@ fn mix(
         for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
             let pairs = (first + row) * spec.used..(first + row + 1) * spec.used;
             for (choice, &place) in routes.choices[pairs.clone()].iter().zip(&routes.places[pairs]) {
+                if !choice.is_there() {
+                    continue;
+                }
                 let weight = if spec.weighs_inputs { 1.0 } else { choice.weight };
                 for (out, value) in out.iter_mut().zip(&values[place * hidden..][..hidden]) {
                     *out += weight * value;

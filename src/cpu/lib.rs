@@ -34,7 +34,7 @@ use rocmforge_core::{Error, Result, batch, interrupt, sync};
 use rocmforge_gguf::{quant, tensor};
 
 pub use cpu_backend::{CpuBackend, HeadMatrices};
-pub use experts::{ExpertWork, Experts, LENT_ROWS, LentExperts, LentWork};
+pub use experts::{ExpertWork, Experts, LENT_ROWS, LentExperts, LentWork, NO_EXPERT};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;
 pub use ops::CpuStep;

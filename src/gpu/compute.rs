@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::buffer::{Buffer, ExpertMatrix, Experts, Matrix, Segment, Staged};
-use super::host_experts::{Exchange, HostCpu, NO_TURN};
+use super::host_experts::{Aside, Exchange, HostCpu, NO_TURN};
 use super::launch::args::Format;
 use super::launch::launcher::Launcher;
 use super::vendor::blas;
@@ -36,6 +36,8 @@ pub struct Compute {
 /// The CPU, if it computes experts.
 pub(super) struct Host {
     pub cpu: Arc<HostCpu>,
+    /// There if some of the experts have copies on the device. Its drop waits for calls before exchanges are freed.
+    pub aside: Option<Aside>,
     /// Kept here for queued work and captured graphs.
     pub exchanges: Vec<Arc<Exchange>>,
     /// The turn of the step, if it is captured, or `NO_TURN`.
@@ -180,6 +182,31 @@ impl Compute {
         self.host.as_ref().filter(|_| copies).map(|host| host.copied_rows)
     }
 
+    /// Queues the CPU's call, behind everything so far. With `is_aside`, the next kernels do not wait for it.
+    ///
+    /// # Safety
+    /// See `Stream::launch_host`.
+    pub(super) unsafe fn launch_host(&mut self, exchange: &Exchange, is_aside: bool) -> Result<()> {
+        let stream = self.launcher.stream();
+        match self.host.as_mut().and_then(|host| host.aside.as_mut()).filter(|_| is_aside) {
+            // SAFETY: the caller's promise.
+            Some(aside) => unsafe { aside.launch(stream, exchange) },
+            // SAFETY: as above.
+            None => unsafe { stream.launch_host(exchange) },
+        }
+    }
+
+    /// Lets kernels that are queued from now on wait for a call with `is_aside`.
+    pub(super) fn join_host(&mut self) -> Result<()> {
+        let aside = self.host.as_mut().and_then(|host| host.aside.as_mut());
+        aside.map_or(Ok(()), |aside| aside.join(self.launcher.stream()))
+    }
+
+    /// Waits for a call of the CPU that a failed step has left.
+    pub(super) fn settle_host(&mut self) -> Result<()> {
+        self.host.as_mut().and_then(|host| host.aside.as_mut()).map_or(Ok(()), Aside::settle)
+    }
+
     /// Keeps for ever what queued calls of the CPU use. They may still run if the wait for them has failed.
     pub(super) fn keep_host(&self) {
         for exchange in self.host.iter().flat_map(|host| &host.exchanges) {
@@ -227,9 +254,10 @@ impl Compute {
         self.take_staged(weight)?.map(|copy| matrix.moved_to(&copy)).transpose()
     }
 
-    /// Like `staged`, for the matrices of experts. Those of the CPU's layout are copied for any number of rows.
+    /// Like `staged`, for the matrices of experts. Those of the CPU's layout are copied from other numbers of rows on.
     pub(super) fn staged_experts(&mut self, matrix: &ExpertMatrix, rows: usize) -> Result<Option<ExpertMatrix>> {
-        let weight = matrix.staged.filter(|_| rows >= STAGED_ROWS || matrix.is_packed);
+        let copied_rows = self.host.as_ref().filter(|_| matrix.packed.is_some()).map_or(STAGED_ROWS, |h| h.copied_rows);
+        let weight = matrix.staged.filter(|_| rows >= copied_rows);
         Ok(self.take_staged(weight)?.map(|copy| matrix.moved_to(copy)))
     }
 

@@ -127,7 +127,8 @@ impl Drop for GpuBackend {
         // Memory and modules are dropped next, so nothing may still use them. If this wait fails, the stream waits
         // again when it is dropped, which is before they are. After that, only the wait that AMD and NVIDIA document
         // for a free remains. It does not cover the CPU's part, so that is kept.
-        if stream.synchronize().is_err() {
+        let waited = stream.synchronize();
+        if waited.and_then(|()| self.compute.settle_host()).is_err() {
             self.compute.keep_host();
         }
     }

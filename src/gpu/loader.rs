@@ -427,7 +427,7 @@ impl Loader for GpuLoader {
 
     fn finish(mut self) -> Result<GpuBackend> {
         self.finish_uploads()?;
-        let (unpacker, host) = (self.unpacker()?, self.host_part());
+        let (unpacker, host) = (self.unpacker()?, self.host_part()?);
         let mut types = self.types.clone();
         if self.has_experts {
             types.push(KernelType::F32); // For the routers.
@@ -472,8 +472,8 @@ impl Loader for GpuLoader {
         };
         self.ledger.scratch += library_bytes;
 
-        let staging = Staging::new(&self.device, std::mem::take(&mut self.staged), unpacker)?;
-        let cache = self.cache_memory.take().map(|memory| ExpertCache::new(&self.device, &stream, memory));
+        let staging = Staging::new(&self.device, std::mem::take(&mut self.staged), unpacker.clone())?;
+        let cache = self.cache_memory.take().map(|memory| ExpertCache::new(&self.kernels, &stream, memory, unpacker));
         let common = common_format(&self.types);
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);

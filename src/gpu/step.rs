@@ -438,6 +438,11 @@ impl StepInputs {
         self.at(self.layout.slots + group * self.layout.slots_of_group)
     }
 
+    /// Returns the slots of the first group in a captured step. Its padding rows have none.
+    pub fn padded_slots(&self, captured: Option<usize>) -> Result<Option<DeviceSlice<'_>>> {
+        captured.map(|_| self.slots(0)).transpose()
+    }
+
     pub fn q_start(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.q_start)
     }

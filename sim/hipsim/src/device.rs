@@ -153,7 +153,8 @@ impl Device {
     }
 
     pub(crate) fn enqueue(&self, state: &mut State, stream: u64, operation: Operation) -> Result<()> {
-        let Some(operation) = state.stream(stream)?.capture.add(operation)? else { return Ok(()) };
+        let origin = state.stream(stream)?.capture.origin.unwrap_or(stream);
+        let Some(operation) = state.stream(origin)?.capture.add(stream, operation)? else { return Ok(()) };
         state.queued += 1;
         let mut queued = Queued::new(operation, &state.memory, stream, state.queued);
         if let Some((other, address)) = state.unordered(&queued) {
@@ -194,16 +195,28 @@ impl Device {
         if !state.events.contains_key(&event) {
             return Err(Status::INVALID_HANDLE);
         }
+        let origin = state.stream(stream)?.capture.origin.unwrap_or(stream);
+        let capture = &state.stream(origin)?.capture;
+        if capture.is_active() {
+            let captured = Some(capture.point(origin, stream));
+            state.events.insert(event, Event { captured, ..Event::default() });
+            return Ok(());
+        }
         let queue = state.stream(stream)?;
-        queue.capture.refuse()?;
         let mark = Mark { stream, position: queue.next_position() };
         let known = queue.known.clone();
-        state.events.insert(event, Event { mark: Some(mark), known, queried: false });
+        state.events.insert(event, Event { mark: Some(mark), known, ..Event::default() });
         self.enqueue(state, stream, Operation::Record)
     }
 
     pub(crate) fn wait(&self, state: &mut State, stream: u64, event: u64) -> Result<()> {
-        let Event { mark, known, .. } = state.events.get(&event).ok_or(Status::INVALID_HANDLE)?.clone();
+        let Event { mark, known, captured, .. } = state.events.get(&event).ok_or(Status::INVALID_HANDLE)?.clone();
+        if let Some(point) = captured {
+            if state.stream(point.origin)?.capture.wait(stream, point)? {
+                state.stream(stream)?.capture.origin = Some(point.origin);
+            }
+            return Ok(());
+        }
         let queue = state.stream(stream)?;
         queue.capture.refuse()?;
         match mark {

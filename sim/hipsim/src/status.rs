@@ -47,6 +47,8 @@ statuses! {
     NOT_SUPPORTED = 801 c"hipErrorNotSupported" c"operation not supported";
     CAPTURE_UNSUPPORTED = 900 c"hipErrorStreamCaptureUnsupported" c"operation not permitted when stream is capturing";
     CAPTURE_INVALIDATED = 901 c"hipErrorStreamCaptureInvalidated" c"the capture failed by an earlier call";
+    CAPTURE_UNJOINED = 904 c"hipErrorStreamCaptureUnjoined" c"the capture has a stream that was not joined";
+    CAPTURED_EVENT = 907 c"hipErrorCapturedEvent" c"the event was last recorded in a capture";
     CAPTURE_WRONG_THREAD = 908 c"hipErrorStreamCaptureWrongThread" c"the capture belongs to another thread";
     UNKNOWN = 999 c"hipErrorUnknown" c"unknown error";
 }

@@ -12,7 +12,8 @@ use hipsim::api::inspect::{hipsim_revive, hipsim_without};
 use hipsim::api::{event::*, graph::*, memory::*, stream::*};
 
 const DEVICES: &CStr =
-    c"cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32";
+    c"cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,cpu-wave32,\
+      cpu-wave32";
 
 /// Checks that the fault contains all given parts.
 #[track_caller]
@@ -165,6 +166,39 @@ fn a_kernel_uses_what_its_arguments_point_to() {
     ok(hipGraphLaunch(executable, first));
     assert_eq!(gpu.launch(increment, [2, 1, 1], 64, &args, second), Status::ILLEGAL_STATE);
     expect(&gpu, &["graph of 1 operations", "launch of increment"]);
+}
+
+/// A stream joins a capture by an event, and has to be waited for before the end.
+#[test]
+fn a_capture_has_several_streams() {
+    let gpu = Gpu::new(DEVICES, 10);
+    let (first, second) = (gpu.stream(), gpu.stream());
+    let (begun, done) = (gpu.event(), gpu.event());
+    let a = gpu.malloc(8);
+    for joins in [true, false] {
+        ok(hipStreamBeginCapture(first, 1));
+        ok(unsafe { hipMemsetD8Async(a, 1, 8, first) });
+        ok(hipEventRecord(begun, first));
+        ok(hipStreamWaitEvent(second, begun, 0));
+        ok(unsafe { hipMemsetD8Async(a, 2, 4, second) });
+        ok(hipEventRecord(done, second));
+        ok(unsafe { hipMemsetD8Async(a + 4, 3, 4, first) });
+        if joins {
+            ok(hipStreamWaitEvent(first, done, 0));
+        }
+        let (mut graph, mut executable) = (null_mut(), null_mut());
+        let status = unsafe { hipStreamEndCapture(first, &mut graph) };
+        assert_eq!(status, if joins { Status::SUCCESS } else { Status(904) });
+        if joins {
+            ok(unsafe { hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0) });
+            ok(hipGraphLaunch(executable, first));
+            assert_eq!(gpu.read::<u8>(a, 8, first), [2, 2, 2, 2, 3, 3, 3, 3]);
+        }
+        // The second stream does not capture any more, but the event still belongs to the graph.
+        ok(unsafe { hipMemsetD8Async(a, 4, 8, second) });
+        ok(hipStreamSynchronize(second));
+        assert_eq!(hipEventQuery(done), Status(907));
+    }
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl LentExperts {
     }
 
     /// Writes the results of the chosen experts for the rows of `x` to `out`. `experts` and `weights` have an element
-    /// for each pair.
+    /// for each pair. A pair with `NO_EXPERT` counts nothing.
     ///
     /// # Panics
     /// If there is no such expert.

@@ -18,10 +18,19 @@ pub(crate) struct Routes {
     ranks: Vec<f32>,
 }
 
+/// The expert of a pair that somebody else computes.
+pub const NO_EXPERT: u32 = u32::MAX;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
     pub expert: usize,
     pub weight: f32,
+}
+
+impl Choice {
+    pub(super) fn is_there(&self) -> bool {
+        self.expert != NO_EXPERT as usize
+    }
 }
 
 impl Routes {
@@ -65,17 +74,18 @@ impl Routes {
         self.choices.iter_mut().zip(pairs).for_each(|(choice, pair)| *choice = pair);
     }
 
-    /// Sorts the first `pairs` pairs by expert.
-    pub(super) fn sort(&mut self, spec: &ExpertSpec, pairs: usize) {
+    /// Sorts the first `pairs` pairs by expert. Returns the number of those that have one.
+    pub(super) fn sort(&mut self, spec: &ExpertSpec, pairs: usize) -> usize {
         self.starts.fill(0);
-        for choice in &self.choices[..pairs] {
+        for choice in self.choices[..pairs].iter().filter(|choice| choice.is_there()) {
             self.starts[choice.expert + 1] += 1;
         }
         for expert in 0..spec.num {
             self.starts[expert + 1] += self.starts[expert];
         }
+        let placed = self.starts[spec.num];
         // `starts[expert + 1]` is now the end of the expert's places. Each assigned pair counts it down.
-        for pair in (0..pairs).rev() {
+        for pair in (0..pairs).rev().filter(|pair| self.choices[*pair].is_there()) {
             let end = &mut self.starts[self.choices[pair].expert + 1];
             *end -= 1;
             self.places[pair] = *end;
@@ -83,7 +93,8 @@ impl Routes {
         }
         // After counting down, the start of each expert's places is one entry too late.
         self.starts.copy_within(1.., 0);
-        self.starts[spec.num] = pairs;
+        self.starts[spec.num] = placed;
+        placed
     }
 
     /// Yields the experts that have rows, with their first place and the number of their places.
@@ -248,8 +259,16 @@ mod tests {
         assert_eq!(routes.places, [5, 2, 3, 0, 6, 7, 1, 4]);
         assert_eq!(routes.rows, [1, 3, 0, 1, 3, 0, 2, 2]);
         // Fewer rows than before.
-        routes.sort(&spec, 2);
+        assert_eq!(routes.sort(&spec, 2), 2);
         assert_eq!(routes.starts, [0, 0, 1, 1, 2, 2]);
         assert_eq!(routes.places[..2], [1, 0]);
+        // Pairs of other processors have no place.
+        [0, 3, 4, 5].into_iter().for_each(|pair| routes.choices[pair].expert = NO_EXPERT as usize);
+        assert_eq!(routes.sort(&spec, 8), 4);
+        assert_eq!(routes.starts, [0, 1, 4, 4, 4, 4]);
+        assert_eq!(
+            (&routes.rows[..4], [1, 2, 6, 7].map(|pair| routes.places[pair])),
+            (&[3, 0, 1, 3][..], [1, 2, 0, 3])
+        );
     }
 }

@@ -11,6 +11,19 @@ pub(crate) struct Cached {
     /// The matrix in the first slot.
     pub tiles: DeviceBuffer,
     pub slot_bytes: u64,
+    /// True if the CPU computes experts without a slot.
+    pub is_alone: bool,
+}
+
+/// Counts of the uses of a layer's experts.
+#[derive(Debug)]
+pub(crate) struct Uses {
+    /// u32 per expert.
+    pub counts: DeviceBuffer,
+    /// A u32 for all layers: the uses of experts that had a slot.
+    pub hits: DeviceBuffer,
+    /// Slots of the layer's experts, u32 each.
+    pub slots: DeviceBuffer,
 }
 
 impl Cached {
@@ -21,6 +34,7 @@ impl Cached {
             tiles: matrix.map(|cached| cached.tiles.slice()).into(),
             tiles_up: up.map(|up| up.tiles.slice()).into(),
             slot_bytes: matrix.map_or(0, |cached| cached.slot_bytes),
+            alone: matrix.map_or(0, |cached| u32::from(cached.is_alone)),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::expert_copies::Cached;
+use super::expert_copies::{Cached, Uses};
 use super::{Buffer, Matrix, Staged};
 use crate::backend::{ExpertShape, ExpertSpec, WorkShape};
 use crate::host_experts::Exchange;
 use crate::launch::args::Format;
+use crate::weights::packed::Packed;
 use crate::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::{Error, Result};
 
@@ -23,8 +24,8 @@ pub struct Experts {
     pub(crate) gate: Option<ExpertMatrix>,
     pub(crate) up: ExpertMatrix,
     pub(crate) down: ExpertMatrix,
-    /// Counts of uses, u32 per expert, if some experts are cached.
-    pub(crate) uses: Option<DeviceBuffer>,
+    /// There if some experts are cached.
+    pub(crate) uses: Option<Uses>,
     /// The layer's number among those whose experts the CPU computes, if they lie on the host in its layout.
     pub(crate) on_cpu: Option<usize>,
 }
@@ -36,6 +37,11 @@ impl Experts {
         let [up, down] = [&self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
         let agrees = self.gate.as_ref().is_none_or(|gate| gate.ty.matmul_format() == up);
         if agrees { Some([up?, down?]) } else { None }
+    }
+
+    /// Returns the slots of experts in the cache, if the CPU computes those without one.
+    pub(crate) fn slots_beside_cpu(&self) -> Option<DeviceSlice<'_>> {
+        self.up.cached.as_ref().filter(|cached| cached.is_alone).map(|cached| cached.slots.slice())
     }
 
     /// True if steps of many rows read copies of all matrices.
@@ -57,8 +63,8 @@ pub(crate) struct ExpertMatrix {
     pub rows: usize,
     pub cols: usize,
     pub tiles: DeviceBuffer,
-    /// True if the tiles are those of the CPU's kernels. No kernel multiplies them.
-    pub is_packed: bool,
+    /// There if the tiles are those of the CPU's kernels. No kernel multiplies them.
+    pub packed: Option<Arc<Packed>>,
     /// f32, `rows` values per expert.
     pub bias: Option<DeviceBuffer>,
     /// Its number among the weights that steps of many rows read from a copy.
@@ -68,19 +74,26 @@ pub(crate) struct ExpertMatrix {
 }
 
 impl ExpertMatrix {
-    /// Returns the same matrices with their tiles in `copy`.
-    pub(crate) fn moved_to(&self, copy: DeviceBuffer) -> Self {
-        Self { tiles: copy, is_packed: false, bias: self.bias.clone(), staged: None, cached: None, ..*self }
+    /// Returns the bytes of one expert's matrix in the layout of the tiles.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.packed.as_ref().map_or(self.expert_bytes(), |packed| packed.matrix_bytes)
     }
 
-    /// Returns the tiles for a kernel.
+    /// Returns the same matrices with their tiles in `copy`.
+    pub(crate) fn moved_to(&self, copy: DeviceBuffer) -> Self {
+        Self { tiles: copy, packed: None, bias: self.bias.clone(), staged: None, cached: None, ..*self }
+    }
+
+    /// Returns the tiles for a kernel: of all experts, or of those in the cache if the CPU computes the others.
     ///
     /// # Errors
     /// `Error::Internal` if they are those of the CPU's kernels.
     pub(crate) fn tiles(&self) -> Result<DeviceSlice<'_>> {
-        match self.is_packed {
-            false => Ok(self.tiles.slice()),
-            true => Err(Error::internal("experts in the layout of the CPU's kernels, and no copy of them")),
+        match (&self.packed, &self.cached) {
+            (None, _) => Ok(self.tiles.slice()),
+            // Kernels leave out experts without a slot.
+            (Some(_), Some(cached)) => Ok(cached.tiles.slice()),
+            (Some(_), None) => Err(Error::internal("experts in the layout of the CPU's kernels, and no copy of them")),
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct ArgBytes([u8; Self::MOST]);
 
 impl ArgBytes {
     /// Bytes of the largest struct.
-    const MOST: usize = 288;
+    const MOST: usize = 304;
 
     pub(crate) fn new<A: KernelArgs>(args: &A) -> Self {
         const { assert!(size_of::<A>() <= Self::MOST && align_of::<A>() <= align_of::<Self>()) };

@@ -39,6 +39,7 @@ impl GpuBackend {
         copies.as_mut().map_or(Ok(()), |copies| copies.begin_step(compute.launcher().stream()))?;
         transfers.settle(compute.launcher().stream())?;
         compute.settle_staging()?;
+        compute.settle_host()?;
         transfers.begin();
         if graphs.next_turn().is_none() {
             compute.step_cache()?;

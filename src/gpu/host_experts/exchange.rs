@@ -9,14 +9,18 @@ use parking_lot::Mutex;
 
 use super::HostCpu;
 use crate::backend::ExpertSpec;
-use crate::cpu::LentWork;
+use crate::cpu::{LentWork, NO_EXPERT};
 use crate::device::arena::aligned;
+use crate::launch::args;
 use crate::sys::HostWork;
 use crate::{Device, DeviceBuffer, DeviceSlice};
 use crate::{Error, Result};
 
 /// The turn of a step that is not captured: it has no more rows than it says.
 pub(crate) const NO_TURN: u32 = u32::MAX;
+
+/// The mark of pairs that the device computes is one for both.
+const _: () = assert!(args::NO_EXPERT == NO_EXPERT);
 
 /// Words of a call: layer, rows, turn.
 const CALL_WORDS: usize = 3;

@@ -4,12 +4,18 @@
 //! memory. The stream then calls the host (`Stream::launch_host`), and threads there compute the sums. A kernel adds
 //! them to the rows. All of it is queued work, so it is part of captured graphs, and nothing else of a step changes.
 //!
+//! With a cache of experts on the device (`expert_cache`), `send_experts` names only those without a slot. The call is
+//! then on a second stream (`Aside`), while the device computes the others. Both read one table, so no expert is left
+//! out or counted twice.
+//!
 //! Weights have the layout of the CPU's kernels. For steps of many rows, which copy the weights (`staging`), `Unpacker`
 //! restores the layout of the device's kernels.
 
+mod aside;
 mod exchange;
 mod threshold;
 
+pub(super) use aside::Aside;
 pub(super) use exchange::{Exchange, NO_TURN};
 pub(super) use threshold::MOST_ROWS;
 

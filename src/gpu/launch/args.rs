@@ -75,7 +75,7 @@ kernel_args! {
         table: DevicePtr, positions: DevicePtr, token_ids: DevicePtr, out: DevicePtr, cols: u32, separator: u32,
     }
     DequantizeArgs { weights: DevicePtr, out: DevicePtr, num_tiles: u32, cols: u32 }
-    CachedExperts { slots: DevicePtr, tiles: DevicePtr, tiles_up: DevicePtr, slot_bytes: u64 }
+    CachedExperts { slots: DevicePtr, tiles: DevicePtr, tiles_up: DevicePtr, slot_bytes: u64, alone: u32 }
     GemvArgs {
         weights: DevicePtr,
         weights_up: DevicePtr,
@@ -231,6 +231,9 @@ kernel_args! {
         normalize: u32,
         scale: f32,
         uses: DevicePtr,
+        hits: DevicePtr,
+        slots: DevicePtr,
+        slot_mapping: DevicePtr,
     }
     PlaceExpertsArgs {
         experts: DevicePtr,
@@ -244,6 +247,8 @@ kernel_args! {
     }
     GatherPairsArgs { x: DevicePtr, rows: DevicePtr, out: DevicePtr, cols: u32, format_out: Format }
     AddExpertsArgs {
+        experts: DevicePtr,
+        slots: DevicePtr,
         values: DevicePtr,
         weights: DevicePtr,
         places: DevicePtr,
@@ -256,6 +261,7 @@ kernel_args! {
         x: DevicePtr,
         experts: DevicePtr,
         weights: DevicePtr,
+        slots: DevicePtr,
         call: DevicePtr,
         x_out: DevicePtr,
         experts_out: DevicePtr,

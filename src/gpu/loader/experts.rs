@@ -174,7 +174,7 @@ impl GpuLoader {
         let (tiles, staged) = self.tiles(on_host, matrix_bytes(tensors, part)?)?;
         let TensorView { ggml_type, rows, cols, .. } = tensors.matrix(part, 0);
         let (ty, bias) = (KernelType::of(ggml_type)?, self.optional_values(bias)?);
-        let matrix = ExpertMatrix { ty, rows, cols, tiles, is_packed: false, bias, staged, cached: None };
+        let matrix = ExpertMatrix { ty, rows, cols, tiles, packed: None, bias, staged, cached: None };
         for expert in 0..tensors.spec.num {
             let part = tensors.matrix(part, expert);
             let bytes = matrix.expert_bytes();

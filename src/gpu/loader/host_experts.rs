@@ -8,16 +8,16 @@ use super::{GpuLoader, WEIGHTS_ADVICE};
 use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Place, Placement, Progress, Upload};
 use crate::buffer::{ExpertMatrix, Staged};
 use crate::compute::Host;
-use crate::config::GpuOptions;
 use crate::cpu::linear::WeightBytes;
 use crate::cpu::{Isa, LentExperts};
 use crate::device::arena::aligned;
-use crate::host_experts::{Exchange, HostCpu, MOST_ROWS, NO_TURN};
+use crate::host_experts::{Aside, Exchange, HostCpu, MOST_ROWS, NO_TURN};
 use crate::quant::GgmlType;
 use crate::step::TURNS;
 use crate::tensor::TensorView;
+use crate::weights::packed::Packed;
 use crate::weights::staging::STAGED_ROWS;
-use crate::weights::unpack::{Packed, Unpacker, scratch_bytes, tables, tables_bytes};
+use crate::weights::unpack::{Unpacker, scratch_bytes, tables, tables_bytes};
 use crate::{DeviceBuffer, KernelType};
 use crate::{Error, Result};
 
@@ -108,13 +108,11 @@ pub(super) fn unpacking_bytes(uploads: &[Upload<'_>]) -> Result<u64> {
 }
 
 impl GpuLoader {
-    /// Lets `num_threads` threads of the CPU compute experts that lie on the host. The device computes them if it
-    /// shares the host's memory, if the user wants a cache of experts, and in batch-invariant mode. There, results do
-    /// not depend on the place of weights.
+    /// Lets `num_threads` threads of the CPU compute experts that lie on the host, apart from those in the cache. The
+    /// device computes all of them if it shares the host's memory, and in batch-invariant mode. There, results do not
+    /// depend on the place of weights.
     pub fn with_cpu(mut self, num_threads: usize, isa: Isa) -> Self {
-        let GpuOptions { batch_invariant, expert_cache, .. } = self.options;
-        let has_cache = expert_cache.is_some_and(|bytes| bytes > 0);
-        let computes = !batch_invariant && !has_cache && !self.device.properties().integrated;
+        let computes = !self.options.batch_invariant && !self.device.properties().integrated;
         self.cpu.settings = computes.then_some(CpuSettings { num_threads, isa });
         self
     }
@@ -189,13 +187,13 @@ impl GpuLoader {
         let memory = on_host.take(bytes).ok_or_else(|| Error::internal("experts without memory of the host"))?;
         self.ledger.host_weights += bytes;
         let scales = (0..tensors.spec.num).map(|expert| tensors.matrix(part, expert).scale()).collect();
-        let packed = Packed { ty, file, rows, cols, matrix_bytes, scales };
-        let staged: Option<Staged> =
-            self.staged.add_packed(&memory, tensors.spec.num as u64 * ty.matrix_bytes(rows, cols), packed);
+        let packed = Arc::new(Packed { ty, file, rows, cols, matrix_bytes, scales });
+        let copy_bytes = tensors.spec.num as u64 * ty.matrix_bytes(rows, cols);
+        let staged: Option<Staged> = self.staged.add_packed(&memory, copy_bytes, &packed);
         if !self.types.contains(&ty) {
             self.types.push(ty);
         }
-        Ok(ExpertMatrix { ty, rows, cols, tiles: memory, is_packed: true, bias, staged, cached: None })
+        Ok(ExpertMatrix { ty, rows, cols, tiles: memory, packed: Some(packed), bias, staged, cached: None })
     }
 
     /// Packs the experts into the memory of their matrices. Returns the layer's number.
@@ -238,7 +236,7 @@ impl GpuLoader {
     }
 
     /// Returns what copies of packed experts need on the stream that makes them.
-    pub(super) fn unpacker(&mut self) -> Result<Option<Unpacker>> {
+    pub(super) fn unpacker(&mut self) -> Result<Option<Arc<Unpacker>>> {
         let unpacking = self.cpu.host.as_mut().and_then(|host| host.unpacking.take());
         let Some(Unpacking { scratch, tables: all }) = unpacking else { return Ok(None) };
         for (_, file, memory) in &all {
@@ -246,13 +244,14 @@ impl GpuLoader {
             self.uploader(bytes.len(), 0)?.bytes(&bytes, memory.slice())?;
         }
         self.finish_uploads()?;
-        Unpacker::new(&self.device, &self.kernels, &scratch, all).map(Some)
+        Unpacker::new(&self.device, &self.kernels, &scratch, all).map(|unpacker| Some(Arc::new(unpacker)))
     }
 
     /// Returns the CPU's part of the backend.
-    pub(super) fn host_part(&mut self) -> Option<Host> {
-        let HostExperts { cpu, exchanges, .. } = self.cpu.host.take()?;
-        Some(Host { cpu, exchanges, turn: NO_TURN, copied_rows: STAGED_ROWS })
+    pub(super) fn host_part(&mut self) -> Result<Option<Host>> {
+        let Some(HostExperts { cpu, exchanges, .. }) = self.cpu.host.take() else { return Ok(None) };
+        let aside = self.cache_memory.as_ref().map(|_| Aside::new(&self.device)).transpose()?;
+        Ok(Some(Host { cpu, aside, exchanges, turn: NO_TURN, copied_rows: STAGED_ROWS }))
     }
 }
 

@@ -60,10 +60,8 @@ impl GpuLoader {
     /// Allocates the buffers for copies of weights that steps of many rows use.
     pub(super) fn reserve_staging(&mut self) -> Result<()> {
         let bytes = std::mem::take(&mut self.staging_buffer);
-        if bytes == 0 {
-            return Ok(());
-        }
-        for _ in 0..BUFFERS {
+        let buffers = if bytes > 0 { BUFFERS } else { 0 };
+        for _ in 0..buffers {
             let buffer = self.allocate(bytes, "copies of weights in host memory", WEIGHTS_ADVICE)?;
             self.staged.buffers.push(buffer);
             self.ledger.scratch += bytes;

@@ -55,9 +55,10 @@ fn staging_buffer(uploads: &[Upload<'_>], placement: &Placement, room: u64) -> R
     Ok(largest)
 }
 
-/// Returns the sizes of a cache without slots, for the experts among the uploads whose index `is_meant`.
-fn cache_sizes(uploads: &[Upload<'_>], is_meant: impl Fn(usize) -> bool) -> Result<CacheSizes> {
-    let mut sizes = CacheSizes::default();
+/// Returns the sizes of a cache without slots, for the experts among the uploads whose index `is_meant`. `is_packed`:
+/// they are unpacked on their way.
+fn cache_sizes(uploads: &[Upload<'_>], is_packed: bool, is_meant: impl Fn(usize) -> bool) -> Result<CacheSizes> {
+    let mut sizes = CacheSizes { is_packed, ..CacheSizes::default() };
     for (index, upload) in uploads.iter().enumerate() {
         if let Upload::Experts(tensors) = upload
             && is_meant(index)
@@ -92,7 +93,7 @@ impl GpuLoader {
         let weights: Vec<Weight> =
             uploads.iter().zip(roles).map(|(upload, &role)| weight(upload, role)).collect::<Result<_>>()?;
         let on_cpu = self.cpu.settings.is_some();
-        let cache = if on_cpu { CacheSizes::default() } else { cache_sizes(uploads, |_| true)? };
+        let cache = cache_sizes(uploads, on_cpu, |_| true)?;
         let unpacking = if on_cpu { unpacking_bytes(uploads)? } else { 0 };
         let asked = cache.within(self.options.expert_cache.unwrap_or(0)).bytes();
         let beside = wanted.saturating_add(library).saturating_add(asked);
@@ -147,9 +148,15 @@ impl GpuLoader {
             Some(bytes) => bytes.min(room - needed),
             None => (room - needed + least).saturating_sub(beside) / 2,
         };
-        let sizes = cache_sizes(uploads, |index| !on_cpu && places[index] == Place::Host)?;
+        // Without staging buffers, only the cache needs room to unpack experts.
+        let unpacking = if self.cpu.unpacking_bytes == 0 { unpacking } else { 0 };
+        let sizes = cache_sizes(uploads, on_cpu, |index| places[index] == Place::Host)?;
         let most = (placement.host_reads() / sizes.slot_bytes.max(1)).max(1) as usize;
-        self.cache_sizes = CacheSizes { most, ..sizes }.within(bytes);
+        self.cache_sizes = CacheSizes { most, ..sizes }.within(bytes.saturating_sub(unpacking));
+        if self.cache_sizes.slots > 0 {
+            self.cpu.unpacking_bytes += unpacking;
+            needed += unpacking;
+        }
         self.library_reserve = library.min(room - needed - self.cache_sizes.bytes());
         self.start_cpu(uploads, &placement)?;
         let device = self.device.label();

@@ -57,7 +57,7 @@ impl Samples {
     pub(super) fn of_experts(&mut self, tensors: &ExpertTensors<'_>, experts: &Experts) -> Result<()> {
         let matrices = experts.gate.iter().chain([&experts.up, &experts.down]);
         // The device has no tiles of experts that the CPU computes.
-        let on_device = tensors.spec.parts().iter().zip(matrices).filter(|(_, matrix)| !matrix.is_packed);
+        let on_device = tensors.spec.parts().iter().zip(matrices).filter(|(_, matrix)| matrix.packed.is_none());
         for (&part, matrix) in on_device {
             let tensor = tensors.matrix(part, 0);
             if !self.has(&[matrix.ty]) {

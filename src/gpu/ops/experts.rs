@@ -1,24 +1,25 @@
 //! A mixture of experts. Few (row, expert) pairs go through `gemv`, each with its expert's weights. Many pairs are
 //! grouped by expert and go through the matrix units, which read an expert's weights once for its rows.
 
+mod cpu;
+
 use super::linear::GemvRows;
 use super::rows::{Gated, Norm, gemv_norm, is_plain};
+use crate::Result;
 use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
-use crate::buffer::expert_copies::Cached;
+use crate::buffer::expert_copies::{Cached, Uses};
 use crate::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
 use crate::compute::Compute;
 use crate::launch::args::{
     ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GatherPairsArgs,
-    GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs, SendExpertsArgs,
+    GemvArgs, MatmulArgs, MatmulExpertsArgs, MatmulGatedExpertsArgs, PlaceExpertsArgs,
 };
 use crate::launch::catalog::{
-    ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, SEND_EXPERTS,
-    Variant,
+    ADD_EXPERTS, CHOOSE_EXPERTS, GATHER_PAIRS, MATMUL_EXPERTS, MATMUL_GATED_EXPERTS, ONCE, PLACE_EXPERTS, Variant,
 };
 use crate::launch::launcher::Launcher;
 use crate::weights::staging::STAGED_ROWS;
 use crate::{DeviceBuffer, DeviceSlice, GpuBackend};
-use crate::{Error, Result};
 
 /// Inputs or outputs of `gemv` over pairs.
 #[derive(Clone, Copy)]
@@ -66,9 +67,12 @@ struct Input<'b> {
     routed: &'b Buffer,
     norm: Norm<'b>,
     rows: usize,
+    /// Slots of the rows in the KV cache, if some rows are padding.
+    slot_mapping: Option<DeviceSlice<'b>>,
 }
 
 /// The output of the sum over a row's experts.
+#[derive(Clone, Copy)]
 struct Sum<'b> {
     memory: DeviceSlice<'b>,
     /// True if the sum is added to the present values.
@@ -77,6 +81,8 @@ struct Sum<'b> {
 
 /// Rows of pairs to add up, `used` per row.
 struct RowSum<'b> {
+    /// The expert of each pair, and the slots of experts, if pairs without a slot are left out.
+    cached: Option<[DeviceSlice<'b>; 2]>,
     values: DeviceSlice<'b>,
     /// `None`: all weights are 1.
     weights: Option<DeviceSlice<'b>>,
@@ -87,35 +93,44 @@ struct RowSum<'b> {
 
 impl Compute {
     /// Computes `out = experts(x)`, or adds that to `out`.
-    pub(super) fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
+    pub(super) fn experts(
+        &mut self,
+        args: MixExperts<'_, GpuBackend>,
+        slot_mapping: Option<DeviceSlice<'_>>,
+    ) -> Result<()> {
         let MixExperts { x, routed, experts, rows, work, out, add } = args;
         let (what, hidden) = ("the experts' output", experts.spec.hidden_size);
         let memory = match add {
             true => out.read_f32(what, rows, hidden)?,
             false => out.write(what, rows, hidden, Format::F32)?,
         };
-        let input = Input { x, routed: routed.unwrap_or(x), norm: None, rows };
+        let input = Input { x, routed: routed.unwrap_or(x), norm: None, rows, slot_mapping };
         self.mix_experts(input, experts, work, Sum { memory, add })
     }
 
     /// Computes `residual += experts(n(residual))`, where n is the norm.
-    pub(super) fn norm_experts(&mut self, args: NormExperts<'_, GpuBackend>) -> Result<()> {
+    pub(super) fn norm_experts(
+        &mut self,
+        args: NormExperts<'_, GpuBackend>,
+        slot_mapping: Option<DeviceSlice<'_>>,
+    ) -> Result<()> {
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
         let hidden = experts.spec.hidden_size;
         let out = Sum { memory: residual.read_f32("the experts' residual", rows, hidden)?, add: true };
         // For a single row the norm is fused into the `gemv` of the router and of the experts, if it supports the norm.
         let takes_norm = is_plain(Some(norm)) && !experts.spec.weighs_inputs && experts.on_cpu.is_none();
         if rows <= self.launcher().tuning().gemv.most_rows && takes_norm {
-            let input = Input { x: residual, routed: residual, norm: Some(norm), rows };
+            let input = Input { x: residual, routed: residual, norm: Some(norm), rows, slot_mapping };
             return self.mix_experts(input, experts, work, out);
         }
         self.launcher().norm_rows(residual, Some(norm), rows, hidden, normed, Format::F32)?;
-        self.mix_experts(Input { x: normed, routed: normed, norm: None, rows }, experts, work, out)
+        let input = Input { x: normed, routed: normed, norm: None, rows, slot_mapping };
+        self.mix_experts(input, experts, work, out)
     }
 
     fn mix_experts(
         &mut self,
-        Input { x, routed, norm, rows }: Input<'_>,
+        Input { x, routed, norm, rows, slot_mapping }: Input<'_>,
         experts: &Experts,
         work: &mut ExpertWork,
         out: Sum<'_>,
@@ -127,18 +142,43 @@ impl Compute {
         }
         let choice = Linear { x: routed, matrix: &experts.router, rows, out: &mut work.logits, add: false };
         self.linear(choice, norm, Format::F32)?;
-        let launcher = self.launcher();
-        launcher.choose(experts, rows, work)?;
-        if let Some(layer) = experts.on_cpu.filter(|_| !self.copies_experts(experts, rows)) {
-            let x = x.read_f32("the experts' input", rows, hidden)?;
-            return self.products_of_cpu(layer, x, rows, work, out);
+        let copies = self.copies_experts(experts, rows);
+        // Other steps do not read the cache.
+        let uses = experts.uses.as_ref().filter(|_| rows < STAGED_ROWS && !copies);
+        self.launcher().choose(experts, rows, (uses, slot_mapping), work)?;
+        let input = x.read_f32("the experts' input", rows, hidden)?;
+        let Some(layer) = experts.on_cpu.filter(|_| !copies) else {
+            return self.products_of_device(input, norm, experts, rows, work, (out, false));
+        };
+        self.send_to_cpu(experts, layer, input, rows, work)?;
+        // The device computes experts in the cache meanwhile.
+        let is_beside = experts.slots_beside_cpu().is_some();
+        if is_beside {
+            self.products_of_device(input, norm, experts, rows, work, (out, true))?;
+            self.join_host()?;
         }
+        self.add_sums_of_cpu(rows, work, Sum { add: out.add || is_beside, ..out })
+    }
+
+    /// Computes the chosen experts on the device. With `is_beside_cpu`, only those with a slot in the cache.
+    fn products_of_device(
+        &mut self,
+        input: DeviceSlice<'_>,
+        norm: Norm<'_>,
+        experts: &Experts,
+        rows: usize,
+        work: &mut ExpertWork,
+        (out, is_beside_cpu): (Sum<'_>, bool),
+    ) -> Result<()> {
+        let spec = experts.spec;
+        let hidden = spec.hidden_size;
+        let launcher = self.launcher();
         let run = launcher.tuning().expert_run(rows, spec.used, spec.num);
-        let mut x = x.read_f32("the experts' input", rows, hidden)?;
+        let mut x = input;
         // A second handle of the same memory.
         let weighed = work.weighed.clone();
         if let Some(weighed) = &weighed {
-            let sum = RowSum { values: x, weights: Some(work.weights.slice()), places: None, used: 1 };
+            let sum = RowSum { cached: None, values: x, weights: Some(work.weights.slice()), places: None, used: 1 };
             launcher.add_experts(&sum, rows, hidden, Sum { memory: weighed.slice(), add: false })?;
             x = weighed.slice();
         }
@@ -154,7 +194,9 @@ impl Compute {
             }
         };
         let weights = (!spec.weighs_inputs).then(|| work.weights.slice());
-        let sum = RowSum { values: work.values.memory(), weights, places, used: spec.used };
+        let slots = experts.slots_beside_cpu();
+        let cached = slots.map(|slots| [work.experts.slice(), slots]).filter(|_| is_beside_cpu);
+        let sum = RowSum { cached, values: work.values.memory(), weights, places, used: spec.used };
         self.launcher().add_experts(&sum, rows, hidden, out)
     }
 }
@@ -162,7 +204,10 @@ impl Compute {
 impl Launcher {
     /// Computes `out[r]`, the weighted sum over the pairs of row `r`.
     fn add_experts(&self, sum: &RowSum<'_>, rows: usize, cols: usize, out: Sum<'_>) -> Result<()> {
+        let [experts, slots] = [0, 1].map(|index| sum.cached.map(|of_pairs| of_pairs[index]));
         let args = AddExpertsArgs {
+            experts: experts.into(),
+            slots: slots.into(),
             values: sum.values.ptr(),
             weights: sum.weights.into(),
             places: sum.places.into(),
@@ -176,7 +221,13 @@ impl Launcher {
         unsafe { self.launch(ADD_EXPERTS, ONCE, grid, &args) }
     }
 
-    fn choose(&self, experts: &Experts, rows: usize, work: &ExpertWork) -> Result<()> {
+    fn choose(
+        &self,
+        experts: &Experts,
+        rows: usize,
+        (uses, slot_mapping): (Option<&Uses>, Option<DeviceSlice<'_>>),
+        work: &ExpertWork,
+    ) -> Result<()> {
         let spec = &experts.spec;
         let args = ChooseExpertsArgs {
             logits: work.logits.memory().ptr(),
@@ -192,7 +243,10 @@ impl Launcher {
             used_groups: spec.groups.map_or(Ok(0), |groups| count(groups.used))?,
             normalize: u32::from(spec.normalize),
             scale: spec.scale,
-            uses: experts.uses.as_ref().filter(|_| rows < STAGED_ROWS).map(DeviceBuffer::slice).into(),
+            uses: uses.map(|uses| uses.counts.slice()).into(),
+            hits: uses.map(|uses| uses.hits.slice()).into(),
+            slots: uses.map(|uses| uses.slots.slice()).into(),
+            slot_mapping: slot_mapping.into(),
         };
         let blocks = count(rows.div_ceil(CHOOSE_EXPERTS_ROWS as usize))?;
         // SAFETY: see `ops`; the loader checked the numbers of experts against the kernel's.
@@ -285,43 +339,6 @@ impl Compute {
         let matrix = copy.as_ref().unwrap_or(&experts.down);
         self.launcher().gemv_of_pairs(&PairProducts { matrix, x: gated_rows, out, ..base })?;
         self.release_staged()
-    }
-
-    /// Lets the CPU compute the chosen experts of layer `layer`.
-    fn products_of_cpu(
-        &self,
-        layer: usize,
-        x: DeviceSlice<'_>,
-        rows: usize,
-        work: &ExpertWork,
-        out: Sum<'_>,
-    ) -> Result<()> {
-        let ExpertSpec { used, hidden_size: hidden, .. } = work.spec;
-        let exchange = work.exchange.as_ref().ok_or_else(|| Error::internal("no memory shared with the CPU"))?;
-        exchange.check_rows(rows)?;
-        let [call, x_out, experts_out, weights_out] = exchange.inputs()?;
-        let args = SendExpertsArgs {
-            x: x.ptr(),
-            experts: work.experts.ptr(),
-            weights: work.weights.ptr(),
-            call: call.ptr(),
-            x_out: x_out.ptr(),
-            experts_out: experts_out.ptr(),
-            weights_out: weights_out.ptr(),
-            cols: count(hidden)?,
-            used: count(used)?,
-            rows: count(rows)?,
-            layer: count(layer)?,
-            turn: self.host_turn(),
-        };
-        let launcher = self.launcher();
-        // SAFETY: see `ops`; there is room for the rows. The backend keeps the exchange until it has waited.
-        unsafe {
-            launcher.launch(SEND_EXPERTS, ONCE, [count(rows)?, 1, 1], &args)?;
-            launcher.stream().launch_host(&**exchange)?;
-        }
-        let sum = RowSum { values: exchange.sums()?, weights: None, places: None, used: 1 };
-        launcher.add_experts(&sum, rows, hidden, out)
     }
 
     /// Multiplies runs of `run` pairs of one expert on the matrix units. The results are at the pairs' places.

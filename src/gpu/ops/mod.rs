@@ -103,7 +103,8 @@ impl Ops<GpuBackend> for GpuStep<'_> {
 
     fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        self.compute.experts(args)
+        let slot_mapping = self.inputs.padded_slots(self.captured)?;
+        self.compute.experts(args, slot_mapping)
     }
 
     fn rope_angles(&mut self, args: RopeAngles<'_, GpuBackend>) -> Result<()> {
@@ -206,7 +207,8 @@ impl Fusions<GpuBackend> for GpuStep<'_> {
 
     fn norm_experts(&mut self, args: NormExperts<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        self.compute.norm_experts(args)
+        let slot_mapping = self.inputs.padded_slots(self.captured)?;
+        self.compute.norm_experts(args, slot_mapping)
     }
 
     fn rope_attention(&mut self, args: RopeAttention<'_, GpuBackend>) -> Result<()> {

@@ -34,7 +34,7 @@ pub const FAULTY_TARGETS: [&str; 6] = [
 
 /// Targets of tests that fail calls or read the free memory. Each test has one, so none sees the faults and allocations
 /// of another. `open` takes the text after the `@` as a name of the device.
-const OWN_DEVICES: [&str; 24] = [
+const OWN_DEVICES: [&str; 29] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
@@ -59,6 +59,11 @@ const OWN_DEVICES: [&str; 24] = [
     "cpu-wave32:up@invariant",
     "cpu-wave32:up@many",
     "cpu-wave32:up@kept",
+    "cpu-wave32:up@joint",
+    "cpu-wave64:up@joint",
+    "cpu-wave32:up@free",
+    "cpu-wave32:up@unjoined",
+    "cpu-wave32:up@counts",
 ];
 
 /// Returns the stand-in's library: `cargo build -p hipsim` puts it next to the test binary's folder.

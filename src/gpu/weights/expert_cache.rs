@@ -2,28 +2,37 @@
 //!
 //! A slot of the cache holds all matrices of one expert. A table on the device has the slot of each expert, so kernels
 //! and captured graphs stay the same: they read an expert's tiles from its slot, if it has one. `choose_experts` counts
-//! the uses of each expert on the device.
+//! the uses of each expert on the device, and those of experts with a slot (hits).
 //!
-//! Every few steps, the host reads counts that it copied a round earlier. Between two steps, it queues copies of
-//! experts on the stream of the steps. A second stream would gain nothing: the bus limits decode steps, and both would
-//! share it. A round copies no more than a token reads.
+//! Every few steps the host looks at counts that it copied a round earlier, and queues copies of experts. They are no
+//! more than a token reads. If the device reads the other experts over the bus, copies are on the step's own stream,
+//! between two steps: the bus limits such steps, and a second stream would share it. If the CPU computes the others,
+//! copies are on a stream of their own (`Arrivals`), and no step waits for them.
 //!
 //! The table never names a slot that is being written. It is stored without the experts that leave, and stored again
-//! after the copies. So a failed call leaves a valid table.
+//! after the copies. So a failed call leaves a valid table. A kernel stores it between two steps, since copies by the
+//! driver were seen to arrive too late for a graph (`step.hip`). So all kernels of a step read the same table.
 
+mod arrivals;
 mod hot;
 
 use std::fmt;
+use std::sync::Arc;
 
+use arrivals::Arrivals;
 use hot::{Change, Hot};
 
+use super::packed::Packed;
+use super::unpack::Unpacker;
 use crate::backend::ExpertCacheUse;
 use crate::buffer::ExpertMatrix;
-use crate::buffer::expert_copies::Cached;
+use crate::buffer::expert_copies::{Cached, Uses};
 use crate::device::arena::aligned;
 use crate::error::readable;
 use crate::launch::args::NOT_CACHED;
-use crate::{Device, DeviceBuffer, Event, HostBuffer, Stream};
+use crate::launch::catalog::{COPY_STEP, ONCE};
+use crate::step::{COPY_HEADER, TokenIds, counted, launch_copy};
+use crate::{DeviceBuffer, Event, Function, HostBuffer, Kernels, MappedBuffer, Stream};
 use crate::{Error, Result};
 
 /// Steps from one look at the counts to the next.
@@ -39,22 +48,29 @@ pub(crate) struct CacheSizes {
     pub experts: usize,
     /// The most experts that a round copies.
     pub most: usize,
+    /// True if they have the layout of the CPU's kernels, and are unpacked in an area of their own.
+    pub is_packed: bool,
 }
 
 impl CacheSizes {
     /// Returns the bytes on the device; 0 without a slot.
     pub(crate) fn bytes(&self) -> u64 {
-        if self.slots == 0 { 0 } else { self.slots as u64 * self.slot_bytes + 2 * self.table_bytes() }
+        if self.slots == 0 { 0 } else { self.slots as u64 * self.slot_bytes + self.bytes_beside() }
     }
 
-    /// Returns the bytes of one number per expert.
+    /// Returns the bytes apart from the slots: the table, the counts, and the area for an expert on its way.
+    fn bytes_beside(&self) -> u64 {
+        2 * self.table_bytes() + if self.is_packed { self.slot_bytes } else { 0 }
+    }
+
+    /// Returns the bytes of one number per expert, and one more.
     fn table_bytes(&self) -> u64 {
-        aligned(4 * self.experts as u64)
+        aligned(4 * (self.experts as u64 + 1))
     }
 
     /// Returns the same cache with as many slots as fit in `bytes`.
     pub(crate) fn within(self, bytes: u64) -> Self {
-        let slots = bytes.saturating_sub(2 * self.table_bytes()) / self.slot_bytes.max(1);
+        let slots = bytes.saturating_sub(self.bytes_beside()) / self.slot_bytes.max(1);
         Self { slots: self.experts.min(usize::try_from(slots).unwrap_or(usize::MAX)), ..self }
     }
 }
@@ -70,9 +86,12 @@ pub(crate) struct CacheMemory {
     sizes: CacheSizes,
     /// All slots.
     region: DeviceBuffer,
-    /// The next two have a u32 for each expert.
+    /// The area for an expert on its way; empty if it needs none.
+    landing: DeviceBuffer,
+    /// A u32 for each expert.
     slots: DeviceBuffer,
-    uses: DeviceBuffer,
+    /// The number of hits, and the uses of each expert.
+    counts: DeviceBuffer,
     layers: Vec<CachedLayer>,
     /// Experts of the layers so far.
     experts: usize,
@@ -86,8 +105,10 @@ struct CachedLayer {
 
 /// A matrix of all experts of a layer.
 struct Part {
+    /// In the host's memory, each expert's in so many bytes.
     tiles: DeviceBuffer,
-    expert_bytes: u64,
+    stored_bytes: u64,
+    packed: Option<Arc<Packed>>,
     /// Its place in a slot.
     at: u64,
 }
@@ -96,71 +117,100 @@ impl CacheMemory {
     /// `memory` has `sizes.bytes()`.
     pub(crate) fn new(memory: &DeviceBuffer, sizes: CacheSizes) -> Result<Self> {
         let (table, region) = (sizes.table_bytes(), sizes.slots as u64 * sizes.slot_bytes);
+        let rest = region + 2 * table;
         Ok(Self {
             sizes,
             region: memory.part(0, region)?,
             slots: memory.part(region, table)?,
-            uses: memory.part(region + table, table)?,
+            counts: memory.part(region + table, table)?,
+            landing: memory.part(rest, sizes.bytes() - rest)?,
             layers: Vec::new(),
             experts: 0,
         })
     }
 
-    /// Adds the matrices of a layer's experts, which lie in the host's memory. Returns the memory of their counts.
-    pub(crate) fn add<'a>(
-        &mut self,
-        num: usize,
-        matrices: impl Iterator<Item = &'a mut ExpertMatrix>,
-    ) -> Result<DeviceBuffer> {
+    /// Adds the matrices of a layer's experts, which lie in the host's memory. Returns what counts their uses.
+    pub(crate) fn add<'a>(&mut self, num: usize, matrices: impl Iterator<Item = &'a mut ExpertMatrix>) -> Result<Uses> {
         let (start, bytes) = (4 * self.experts as u64, 4 * num as u64);
         let (slots, mut at, mut parts) = (self.slots.part(start, bytes)?, 0, Vec::new());
         for matrix in matrices {
             let (expert_bytes, slot_bytes) = (matrix.expert_bytes(), self.sizes.slot_bytes);
+            let (stored_bytes, packed) = (matrix.stored_bytes(), matrix.packed.clone());
             if at + expert_bytes > slot_bytes {
                 return Err(Error::internal(format!("an expert of more than a slot's {slot_bytes} bytes")));
             }
             let tiles = self.region.part(at, self.region.bytes() - at)?;
-            matrix.cached = Some(Cached { slots: slots.clone(), tiles, slot_bytes });
-            parts.push(Part { tiles: matrix.tiles.clone(), expert_bytes, at });
+            matrix.cached = Some(Cached { slots: slots.clone(), tiles, slot_bytes, is_alone: packed.is_some() });
+            parts.push(Part { tiles: matrix.tiles.clone(), stored_bytes, packed, at });
             at += aligned(expert_bytes);
         }
         self.layers.push(CachedLayer { first: self.experts, parts });
         self.experts += num;
-        self.uses.part(start, bytes)
+        Ok(Uses { counts: self.counts.part(4 + start, bytes)?, hits: self.counts.part(0, 4)?, slots })
+    }
+
+    /// Yields the matrices of an expert, each with its number in its layer.
+    fn parts_of(&self, expert: usize) -> Result<impl Iterator<Item = (&Part, usize)>> {
+        let layer = self.layers.partition_point(|layer| layer.first <= expert);
+        let layer = layer.checked_sub(1).map(|index| &self.layers[index]);
+        let layer = layer.ok_or_else(|| Error::internal(format!("expert {expert} of no layer")))?;
+        Ok(layer.parts.iter().map(move |part| (part, expert - layer.first)))
+    }
+
+    /// Returns the memory of a slot, from a place in it on.
+    fn slot(&self, slot: usize, at: u64) -> Result<DeviceBuffer> {
+        let bytes = self.sizes.slot_bytes;
+        self.region.part(slot as u64 * bytes + at, bytes - at)
     }
 }
 
 /// The cache of a backend.
 pub(crate) struct ExpertCache {
+    /// First: its drop waits for copies. `None` if copies are on the step's stream.
+    arrivals: Option<Arrivals>,
     memory: CacheMemory,
     hot: Hot,
-    /// Page-locked: the counts, the table without the experts that leave, and the table after the copies.
-    host: HostBuffer,
-    /// Recorded after the last use of `host`.
+    /// Copies a table to the device.
+    copy_step: Function,
+    /// The table without the experts that leave, and the one after the copies.
+    tables: [MappedBuffer; 2],
+    counts: HostBuffer,
+    /// Recorded after the last use of these.
     passed: Event,
     /// The counts that were looked at last.
-    counts: Vec<u32>,
-    /// The experts that had a slot while the next counts came.
-    cached: Vec<bool>,
+    seen: Vec<u32>,
     steps: u32,
     uses: ExpertCacheUse,
 }
 
 impl ExpertCache {
-    /// Creates an empty cache, with its first work on the steps' stream.
-    pub(crate) fn new(device: &Device, stream: &Stream, memory: CacheMemory) -> Result<Self> {
-        let experts = memory.experts;
+    /// Creates an empty cache, with its first work on the steps' stream. `unpacker` is for packed experts.
+    pub(crate) fn new(
+        kernels: &Kernels,
+        stream: &Stream,
+        memory: CacheMemory,
+        unpacker: Option<Arc<Unpacker>>,
+    ) -> Result<Self> {
+        let (device, experts) = (stream.device(), memory.experts);
+        // `copy_step` reads pairs of words.
+        let table = || MappedBuffer::new(device, COPY_HEADER + 4 * experts.next_multiple_of(2));
         // SAFETY: kernels that use the memory come after, on the same stream.
         unsafe {
             stream.fill(memory.slots.slice(), NOT_CACHED as u8)?;
-            stream.fill(memory.uses.slice(), 0)?;
+            stream.fill(memory.counts.slice(), 0)?;
         }
         Ok(Self {
+            arrivals: match (memory.sizes.is_packed, unpacker) {
+                (false, _) => None,
+                (true, Some(unpacker)) => Some(Arrivals::new(device, unpacker)?),
+                (true, None) => return Err(Error::internal("a cache of packed experts without an unpacker")),
+            },
             hot: Hot::new(experts, memory.sizes.slots),
-            host: HostBuffer::new(device, 3 * 4 * experts)?,
+            copy_step: kernels.function(&COPY_STEP.id(ONCE))?,
+            tables: [table()?, table()?],
+            counts: HostBuffer::new(device, 4 * (experts + 1))?,
             passed: Event::new(device)?,
-            counts: vec![0; experts],
-            cached: vec![false; experts],
+            seen: vec![0; experts + 1],
             steps: 0,
             uses: ExpertCacheUse::default(),
             memory,
@@ -174,6 +224,13 @@ impl ExpertCache {
     /// Looks at the counts and queues copies every few steps. Call it before a step that is not captured.
     pub(crate) fn step(&mut self, stream: &Stream) -> Result<()> {
         self.steps += 1;
+        if let Some(arrivals) = self.arrivals.as_mut().filter(|arrivals| arrivals.are_expected()) {
+            let Some(changes) = arrivals.arrived()? else { return Ok(()) };
+            // The next round begins as many steps later, so it does not wait for this store.
+            self.steps = 0;
+            self.fill(stream, &changes)?;
+            return self.passed.record(stream);
+        }
         if self.steps < ROUND_STEPS {
             return Ok(());
         }
@@ -181,13 +238,10 @@ impl ExpertCache {
         self.passed.synchronize()?;
         self.look();
         let changes = self.hot.choose(self.memory.sizes.most);
-        // Counts from here to the next round belong to the new table. Those that are copied now belong to the last one.
-        self.hot.places().iter().zip(&mut self.cached).for_each(|(place, cached)| *cached = place.is_some());
-        let [counts, _, _] = parts(&mut self.host);
         // SAFETY: the host looks at the counts after `passed`, or after the stream was waited for.
-        unsafe { stream.copy_to_host(counts, self.memory.uses.slice())? };
+        unsafe { stream.copy_to_host(self.counts.as_mut_slice(), self.memory.counts.slice())? };
         if !changes.is_empty()
-            && let Err(error) = self.copy(stream, &changes)
+            && let Err(error) = self.copy(stream, changes.clone())
         {
             changes.iter().for_each(|change| self.hot.empty(change.slot));
             return Err(error);
@@ -197,56 +251,52 @@ impl ExpertCache {
 
     /// Takes the counts of the last round.
     fn look(&mut self) {
-        let [counts, ..] = parts(&mut self.host);
-        let mut uses = Vec::with_capacity(self.counts.len());
-        for ((new, count), &cached) in counts.as_chunks().0.iter().zip(&mut self.counts).zip(&self.cached) {
-            let new = u32::from_ne_bytes(*new);
-            let since = new.wrapping_sub(std::mem::replace(count, new));
-            let sum = if cached { &mut self.uses.hits } else { &mut self.uses.misses };
-            *sum += u64::from(since);
-            uses.push(since);
+        let counts = self.counts.as_slice().as_chunks().0.iter().map(|&count| u32::from_ne_bytes(count));
+        let since = counts.zip(&mut self.seen).map(|(new, seen)| new.wrapping_sub(std::mem::replace(seen, new)));
+        let since: Vec<u32> = since.collect();
+        if let [hits, uses @ ..] = &since[..] {
+            let all: u64 = uses.iter().copied().map(u64::from).sum();
+            self.uses.hits += u64::from(*hits);
+            self.uses.misses += all.saturating_sub(u64::from(*hits));
+            self.hot.count(uses.iter().copied());
         }
-        self.hot.count(uses.into_iter());
     }
 
-    /// Queues the copies of experts into their slots, between two tables.
-    fn copy(&mut self, stream: &Stream, changes: &[Change]) -> Result<()> {
-        let [_, without, with] = parts(&mut self.host);
+    /// Queues the copies of experts into their slots, behind a table without those that leave.
+    fn copy(&mut self, stream: &Stream, changes: Vec<Change>) -> Result<()> {
         changes.iter().for_each(|change| self.hot.empty(change.slot));
-        store(without, self.hot.places());
-        // SAFETY: the host writes this memory again only after `passed`, or after the stream was waited
-        // for. Weights do not change. No table names the slots that are written, and earlier kernels have read them.
-        unsafe { stream.copy_to_device(self.memory.slots.slice(), without)? };
-        for &Change { slot, expert } in changes {
-            let layer = self.memory.layers.partition_point(|layer| layer.first <= expert);
-            let layer = layer.checked_sub(1).map(|index| &self.memory.layers[index]);
-            let layer = layer.ok_or_else(|| Error::internal(format!("expert {expert} of no layer")))?;
-            for &Part { ref tiles, expert_bytes, at } in &layer.parts {
-                let from = tiles.part((expert - layer.first) as u64 * expert_bytes, expert_bytes)?;
-                let to = self.memory.region.slice().after(slot as u64 * self.memory.sizes.slot_bytes + at)?;
-                // SAFETY: see above.
-                unsafe { stream.copy_to_device(to, from.host_bytes()?)? };
-                self.uses.copied_bytes += expert_bytes;
+        self.store(stream, 0)?;
+        if let Some(arrivals) = &mut self.arrivals {
+            self.uses.copied_bytes += arrivals.copy(stream, &self.memory, changes)?;
+            return Ok(());
+        }
+        for &Change { slot, expert } in &changes {
+            for (&Part { ref tiles, stored_bytes, at, .. }, number) in self.memory.parts_of(expert)? {
+                let from = tiles.part(number as u64 * stored_bytes, stored_bytes)?;
+                let to = self.memory.slot(slot, at)?;
+                // SAFETY: weights do not change. No table names the slots that are written, and earlier kernels have
+                // read them.
+                unsafe { stream.copy_to_device(to.slice(), from.host_bytes()?)? };
+                self.uses.copied_bytes += stored_bytes;
             }
         }
-        changes.iter().for_each(|&change| self.hot.fill(change));
-        store(with, self.hot.places());
-        // SAFETY: see above.
-        unsafe { stream.copy_to_device(self.memory.slots.slice(), with) }
+        self.fill(stream, &changes)
     }
-}
 
-/// Returns the thirds of the memory.
-fn parts(host: &mut HostBuffer) -> [&mut [u8]; 3] {
-    let bytes = host.as_slice().len() / 3;
-    let (first, rest) = host.as_mut_slice().split_at_mut(bytes);
-    let (second, third) = rest.split_at_mut(bytes);
-    [first, second, third]
-}
+    /// Stores a table with experts that have arrived.
+    fn fill(&mut self, stream: &Stream, changes: &[Change]) -> Result<()> {
+        changes.iter().for_each(|&change| self.hot.fill(change));
+        self.store(stream, 1)
+    }
 
-/// Writes the table that kernels read.
-fn store(table: &mut [u8], places: &[Option<usize>]) {
-    for (entry, place) in table.as_chunks_mut().0.iter_mut().zip(places) {
-        *entry = place.map_or(NOT_CACHED, |slot| slot as u32).to_ne_bytes();
+    /// Stores the present table, through one of the host's.
+    fn store(&mut self, stream: &Stream, table: usize) -> Result<()> {
+        let (host, out, places) = (&mut self.tables[table], self.memory.slots.slice(), self.hot.places());
+        for (entry, place) in counted(host.as_mut_slice(), places.len()).iter_mut().zip(places) {
+            *entry = place.map_or(NOT_CACHED, |slot| slot as u32).to_ne_bytes();
+        }
+        // SAFETY: the host writes this memory again only after `passed`, or after the stream was waited for. The table
+        // has room for whole pairs of words, and names no slot of an expert that has not arrived.
+        unsafe { launch_copy(stream, &self.copy_step, host.slice(), out, 0, TokenIds { count: 0, chosen: out }) }
     }
 }

@@ -7,11 +7,13 @@
 
 mod belt;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use belt::{Belt, Fetch, Taken};
 
-use super::unpack::{Packed, Unpacker};
+use super::packed::Packed;
+use super::unpack::Unpacker;
 use crate::buffer::Staged;
 use crate::{Device, DeviceBuffer, Event, Stream};
 use crate::{Error, Result};
@@ -37,7 +39,7 @@ struct StagedWeight {
     /// Bytes of its tiles on the device.
     bytes: u64,
     /// The matrices of experts in the layout of the CPU's kernels.
-    packed: Option<Packed>,
+    packed: Option<Arc<Packed>>,
 }
 
 impl StagedWeights {
@@ -47,8 +49,8 @@ impl StagedWeights {
     }
 
     /// Like `add`, for matrices of experts in the layout of the CPU's kernels.
-    pub(crate) fn add_packed(&mut self, memory: &DeviceBuffer, bytes: u64, packed: Packed) -> Option<Staged> {
-        self.add_weight(StagedWeight { memory: memory.clone(), bytes, packed: Some(packed) })
+    pub(crate) fn add_packed(&mut self, memory: &DeviceBuffer, bytes: u64, packed: &Arc<Packed>) -> Option<Staged> {
+        self.add_weight(StagedWeight { memory: memory.clone(), bytes, packed: Some(Arc::clone(packed)) })
     }
 
     fn add_weight(&mut self, weight: StagedWeight) -> Option<Staged> {
@@ -64,7 +66,7 @@ pub(crate) struct Staging {
     copies: Stream,
     buffers: Vec<StagingBuffer>,
     weights: Vec<StagedWeight>,
-    unpacker: Option<Unpacker>,
+    unpacker: Option<Arc<Unpacker>>,
     belt: Belt,
     /// Recorded on the step's stream when a step begins.
     begun: Event,
@@ -82,7 +84,7 @@ struct StagingBuffer {
 
 impl Staging {
     /// Creates the copy stream; `None` if there is nothing to copy. `unpacker` is for packed weights.
-    pub(crate) fn new(device: &Device, staged: StagedWeights, unpacker: Option<Unpacker>) -> Result<Option<Self>> {
+    pub(crate) fn new(device: &Device, staged: StagedWeights, unpacker: Option<Arc<Unpacker>>) -> Result<Option<Self>> {
         let StagedWeights { buffers, weights } = staged;
         if weights.is_empty() {
             return Ok(None);
@@ -102,7 +104,7 @@ impl Staging {
     /// Waits for the copies of a step that failed.
     pub(crate) fn settle(&mut self) -> Result<()> {
         if self.is_active {
-            self.unpacker.as_ref().map_or(Ok(()), Unpacker::synchronize)?;
+            self.unpacker.as_ref().map_or(Ok(()), |unpacker| unpacker.synchronize())?;
             self.copies.synchronize()?;
             self.is_active = false;
         }

@@ -3,6 +3,7 @@
 //! A piece of the bytes is copied as it is. `unpack_tiles` restores the file's rows from it, and `repack_<type>` makes
 //! tiles, as in an upload. Both run at the rate of the device's memory, and the bus limits the copy.
 
+use super::packed::Packed;
 use crate::buffer::{TILE_ROWS, count};
 use crate::cpu::simd::linear::{Layout, Place, Spans, TILE, element_bytes};
 use crate::device::arena::{ALIGN, aligned};
@@ -17,35 +18,9 @@ use crate::{Error, Result};
 /// Maximum bytes of a piece, unless a matrix of one expert has more.
 const PIECE: u64 = 16 << 20;
 
-/// The matrices of all experts of a layer, in the host's memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Packed {
-    pub ty: KernelType,
-    /// The type in the file, whose blocks the CPU's layout has.
-    pub file: GgmlType,
-    pub rows: usize,
-    pub cols: usize,
-    /// Bytes of a matrix in the CPU's layout.
-    pub matrix_bytes: u64,
-    /// The factor of each matrix.
-    pub scales: Vec<f32>,
-}
-
-impl Packed {
-    /// Returns the bytes of a row in the file.
-    fn row_bytes(&self) -> u64 {
-        self.file.row_bytes(self.cols).unwrap_or(0) as u64
-    }
-
-    /// Returns the bytes of a matrix in the longer one of both layouts.
-    fn longer_bytes(&self) -> u64 {
-        self.matrix_bytes.max(self.rows as u64 * self.row_bytes()).max(1)
-    }
-
-    /// True if the tiles of all matrices are those of one matrix.
-    fn is_one(&self) -> bool {
-        self.rows.is_multiple_of(TILE_ROWS) && self.scales.iter().all(|scale| *scale == self.scales[0])
-    }
+/// True if the tiles of all matrices are those of one matrix.
+fn are_one(matrices: &Packed) -> bool {
+    matrices.rows.is_multiple_of(TILE_ROWS) && matrices.scales.iter().all(|scale| *scale == matrices.scales[0])
 }
 
 /// Returns the bytes of the areas on the device. A matrix of one expert takes up to `of_one` bytes, in either
@@ -236,7 +211,7 @@ impl Unpacker {
             // SAFETY: the area holds whole matrices, and there is room for their rows.
             unsafe { stream.launch(&self.unpack, [count(all_rows)?, columns, 1], &args)? };
             // Matrices whose last tile is not full are repacked one by one.
-            let at_once = if matrices.is_one() { piece } else { 1 };
+            let at_once = if are_one(matrices) { piece } else { 1 };
             for first in (0..piece).step_by(at_once) {
                 let out_rows = at_once * rows;
                 let tiles = out_rows.div_ceil(TILE_ROWS) as u64 * cols.div_ceil(256) as u64;

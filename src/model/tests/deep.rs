@@ -1,7 +1,7 @@
 //! Models with waves of 64 lanes, on gfx942, and all families in fp8. They take minutes, so `make test` leaves this
 //! module out. `make test-kernels` runs it.
 
-use super::families::cpu_experts;
+use super::families::{cpu_experts, joint_experts};
 use super::gpu::{captures, encoders, feed, fp8};
 use super::placement::Layout;
 use super::{gpu, launches, library, placement, rows};
@@ -41,6 +41,16 @@ fn golden_logits_with_experts_on_the_cpu() {
     let layouts = &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost];
     cpu_experts::check_families("cpu-wave32:up@experts", &cpu_experts::FAMILIES.map(|name| (name, &layouts[..])));
     cpu_experts::check_families("gfx1100", &[("qwen3moe", &[Layout::ExpertsOnHost]), ("gpt_oss", &[Layout::Half])]);
+}
+
+#[test]
+fn golden_logits_with_experts_on_both() {
+    let layouts = &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost];
+    for graphs in [true, false] {
+        let families = cpu_experts::FAMILIES.map(|name| (name, graphs, &layouts[..]));
+        joint_experts::check_families("cpu-wave32:up@joint", &families);
+    }
+    joint_experts::check_failed_calls(&[0, 1, 2, 3, 5, 8, 13, 21, 34, 55]);
 }
 
 #[test]

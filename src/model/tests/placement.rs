@@ -34,9 +34,22 @@ fn load(device: &Opened, name: &str, layout: Layout, total: u64) -> Result<Model
     load_with(device, name, layout, total, KvCacheDtype::F16, None)
 }
 
+/// Like `load_placed`, without a cache of experts unless the options have a size for it.
+pub(super) fn load_with(
+    (device, options): &Opened,
+    name: &str,
+    layout: Layout,
+    total: u64,
+    dtype: KvCacheDtype,
+    threads: Option<usize>,
+) -> Result<Model<GpuBackend>> {
+    let options = GpuOptions { expert_cache: options.expert_cache.or(Some(0)), ..options.clone() };
+    load_placed(&(device.clone(), options), name, layout, total, dtype, threads)
+}
+
 /// Loads a model of which the device holds `total` bytes of weights if all lie there. With threads, the CPU computes
 /// experts on the host.
-pub(super) fn load_with(
+pub(super) fn load_placed(
     device: &Opened,
     name: &str,
     layout: Layout,
@@ -48,9 +61,6 @@ pub(super) fn load_with(
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf, Some(super::MAX_MODEL_LEN)).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
-    // Only tests of the cache of experts have one.
-    let device =
-        &(device.0.clone(), GpuOptions { expert_cache: device.1.expert_cache.or(Some(0)), ..device.1.clone() });
     let options = match layout {
         Layout::OneLayer => GpuOptions { layers: Some(1), ..device.1.clone() },
         Layout::ExpertsOnHost => GpuOptions { cpu_experts: Some(usize::MAX), ..device.1.clone() },
@@ -173,7 +183,7 @@ pub(super) fn check_families(families: &Layouts) {
 
 /// Decodes 60 tokens one by one, in captured graphs, with a long step among them. Returns the logits, and the number of
 /// steps that failed and were repeated.
-fn decode(model: &mut Model<GpuBackend>, tokens: &[u32]) -> (Vec<Vec<f32>>, usize) {
+pub(super) fn decode(model: &mut Model<GpuBackend>, tokens: &[u32]) -> (Vec<Vec<f32>>, usize) {
     let long = long(tokens);
     let mut failed = 0;
     let mut step = |seq: (&[u32], usize)| {

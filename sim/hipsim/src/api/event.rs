@@ -50,7 +50,8 @@ pub extern "C" fn hipEventSynchronize(event: *mut c_void) -> Status {
     let synchronize = || {
         let (device, id) = find(Kind::Event, event)?;
         let mut state = device.working_uncaptured()?;
-        let mark = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?.mark;
+        let Event { mark, captured, .. } = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        let (mark, None) = (*mark, captured) else { return Err(Status::CAPTURED_EVENT) };
         if state.without == Some(Wait::Event) {
             return Ok(());
         }
@@ -65,7 +66,10 @@ pub extern "C" fn hipEventQuery(event: *mut c_void) -> Status {
     let query = || {
         let (device, id) = find(Kind::Event, event)?;
         let mut state = device.working_uncaptured()?;
-        let Event { mark, queried, .. } = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        let Event { mark, queried, captured, .. } = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        if captured.is_some() {
+            return Err(Status::CAPTURED_EVENT);
+        }
         let (Some(mark), queried) = (*mark, *queried) else { return Ok(()) };
         if state.streams.progress(mark) == Progress::Done || queried {
             return device.run_until(&mut state, mark);

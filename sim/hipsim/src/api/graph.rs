@@ -32,7 +32,12 @@ pub unsafe extern "C" fn hipStreamEndCapture(stream: *mut c_void, graph: *mut *m
     let end = || {
         let (device, id) = find_stream(stream)?;
         let mut state = device.lock();
-        let operations = state.stream(id)?.capture.end(thread::current().id())?;
+        let operations = state.stream(id)?.capture.end(thread::current().id());
+        if !state.stream(id)?.capture.is_active() {
+            let forks = state.streams.live.values_mut().filter(|stream| stream.capture.origin == Some(id));
+            forks.for_each(|fork| fork.capture.origin = None);
+        }
+        let operations = operations?;
         let graph_id = state.new_id();
         state.graphs.insert(graph_id, operations.into());
         // SAFETY: the module's contract.

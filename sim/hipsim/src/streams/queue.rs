@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::capture::Capture;
+use super::capture::{Capture, Point};
 use super::operation::Mark;
 use super::order::{Known, Queued};
 
@@ -22,6 +22,8 @@ pub(crate) struct Event {
     pub mark: Option<Mark>,
     /// Operations of other streams that precede its record.
     pub known: Known,
+    /// The position of its latest record, if that is part of a capture.
+    pub captured: Option<Point>,
     /// True if a query after that record has returned "not ready".
     pub queried: bool,
 }

@@ -87,6 +87,8 @@ constants! {
     /// Blocks of gate and up have more tiles there.
     MATMUL_GATED_WGMMA_TILES_N64 = 16;
     MATMUL_EXPERTS_TILES_N16 = 4;
+    /// Marks a pair that the CPU leaves out, and runs without an expert.
+    NO_EXPERT = u32::MAX;
     /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
     MATMUL_F32_THREADS_N4 = 256;
     MATMUL_F32_THREADS_N8 = 256;
