@@ -13,12 +13,14 @@ use super::{BlockHash, BlockId, ContentKey, HashChain, KvCache, Tokens};
 use crate::{Error, Result};
 
 impl KvCache {
-    /// True if a content of the hit is on its way to the device.
-    pub fn is_loading(&self, hit: &PrefixHit, chain: &HashChain) -> bool {
-        let Some(offload) = self.offload.as_ref().filter(|offload| !offload.loading.is_empty()) else { return false };
-        let is_loading =
-            |pool: usize, hash: &BlockHash| offload.loading.contains_key(&ContentKey { pool, hash: *hash });
-        self.places(hit).any(|(pool, index)| chain.hashes().get(index).is_some_and(|hash| is_loading(pool, hash)))
+    /// True if a hit has contents in host memory, and fewer than `most` are on their way to the device.
+    pub fn may_begin_loads(&self, hit: &PrefixHit, most: usize) -> bool {
+        self.num_loading() < most && !self.places(hit).is_empty()
+    }
+
+    /// True if a content has a block that it is being copied to.
+    pub(super) fn is_on_its_way(&self, pool: usize, hash: &BlockHash) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.loading.contains_key(&ContentKey { pool, hash: *hash }))
     }
 
     /// Returns the number of contents that are on their way to the device.
@@ -26,13 +28,13 @@ impl KvCache {
         self.offload.as_ref().map_or(0, |offload| offload.loading.len())
     }
 
-    /// Takes blocks for the contents of a planned hit that are in host memory, and for nothing else of the plan. The
-    /// rest of the hit counts as used, so that it is still there when these have arrived. `take_moves` returns the
-    /// loads.
+    /// Takes blocks for contents of a planned hit that are in host memory, and for nothing else of the plan. At most
+    /// `most` contents are then on their way. The rest of the hit counts as used, so that it is still there when these
+    /// have arrived. `take_moves` returns the loads. Returns their number.
     ///
     /// # Errors
     /// `Internal` if the cache has changed since the plan was made; then nothing is done.
-    pub fn begin_loads(&mut self, plan: AllocPlan, chain: &HashChain, tokens: &Tokens) -> Result<()> {
+    pub fn begin_loads(&mut self, plan: AllocPlan, chain: &HashChain, tokens: &Tokens, most: usize) -> Result<usize> {
         if plan.version != self.version {
             return Err(Error::internal("loads were planned before the KV cache changed"));
         }
@@ -44,17 +46,23 @@ impl KvCache {
         if let (Some(states), Some(slot)) = (&mut self.states, state) {
             states.pool.add_owner(slot)?;
         }
-        for (pool, index) in self.places(&hit) {
-            self.begin_load(pool, index, chain, tokens)?;
+        let places = self.places(&hit);
+        if let Some(offload) = &mut self.offload {
+            // The end of a prefix leaves host memory before its beginning.
+            places.iter().rev().for_each(|(key, _)| offload.touch(key));
+        }
+        let num_loads = most.saturating_sub(self.num_loading()).min(places.len());
+        for (key, index) in &places[..num_loads] {
+            self.begin_load(key.pool, *index, chain, tokens)?;
         }
         for (group, table) in self.groups.iter_mut().zip(&hit.tables) {
             // The end of a prefix is evicted before its beginning.
             table.iter().rev().filter(|id| !id.is_null()).try_for_each(|id| group.pool.release(*id, self.now))?;
         }
-        match (&mut self.states, state) {
-            (Some(states), Some(slot)) => states.pool.release(slot, self.now),
-            _ => Ok(()),
+        if let (Some(states), Some(slot)) = (&mut self.states, state) {
+            states.pool.release(slot, self.now)?;
         }
+        Ok(num_loads)
     }
 
     /// Begins to load contents of a sequence that is not scheduled yet, while half of each pool is left for others.
@@ -147,12 +155,15 @@ impl KvCache {
         self.pool(key.pool).and_then(is_loaded).unwrap_or(false)
     }
 
-    /// Returns the pool of each content of a hit that is not on the device, and the index of its block.
-    fn places(&self, hit: &PrefixHit) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let blocks: Vec<_> = hit.loads.iter().map(|load| (load.group, load.index)).collect();
+    /// Returns the contents of a hit that are in host memory and not on their way, each with the index of its block.
+    fn places(&self, hit: &PrefixHit) -> Vec<(ContentKey, usize)> {
+        let blocks = hit.loads.iter().map(|load| (ContentKey { pool: load.group, hash: load.hash }, load.index));
         let last = (hit.num_tokens / self.config.block_size).saturating_sub(1);
-        let state = matches!(hit.state, Some(Err(_))).then_some((self.groups.len(), last));
-        blocks.into_iter().chain(state)
+        let state = hit
+            .state
+            .and_then(std::result::Result::err)
+            .map(|hash| (ContentKey { pool: self.groups.len(), hash }, last));
+        blocks.chain(state).filter(|(key, _)| !self.is_on_its_way(key.pool, &key.hash)).collect()
     }
 }
 

@@ -35,6 +35,7 @@ pub struct PrefixHit {
 pub(super) struct Load {
     pub(super) group: usize,
     pub(super) index: usize,
+    pub(super) hash: BlockHash,
 }
 
 /// The lengths of prefixes in blocks.
@@ -48,7 +49,12 @@ pub(super) struct Longest {
 impl PrefixHit {
     /// True if some of it is in host memory. No sequence can begin with it before that is loaded (`begin_loads`).
     pub fn has_loads(&self) -> bool {
-        !self.loads.is_empty() || matches!(self.state, Some(Err(_)))
+        self.num_loads() > 0
+    }
+
+    /// Returns the number of its contents that are in host memory, or on their way from there.
+    pub fn num_loads(&self) -> usize {
+        self.loads.len() + usize::from(matches!(self.state, Some(Err(_))))
     }
 }
 
@@ -124,7 +130,7 @@ impl KvCache {
             for (i, hash) in hashes.iter().enumerate().skip(first) {
                 match group.pool.index.get(hash) {
                     Some(id) => table[i] = id,
-                    None => loads.push(Load { group: g, index: i }),
+                    None => loads.push(Load { group: g, index: i, hash: *hash }),
                 }
             }
             tables.push(table);
@@ -241,7 +247,8 @@ impl KvCache {
             // A hit without an owner is in the free list, so it is not available for other allocations.
             let is_free = |id: &&BlockId| group.pool.get(**id).is_ok_and(|block| block.refs == 0);
             let revived = hit_table.iter().filter(|id| !id.is_null()).filter(is_free).count();
-            let loaded = hit.loads.iter().filter(|load| load.group == g).count();
+            let lacks_block = |load: &&Load| load.group == g && !self.is_on_its_way(g, &load.hash);
+            let loaded = hit.loads.iter().filter(lacks_block).count();
             let taken = append + copy_on_write.len() + revived + loaded;
             let keep_free = demand.keep_free.get(g).copied().unwrap_or(0);
             if taken.saturating_add(keep_free) > group.pool.num_available() {
@@ -257,7 +264,8 @@ impl KvCache {
             keep_states = demand.keep_states.clone();
             let is_free = |slot| states.pool.get(slot).is_ok_and(|slot| slot.refs == 0);
             // A state of host memory takes a slot as well.
-            let revived = usize::from(hit.state.is_some_and(|state| state.map_or(true, is_free)));
+            let lacks_slot = |hash| !self.is_on_its_way(self.groups.len(), &hash);
+            let revived = usize::from(hit.state.is_some_and(|state| state.map_or_else(lacks_slot, is_free)));
             if num_slots + keep_states.len() + revived > states.pool.num_available() {
                 return None;
             }

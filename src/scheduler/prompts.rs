@@ -38,6 +38,10 @@ use crate::kv_cache::{Demand, KvCache, PrefixHit, PrefixMiss};
 /// it computes them.
 const MAX_LOADS: usize = 2;
 
+/// The most contents that are on their way to the device while sequences run. Contents of the blocks that they take go
+/// to the host first, and the next step waits for these copies.
+pub(super) const MAX_LOADS_BESIDE: usize = 32;
+
 /// An admission that failed for lack of blocks. It is not tried again unless the cache has freed blocks or gained
 /// content to share, or the step has room for fewer tokens.
 #[derive(Debug)]
@@ -314,8 +318,9 @@ impl Scheduler {
         let seq = &mut self.sequences[slot];
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
         let (start, held, drafted) = (hit.num_tokens, hit.num_held, hit.num_drafted);
-        let (has_loads, num_below) = (hit.has_loads(), hit.num_below);
-        if has_loads && kv.is_loading(&hit, &seq.chain) {
+        let (num_loads, num_below) = (hit.num_loads(), hit.num_below);
+        let most_loads = if self.running.is_empty() { usize::MAX } else { MAX_LOADS_BESIDE };
+        if num_loads > 0 && !kv.may_begin_loads(&hit, most_loads) {
             seq.passed = Some((self.last_step + 1, WaitingReason::KvOffload));
             return Ok(Admission::Passed);
         }
@@ -331,7 +336,7 @@ impl Scheduler {
             self.sequences[slot].passed = Some((self.last_step + 1, reason));
             return Ok(Admission::Passed);
         }
-        if has_loads && picks.copies.iter().any(|(_, copy)| !kv.is_owned(copy.group as usize, copy.src)) {
+        if num_loads > 0 && picks.copies.iter().any(|(_, copy)| !kv.is_owned(copy.group as usize, copy.src)) {
             // A step copies blocks when it begins, but loads may begin before it, and may be given such a block.
             self.sequences[slot].passed = Some((self.last_step + 1, WaitingReason::KvOffload));
             return Ok(Admission::Passed);
@@ -347,9 +352,10 @@ impl Scheduler {
             }
             return Ok(Admission::Closed);
         };
-        if has_loads {
-            kv.begin_loads(plan, &seq.chain, &seq.tokens)?;
-            seq.num_loads += 1;
+        if num_loads > 0 {
+            let num_begun = kv.begin_loads(plan, &seq.chain, &seq.tokens, most_loads)?;
+            let num_left = seq.loads_left.unwrap_or(MAX_LOADS * num_loads);
+            seq.loads_left = Some(num_left.saturating_sub(num_begun));
             seq.passed = Some((self.last_step + 1, WaitingReason::KvOffload));
             return Ok(Admission::Passed);
         }
@@ -396,7 +402,7 @@ impl Scheduler {
         let block_size = kv.config().block_size;
         seq.last_end = (seq.tokens.len() - 1) / block_size * block_size;
         seq.shared_end = num_held;
-        seq.num_loads = 0;
+        seq.loads_left = None;
         seq.num_computed = num_cached;
         seq.num_draft_computed = num_drafted;
         seq.num_scheduled = num_cached;
@@ -410,7 +416,7 @@ impl Scheduler {
 /// Looks up the beginning of a waiting sequence in the prefix cache.
 fn look_up(seq: &mut Sequence, kv: &KvCache) -> PrefixHit {
     kv.extend_chain(&mut seq.chain, &seq.tokens);
-    let hit = match seq.num_loads < MAX_LOADS {
+    let hit = match seq.loads_left != Some(0) {
         true => kv.find_prefix(&seq.chain, seq.tokens.len()),
         false => kv.find_on_device(&seq.chain, seq.tokens.len()),
     };

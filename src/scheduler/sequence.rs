@@ -60,8 +60,8 @@ pub(super) struct Sequence {
     pub(super) born_after: u64,
     /// The last step in which it let later sequences pass, and why.
     pub(super) passed: Option<(u64, WaitingReason)>,
-    /// The number of times that contents were loaded for it since it last started.
-    pub(super) num_loads: usize,
+    /// The contents that may be loaded for it before it starts; `None` before the first of them.
+    pub(super) loads_left: Option<usize>,
     pub(super) created_at: u64,
     pub(super) last_access: u64,
     pub(super) access_count: u64,
@@ -107,7 +107,7 @@ impl Sequence {
             num_expected: 0,
             born_after,
             passed: None,
-            num_loads: 0,
+            loads_left: None,
             created_at: now,
             last_access: now,
             access_count: 0,

@@ -142,6 +142,11 @@ impl Offload {
         self.memory.contains(key) && !self.loading.contains_key(key)
     }
 
+    /// Notes that a content is used.
+    pub(super) fn touch(&mut self, key: &ContentKey) {
+        self.memory.touch(key);
+    }
+
     /// Notes that a block is to be filled with a content of host memory.
     pub(super) fn load(&mut self, key: ContentKey, block: BlockId, stored: Option<StoredBlock>) {
         self.memory.touch(&key);

@@ -87,12 +87,12 @@ impl Seq {
         let mut chain = kv.new_chain(salt, SeqExtras::default());
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
-        if !hit.has_loads() || kv.is_loading(&hit, &chain) {
+        if !kv.may_begin_loads(&hit, usize::MAX) {
             return;
         }
         let demand = Demand { write: hit.num_tokens..tokens.len(), reserve: tokens.len(), ..Demand::default() };
         if let Some(plan) = kv.plan(&kv.new_sequence(), hit, &demand) {
-            kv.begin_loads(plan, &chain, &Tokens::new(tokens.into())).unwrap();
+            kv.begin_loads(plan, &chain, &Tokens::new(tokens.into()), usize::MAX).unwrap();
             kv.check_integrity().unwrap();
         }
     }

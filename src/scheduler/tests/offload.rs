@@ -2,6 +2,7 @@
 
 use super::harness::{Harness, from, limits, sequence, shares};
 use crate::kv_cache::{ContentKey, Demand, Move, OffloadConfig, PrefixHit, Tokens};
+use crate::prompts::MAX_LOADS_BESIDE;
 use crate::{NewSequence, SchedulerConfig, SeqId, WaitingReason};
 
 /// Puts all full blocks of a prompt in host memory.
@@ -50,6 +51,43 @@ fn others_run_while_a_prefix_is_loaded() {
     assert!([(9, 1), (8, 1)].iter().all(|share| shares(&step).contains(share)), "{:?}", shares(&step));
     // The second one found what the first one had already used.
     assert_eq!(h.kv_cache.read().offload_stats().memory_hit_tokens, 8);
+}
+
+/// Beside a sequence that runs, a step takes blocks for a bounded number of loads, whatever the length of the prefix.
+/// Their contents go to the host before it.
+#[test]
+fn a_step_begins_few_loads() {
+    const NUM_BLOCKS: usize = 80;
+    let num_tokens = 4 * NUM_BLOCKS + 1;
+    let long = |limit: usize| SchedulerConfig { max_model_len: limit, context_length: limit, ..limits() };
+    let mut h = Harness::new(NUM_BLOCKS + 8, SchedulerConfig { max_num_batched_tokens: 400, ..long(400) });
+    let prompt = sequence(9, num_tokens).prompt;
+    hold(&h, &prompt);
+    h.add(sequence(3, num_tokens)).unwrap();
+    h.step();
+    h.scheduler.finish(SeqId(3), h.now);
+    h.kv_cache.write().take_moves();
+    h.add(sequence(1, 6)).unwrap();
+    h.step();
+    h.add(sequence(9, num_tokens)).unwrap();
+    let (mut loading, mut num_loads, mut num_steps) = (Vec::new(), 0, 0);
+    while waits_for_loads(&h, 9) || num_steps == 0 {
+        h.step();
+        num_steps += 1;
+        let moves = h.kv_cache.write().take_moves();
+        assert!(moves.saves.len() <= MAX_LOADS_BESIDE && moves.loads.len() <= MAX_LOADS_BESIDE);
+        num_loads += moves.loads.len();
+        loading.extend(moves.loads);
+        assert!(loading.len() <= MAX_LOADS_BESIDE);
+        // The device copies fewer in a step.
+        let rest = loading.split_off(loading.len().min(20));
+        end(&h, &loading);
+        loading = rest;
+    }
+    assert_eq!(num_loads, NUM_BLOCKS);
+    assert!((4..8).contains(&num_steps), "{num_steps}");
+    // All of it was still there.
+    assert_eq!(h.kv_cache.read().offload_stats().memory_hit_tokens, 4 * NUM_BLOCKS as u64);
 }
 
 /// A sequence that ends meanwhile leaves its blocks to the copies. Then they are cached like any others.
