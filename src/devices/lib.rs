@@ -98,6 +98,17 @@ impl OpenDevice {
         })
     }
 
+    /// Returns the number of CPU threads that compute.
+    ///
+    /// # Errors
+    /// See `resolve_threads`.
+    pub fn num_threads(&self, args: &EngineArgs) -> Result<usize> {
+        match self {
+            Self::Cpu => resolve_threads(args),
+            Self::Gpu(_) => threads_beside_gpu(args),
+        }
+    }
+
     /// Returns the default number of tokens per step.
     pub fn default_batched_tokens(&self) -> usize {
         match self {
@@ -138,12 +149,12 @@ impl OpenDevice {
                     let expected = "'auto' on the CPU, whose products are those of 8-bit whole numbers, or a GPU";
                     return Err(Error::invalid("compute_dtype", args.gpu.compute_dtype.name(), expected));
                 }
-                let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
+                let loader = CpuLoader::new(self.num_threads(args)?, limits.tokens)?;
                 user.with(loader.with_isa(resolve_isa(args)?))
             }
             Self::Gpu(device) => {
                 let loader = GpuLoader::new(device.clone(), &args.gpu, limits)?;
-                user.with(loader.with_cpu(threads_beside_gpu(args)?, resolve_isa(args)?))
+                user.with(loader.with_cpu(self.num_threads(args)?, resolve_isa(args)?))
             }
         }
     }

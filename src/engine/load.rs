@@ -107,7 +107,8 @@ pub(super) fn load_on(
     let images = encoder.map(|(file, reader)| load_encoder(&device, args, &file, reader)).transpose()?;
     let max_num_seqs = resolve_seqs(args, device.default_seqs());
     let limits = resolve_limits(args, &spec, max_num_seqs, device.default_batched_tokens());
-    let model = Model { args, max_num_seqs, tensors, gguf: &gguf, spec: &spec, file_bytes };
+    let num_threads = device.num_threads(args)?;
+    let model = Model { args, num_threads, max_num_seqs, tensors, gguf: &gguf, spec: &spec, file_bytes };
     let longest = args.max_model_len.unwrap_or(usize::MAX).min(spec.context_length);
     let step = StepLimits {
         tokens: limits.max_num_batched_tokens,
@@ -168,6 +169,7 @@ impl UseLoader for LoadEncoder<'_> {
 /// A parsed model file and the arguments that it is loaded with.
 struct Model<'a> {
     args: &'a EngineArgs,
+    num_threads: usize,
     max_num_seqs: usize,
     gguf: &'a GgufFile,
     spec: &'a ModelSpec,
@@ -203,9 +205,9 @@ fn load_onto<L: Loader>(
     default_pool: impl Fn(u64) -> u64,
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<Loaded> {
-    let Model { args, max_num_seqs, gguf, spec, tensors, file_bytes } = model;
+    let Model { args, num_threads, max_num_seqs, gguf, spec, tensors, file_bytes } = model;
     loader.check_block_size(args.block_size)?;
-    // An asynchronous device does not check for interruption.
+    // An asynchronous device is interrupted only in steps that nobody needs.
     let can_stop = !L::Backend::ASYNCHRONOUS;
     let request = PoolRequest::new(args, spec, *max_num_seqs, limits.max_num_batched_tokens, can_stop)?;
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits)?;
@@ -228,7 +230,7 @@ fn load_onto<L: Loader>(
     let pool = request.resolve(available, default_pool(available))?;
     let is_bidirectional = spec.is_bidirectional();
     let config = EngineConfig {
-        num_threads: resolve_threads(args)?,
+        num_threads: *num_threads,
         context_length: spec.context_length,
         max_model_len: pool.max_model_len,
         max_num_seqs: *max_num_seqs,
