@@ -202,9 +202,14 @@ impl Compute {
         aside.map_or(Ok(()), |aside| aside.join(self.launcher.stream()))
     }
 
-    /// Waits for a call of the CPU that a failed step has left.
-    pub(super) fn settle_host(&mut self) -> Result<()> {
-        self.host.as_mut().and_then(|host| host.aside.as_mut()).map_or(Ok(()), Aside::settle)
+    /// Waits for a call of the CPU that a failed step has left. With `has_failed`, its failure counts no more.
+    pub(super) fn settle_host(&mut self, has_failed: bool) -> Result<()> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.aside.as_mut().map_or(Ok(()), Aside::settle)?;
+        if has_failed {
+            host.cpu.forget_failure();
+        }
+        Ok(())
     }
 
     /// Keeps for ever what queued calls of the CPU use. They may still run if the wait for them has failed.
@@ -217,7 +222,7 @@ impl Compute {
     /// Returns the failure of the CPU's part of a step that has run.
     ///
     /// # Errors
-    /// `Error::Internal`.
+    /// See `HostCpu::check`.
     pub(super) fn check_host(&self) -> Result<()> {
         self.host.as_ref().map_or(Ok(()), |host| host.cpu.check())
     }
@@ -236,10 +241,7 @@ impl Compute {
     /// Begins a step of this many rows that is not captured.
     pub(super) fn begin_staging(&mut self, rows: usize) -> Result<()> {
         let copied_rows = self.host.as_ref().map_or(STAGED_ROWS, |host| host.copied_rows);
-        match &mut self.staging {
-            Some(staging) if staging.serves(rows, copied_rows) => staging.begin(self.launcher.stream()),
-            _ => Ok(()),
-        }
+        self.staging.as_mut().map_or(Ok(()), |staging| staging.begin(self.launcher.stream(), rows, copied_rows))
     }
 
     /// Ends a step.

@@ -128,7 +128,7 @@ impl Drop for GpuBackend {
         // again when it is dropped, which is before they are. After that, only the wait that AMD and NVIDIA document
         // for a free remains. It does not cover the CPU's part, so that is kept.
         let waited = stream.synchronize();
-        if waited.and_then(|()| self.compute.settle_host()).is_err() {
+        if waited.and_then(|()| self.compute.settle_host(false)).is_err() {
             self.compute.keep_host();
         }
     }

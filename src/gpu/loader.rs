@@ -429,9 +429,7 @@ impl Loader for GpuLoader {
         self.finish_uploads()?;
         let (unpacker, host) = (self.unpacker()?, self.host_part()?);
         let mut types = self.types.clone();
-        if self.has_experts {
-            types.push(KernelType::F32); // For the routers.
-        }
+        types.extend(self.has_experts.then_some(KernelType::F32)); // For the routers.
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
         let Self { has_experts: experts, has_latent: latent, has_states: states, .. } = self;
@@ -473,15 +471,15 @@ impl Loader for GpuLoader {
         self.ledger.scratch += library_bytes;
 
         let staging = Staging::new(&self.device, std::mem::take(&mut self.staged), unpacker.clone())?;
-        let cache = self.cache_memory.take().map(|memory| ExpertCache::new(&self.kernels, &stream, memory, unpacker));
+        let cache = |memory| ExpertCache::new(&self.kernels, &stream, memory, unpacker);
+        let cache = self.cache_memory.take().map(cache).transpose()?;
         let common = common_format(&self.types);
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
-        let (samples, kept) = (self.samples, self.kept);
         let launcher = Launcher::new(stream, functions, self.tuning);
         let mut backend = GpuBackend::new(Parts {
             device: self.device,
             options: self.options,
-            compute: Compute::new(launcher, workspace, library, common, (staging, cache.transpose()?, host)),
+            compute: Compute::new(launcher, workspace, library, common, (staging, cache, host)),
             inputs,
             library_problem: self.library_problem,
             placed: self.placed,
@@ -492,8 +490,8 @@ impl Loader for GpuLoader {
             kernels: self.kernels,
             types: self.types,
         })?;
-        backend.self_test(samples.all())?;
-        backend.keep_dequantized(&kept)?;
+        backend.self_test(self.samples.all())?;
+        backend.keep_dequantized(&self.kept)?;
         backend.measure_host()?;
         Ok(backend)
     }

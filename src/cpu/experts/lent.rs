@@ -9,7 +9,7 @@ use crate::pool::ThreadPool;
 use crate::simd::Isa;
 use crate::{Error, Result};
 
-/// Rows that are computed at once. More of them need more memory and save little.
+/// Rows that are computed at once if longer steps do not come here. More of them need more memory.
 pub const ROWS: usize = 64;
 
 /// The matrices of a layer's experts.
@@ -109,10 +109,12 @@ impl LentExperts {
 }
 
 impl LentWork {
+    /// `rows`: those that are computed at once.
+    ///
     /// # Errors
     /// `Error::OutOfMemory`.
-    pub fn new(isa: Isa, spec: &ExpertSpec, most_rows: usize) -> Result<Self> {
-        let rows = most_rows.clamp(1, ROWS);
+    pub fn new(isa: Isa, spec: &ExpertSpec, rows: usize) -> Result<Self> {
+        let rows = rows.max(1);
         let [_, values, products, gated] = work_sizes(spec, rows).map(|[rows, cols]| rows.checked_mul(cols));
         let buffer = |len: Option<usize>| -> Result<Vec<f32>> {
             let mut values = Vec::new();

@@ -30,13 +30,14 @@ impl Transfers {
 
     /// Waits for work of a failed step. Even if a wait or a launch fails, earlier work on the stream still runs. It may
     /// read or write page-locked memory, which the next step is about to use. Until a wait succeeds, every step fails
-    /// here and none uses the memory.
-    pub(crate) fn settle(&mut self, stream: &Stream) -> Result<()> {
-        if self.unsettled {
+    /// here and none uses the memory. True if there was such a step.
+    pub(crate) fn settle(&mut self, stream: &Stream) -> Result<bool> {
+        let was_unsettled = self.unsettled;
+        if was_unsettled {
             stream.synchronize()?;
             self.unsettled = false;
         }
-        Ok(())
+        Ok(was_unsettled)
     }
 
     /// Copies device memory to the host piece by piece, and passes each piece to `take`.

@@ -37,9 +37,9 @@ impl GpuBackend {
         let Self { graphs, compute, copies, inputs, attention_shapes, results, transfers, .. } = self;
         graphs.abandon(compute.launcher().stream());
         copies.as_mut().map_or(Ok(()), |copies| copies.begin_step(compute.launcher().stream()))?;
-        transfers.settle(compute.launcher().stream())?;
+        let has_failed = transfers.settle(compute.launcher().stream())?;
         compute.settle_staging()?;
-        compute.settle_host()?;
+        compute.settle_host(has_failed)?;
         transfers.begin();
         if graphs.next_turn().is_none() {
             compute.step_cache()?;

@@ -1,7 +1,7 @@
 //! The CPU's call beside the device's own products: on a second stream, which the step's stream waits for.
 
-use super::Exchange;
 use crate::Result;
+use crate::sys::HostWork;
 use crate::{Device, Event, Stream};
 
 /// The second stream. In a capture it forks off the step's stream and joins it again.
@@ -23,12 +23,12 @@ impl Aside {
     ///
     /// # Safety
     /// See `Stream::launch_host`.
-    pub(crate) unsafe fn launch(&mut self, stream: &Stream, exchange: &Exchange) -> Result<()> {
+    pub(crate) unsafe fn launch<T: HostWork>(&mut self, stream: &Stream, work: &T) -> Result<()> {
         self.is_open = true;
         self.begun.record(stream)?;
         self.calls.wait_for(&self.begun)?;
         // SAFETY: the caller's promise.
-        unsafe { self.calls.launch_host(exchange)? };
+        unsafe { self.calls.launch_host(work)? };
         self.done.record(&self.calls)
     }
 

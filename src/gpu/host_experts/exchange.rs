@@ -80,7 +80,7 @@ impl Exchange {
             spec: *spec,
             rows,
             cpu: Arc::clone(cpu),
-            work: Mutex::new(LentWork::new(cpu.isa, spec, rows)?),
+            work: Mutex::new(LentWork::new(cpu.isa, spec, rows.min(cpu.rows_at_once(spec)))?),
         })
     }
 
@@ -153,15 +153,14 @@ impl Exchange {
 impl HostWork for Exchange {
     /// Computes the call. A failure is noted, and the step that it belongs to reports it.
     fn run(&self) {
-        match catch_unwind(AssertUnwindSafe(|| self.mix())) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(%error, "experts on the CPU");
-                self.cpu.fail();
-            }
+        let failure = match catch_unwind(AssertUnwindSafe(|| self.mix())) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
             // The panic hook has logged it.
-            Err(_) => self.cpu.fail(),
-        }
+            Err(_) => Error::internal("the CPU's part of a step panicked; the log has the reason"),
+        };
+        tracing::error!(%failure, "experts on the CPU");
+        self.cpu.fail(failure);
     }
 }
 
@@ -190,6 +189,10 @@ mod tests {
         // There is no layer 0.
         exchange.run();
         assert!(matches!(cpu.check(), Err(Error::Internal { .. })));
+        cpu.check().unwrap();
+        // The step was given up for another reason.
+        exchange.run();
+        cpu.forget_failure();
         cpu.check().unwrap();
     }
 }

@@ -20,18 +20,21 @@ pub(super) use exchange::{Exchange, NO_TURN};
 pub(super) use threshold::MOST_ROWS;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::backend::ExpertSpec;
 use crate::cpu::pool::ThreadPool;
-use crate::cpu::{Isa, LentExperts};
+use crate::cpu::{Isa, LENT_ROWS, LentExperts};
 use crate::{Error, Result};
 
 /// The time that threads without work spin: longer than the device takes from one layer's experts to the next.
 const SPIN: Duration = Duration::from_micros(300);
+
+/// The most rows that are computed at once with experts that no step copies.
+const LONG_ROWS: usize = 512;
 
 /// The CPU of a backend: its threads, and the experts that it computes.
 #[derive(Debug)]
@@ -41,7 +44,8 @@ pub(super) struct HostCpu {
     layers: Mutex<Vec<HostLayer>>,
     /// The rows of the last step of each turn. A captured graph has more.
     rows: Vec<AtomicUsize>,
-    has_failed: AtomicBool,
+    /// The first failure of a call since the last check.
+    failure: Mutex<Option<Error>>,
 }
 
 /// The experts of a layer.
@@ -58,7 +62,7 @@ impl HostCpu {
     pub(super) fn new(num_threads: usize, isa: Isa, turns: usize) -> Result<Self> {
         let (pool, layers) = (ThreadPool::spinning(num_threads, SPIN)?, Mutex::default());
         let rows = (0..turns).map(|_| AtomicUsize::new(0)).collect();
-        Ok(Self { pool, isa, layers, rows, has_failed: AtomicBool::new(false) })
+        Ok(Self { pool, isa, layers, rows, failure: Mutex::default() })
     }
 
     /// Adds the experts of a layer and the bytes of them that long steps copy. Returns their number.
@@ -90,8 +94,21 @@ impl HostCpu {
         self.rows.get(turn).map(|rows| rows.load(Ordering::Acquire))
     }
 
-    fn fail(&self) {
-        self.has_failed.store(true, Ordering::Release);
+    /// Returns the most rows that are computed at once with experts of this kind. Where no step copies them, long steps
+    /// read all of them for each pass.
+    fn rows_at_once(&self, spec: &ExpertSpec) -> usize {
+        let layers = self.layers.lock();
+        let is_copied = layers.iter().filter(|layer| layer.experts.spec() == spec).all(|layer| layer.copied_bytes > 0);
+        if is_copied { LENT_ROWS } else { LONG_ROWS }
+    }
+
+    fn fail(&self, error: Error) {
+        self.failure.lock().get_or_insert(error);
+    }
+
+    /// Forgets the failure of a step that was given up for another reason. No call may be under way.
+    pub(super) fn forget_failure(&self) {
+        *self.failure.lock() = None;
     }
 
     /// Returns the failure of a step that has run, once.
@@ -99,9 +116,6 @@ impl HostCpu {
     /// # Errors
     /// `Error::Internal`.
     pub(super) fn check(&self) -> Result<()> {
-        match self.has_failed.swap(false, Ordering::AcqRel) {
-            true => Err(Error::internal("the CPU's part of a step panicked; the log has the reason")),
-            false => Ok(()),
-        }
+        self.failure.lock().take().map_or(Ok(()), Err)
     }
 }

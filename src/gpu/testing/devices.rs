@@ -34,7 +34,7 @@ pub const FAULTY_TARGETS: [&str; 6] = [
 
 /// Targets of tests that fail calls or read the free memory. Each test has one, so none sees the faults and allocations
 /// of another. `open` takes the text after the `@` as a name of the device.
-const OWN_DEVICES: [&str; 29] = [
+const OWN_DEVICES: [&str; 30] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
@@ -64,6 +64,7 @@ const OWN_DEVICES: [&str; 29] = [
     "cpu-wave32:up@free",
     "cpu-wave32:up@unjoined",
     "cpu-wave32:up@counts",
+    "cpu-wave32:up@gone",
 ];
 
 /// Returns the stand-in's library: `cargo build -p hipsim` puts it next to the test binary's folder.

@@ -42,6 +42,22 @@ struct StagedWeight {
     packed: Option<Arc<Packed>>,
 }
 
+/// A kind of step is the sum of what it copies: weights in the device's layout, and experts in that of the CPU.
+const PLAIN: usize = 1;
+const PACKED: usize = 2;
+
+impl StagedWeight {
+    fn is_copied_by(&self, kind: usize) -> bool {
+        kind & if self.packed.is_some() { PACKED } else { PLAIN } != 0
+    }
+}
+
+/// Returns the numbers of the weights that steps of each kind copy.
+fn orders(weights: &[StagedWeight]) -> Vec<Vec<usize>> {
+    let of_kind = |kind| (0..weights.len()).filter(|&weight| weights[weight].is_copied_by(kind)).collect();
+    (0..=PLAIN + PACKED).map(of_kind).collect()
+}
+
 impl StagedWeights {
     /// Adds a weight in the host's memory. `None` if no buffer holds it.
     pub(crate) fn add(&mut self, weight: &DeviceBuffer) -> Option<Staged> {
@@ -92,7 +108,7 @@ impl Staging {
         let buffer = |memory| Ok(StagingBuffer { memory, arrived: Event::new(device)?, read: Event::new(device)? });
         Ok(Some(Self {
             copies: Stream::new(device)?,
-            belt: Belt::new(weights.len(), buffers.len()),
+            belt: Belt::new(orders(&weights), buffers.len()),
             buffers: buffers.into_iter().map(buffer).collect::<Result<_>>()?,
             weights,
             unpacker,
@@ -111,10 +127,15 @@ impl Staging {
         Ok(())
     }
 
-    /// Begins a step of many rows on this stream, and queues the first copies.
-    pub(crate) fn begin(&mut self, stream: &Stream) -> Result<()> {
+    /// Begins a step on this stream, and queues the first copies if so many rows read copies: of experts in the CPU's
+    /// layout from `copied_rows` on.
+    pub(crate) fn begin(&mut self, stream: &Stream, rows: usize, copied_rows: usize) -> Result<()> {
+        let kind = usize::from(rows >= STAGED_ROWS) * PLAIN + usize::from(rows >= copied_rows) * PACKED;
+        if !self.weights.iter().any(|weight| weight.is_copied_by(kind)) {
+            return Ok(());
+        }
         self.is_active = true;
-        self.belt.begin();
+        self.belt.begin(kind);
         // Copies do not compete for the bus with a step that still runs.
         self.begun.record(stream)?;
         self.copies.wait_for(&self.begun)?;
@@ -133,11 +154,6 @@ impl Staging {
         stream.wait_for(&self.buffers[buffer].arrived)?;
         self.fetch()?;
         self.buffers[buffer].memory.part(0, self.weights[weight].bytes).map(Some)
-    }
-
-    /// True if a step of this many rows reads copies: of experts in the CPU's layout from `copied_rows` on.
-    pub(crate) fn serves(&self, rows: usize, copied_rows: usize) -> bool {
-        self.weights.iter().any(|weight| rows >= if weight.packed.is_some() { copied_rows } else { STAGED_ROWS })
     }
 
     /// True if there are experts in the CPU's layout among the weights.

@@ -1,18 +1,20 @@
 //! Which weight goes into which staging buffer, and when: numbers only.
 //!
-//! The weights of a step are copied in the order in which the last such step used them. A step that uses another weight
-//! next gets it all the same, and the copies ahead start again behind it.
+//! The weights of a step are copied in the order in which the last step of its kind used them. A step that uses another
+//! weight next gets it all the same, and the copies ahead start again behind it.
 
 use std::collections::VecDeque;
 
 /// The places of weights in the staging buffers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Belt {
-    /// Weights in the order in which the last step used them.
-    order: Vec<usize>,
+    /// For each kind of step, weights in the order in which the last one used them.
+    orders: Vec<Vec<usize>>,
+    /// The kind of this step.
+    kind: usize,
     /// Weights that this step has used so far.
     used: Vec<usize>,
-    /// Index in `order` of the weight that is copied next.
+    /// Index in the order of the weight that is copied next.
     next: usize,
     /// Weights that are copied and not used yet, with their buffers.
     ahead: VecDeque<Fetch>,
@@ -37,12 +39,13 @@ pub(super) struct Taken {
 }
 
 impl Belt {
-    /// Creates a belt of this many buffers. The first step is expected to use each weight once, in the order of their
-    /// numbers.
-    pub(super) fn new(weights: usize, buffers: usize) -> Self {
+    /// Creates a belt of this many buffers. `orders` has the weights that the first step of each kind is expected to
+    /// use.
+    pub(super) fn new(orders: Vec<Vec<usize>>, buffers: usize) -> Self {
         Self {
-            order: Vec::new(),
-            used: (0..weights).collect(),
+            orders,
+            kind: 0,
+            used: Vec::new(),
             next: 0,
             ahead: VecDeque::new(),
             free: (0..buffers).collect(),
@@ -50,12 +53,13 @@ impl Belt {
         }
     }
 
-    /// Begins a step, with all buffers free.
-    pub(super) fn begin(&mut self) {
+    /// Begins a step of a kind, with all buffers free.
+    pub(super) fn begin(&mut self, kind: usize) {
         if !self.used.is_empty() {
-            std::mem::swap(&mut self.order, &mut self.used);
+            std::mem::swap(&mut self.orders[self.kind], &mut self.used);
             self.used.clear();
         }
+        self.kind = kind;
         self.next = 0;
         self.drop_ahead();
         self.release();
@@ -63,7 +67,7 @@ impl Belt {
 
     /// Returns the next copy to queue; `None` if no buffer is free, or no weight is left.
     pub(super) fn fetch(&mut self) -> Option<Fetch> {
-        let &weight = self.order.get(self.next)?;
+        let &weight = self.orders[self.kind].get(self.next)?;
         let fetch = Fetch { weight, buffer: self.free.pop_front()? };
         self.next += 1;
         self.ahead.push_back(fetch);
@@ -77,7 +81,7 @@ impl Belt {
             true => self.ahead.pop_front()?.buffer,
             false => {
                 self.drop_ahead();
-                if let Some(at) = self.order.iter().position(|&known| known == weight) {
+                if let Some(at) = self.orders[self.kind].iter().position(|&known| known == weight) {
                     self.next = at + 1;
                 }
                 self.free.pop_front()?
@@ -119,8 +123,8 @@ mod tests {
 
     #[test]
     fn weights_come_in_the_order_of_the_last_step() {
-        let mut belt = Belt::new(4, 3);
-        belt.begin();
+        let mut belt = Belt::new(vec![vec![0, 1, 2, 3]], 3);
+        belt.begin(0);
         assert_eq!(fetch_all(&mut belt), [0, 1, 2]);
         // The model uses them in another order, and leaves one out.
         for (weight, is_there, ahead) in [(0, true, &[3][..]), (2, false, &[3]), (1, false, &[2, 3])] {
@@ -128,7 +132,7 @@ mod tests {
             belt.release();
             assert_eq!(fetch_all(&mut belt), ahead, "{weight}");
         }
-        belt.begin();
+        belt.begin(0);
         assert_eq!(fetch_all(&mut belt), [0, 2, 1]);
         for weight in [0, 2, 1] {
             assert!(belt.take(weight).is_some_and(|taken| taken.is_there), "{weight}");
@@ -136,15 +140,30 @@ mod tests {
             assert!(fetch_all(&mut belt).is_empty());
         }
         // A step without any does not change what is expected.
-        belt.begin();
-        belt.begin();
+        belt.begin(0);
+        belt.begin(0);
         assert_eq!(fetch_all(&mut belt), [0, 2, 1]);
+    }
+
+    /// Steps that copy only some of the weights do not change what others expect.
+    #[test]
+    fn each_kind_of_step_has_an_order() {
+        let mut belt = Belt::new(vec![vec![0, 2], vec![0, 1, 2, 3]], 2);
+        for (kind, weights) in [(1, &[0, 1, 2, 3][..]), (0, &[0, 2]), (1, &[0, 1, 2, 3]), (0, &[0, 2])] {
+            belt.begin(kind);
+            for (at, &weight) in weights.iter().enumerate() {
+                let ahead = if at == 0 { 0..2 } else { at + 1..(at + 2).min(weights.len()) };
+                assert_eq!(fetch_all(&mut belt), weights[ahead], "{kind} {weight}");
+                assert!(belt.take(weight).is_some_and(|taken| taken.is_there), "{kind} {weight}");
+                belt.release();
+            }
+        }
     }
 
     #[test]
     fn weights_in_use_keep_their_buffers() {
-        let mut belt = Belt::new(3, 2);
-        belt.begin();
+        let mut belt = Belt::new(vec![vec![0, 1, 2]], 2);
+        belt.begin(0);
         assert_eq!(fetch_all(&mut belt), [0, 1]);
         let held = [0, 1].map(|weight| belt.take(weight).unwrap().buffer);
         assert_eq!((belt.fetch(), belt.take(2)), (None, None));
@@ -159,10 +178,10 @@ mod tests {
         #[test]
         fn buffers_have_one_use(steps in prop::collection::vec(prop::collection::vec((0..5usize, any::<bool>()), 0..12), 1..5),
                                 buffers in 1..4usize) {
-            let mut belt = Belt::new(5, buffers);
+            let mut belt = Belt::new(vec![(0..5).collect(); 2], buffers);
             let mut content = vec![None; buffers];
-            for step in steps {
-                belt.begin();
+            for (number, step) in steps.into_iter().enumerate() {
+                belt.begin(number % 2);
                 for (weight, releases) in step {
                     while let Some(fetch) = belt.fetch() {
                         prop_assert!(!belt.held().contains(&fetch.buffer));
