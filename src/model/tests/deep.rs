@@ -32,24 +32,25 @@ fn kernels_of_a_step_are_counted() {
 
 #[test]
 fn logits_do_not_depend_on_the_place_of_weights() {
-    placement::check_families(&placement::LAYOUTS);
+    placement::check_all_families();
     placement::check_caches(&["mixtral", "deepseek2", "qwen35moe"]);
 }
 
 #[test]
 fn golden_logits_with_experts_on_the_cpu() {
-    let layouts = &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost];
-    cpu_experts::check_families("cpu-wave32:up@experts", &cpu_experts::FAMILIES.map(|name| (name, &layouts[..])));
+    let check = |name: &String| cpu_experts::check_families("cpu-wave32:up@experts", &[(name, &placement::LAYOUTS)]);
+    placement::check_each(&placement::families(placement::has_experts), check);
     cpu_experts::check_families("gfx1100", &[("qwen3moe", &[Layout::ExpertsOnHost]), ("gpt_oss", &[Layout::Half])]);
 }
 
 #[test]
 fn golden_logits_with_experts_on_both() {
-    let layouts = &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost];
-    for graphs in [true, false] {
-        let families = cpu_experts::FAMILIES.map(|name| (name, graphs, &layouts[..]));
-        joint_experts::check_families("cpu-wave32:up@joint", &families);
-    }
+    let check = |name: &String, graphs, layouts| {
+        joint_experts::check_families("cpu-wave32:up@joint", &[(name, graphs, layouts)]);
+    };
+    let mixtures = placement::families(placement::has_experts);
+    placement::check_each(&mixtures, |name| check(name, true, &placement::LAYOUTS));
+    placement::check_each(&joint_experts::FAMILIES.map(str::to_owned), |name| check(name, false, &placement::LAYOUTS));
     joint_experts::check_failed_calls(&[0, 1, 2, 3, 5, 8, 13, 21, 34, 55]);
 }
 

@@ -5,8 +5,6 @@ pub(super) mod encoders;
 pub(super) mod feed;
 pub(super) mod fp8;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::drafter::check_drafts;
 use super::drafter::draft_model::check_golden;
 use super::families::experts::check_experts_in_any_place;
@@ -14,6 +12,7 @@ use super::families::gemma4::check_steps_without_logits;
 use super::families::nemotron::check_experts_without_gates;
 use super::hidden::check_hidden;
 use super::layers::{check_uneven_layers, in_float};
+use super::placement::check_each;
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
 use crate::backend::{Backend, MemoryLedger};
 use crate::config::{GpuOptions, KvCacheDtype};
@@ -116,9 +115,7 @@ fn check_architecture(device: &Opened, name: &str, together: Together) {
 
 /// Checks each of these architectures, and names all that fail.
 pub(super) fn check_each_on(device: &Opened, names: &[String], check: impl Fn(&Opened, &str)) {
-    let fails = |name: &&String| catch_unwind(AssertUnwindSafe(|| check(device, name))).is_err();
-    let wrong: Vec<_> = names.iter().filter(fails).collect();
-    assert!(wrong.is_empty(), "{wrong:?}");
+    check_each(names, |name| check(device, name.as_str()));
 }
 
 /// The file in F32 keeps the bound of unrounded models.

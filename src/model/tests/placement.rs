@@ -1,5 +1,7 @@
 //! Weights in the host's memory: logits on the GPU backend do not depend on where the weights lie.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::gpu::Opened;
 use super::{MAX_TOKENS, Model, load_tensors, tokens};
 use crate::backend::{Backend, ExpertCacheUse, Loader, MemoryLedger, Reserve};
@@ -143,23 +145,40 @@ fn check_layouts((device, options, faults): &(Device, GpuOptions, Faults), name:
     }
 }
 
-/// Families, and the layouts that differ for each.
-type Layouts = [(&'static str, &'static [Layout])];
+/// The layouts that differ for a model with experts; the others differ for all models.
+pub(super) const LAYOUTS: [Layout; 4] = [Layout::ExpertsOnHost, Layout::AllOnHost, Layout::Half, Layout::OneLayer];
 
-/// A dense model, mixtures with and without biases, one with latent attention, hybrids with experts, one with Mamba-2,
-/// and two with a table of per-layer inputs, of which one has several hidden streams.
-pub(super) const LAYOUTS: [(&str, &[Layout]); 10] = [
-    ("qwen3", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
-    ("granitehybrid", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
-    ("gemma3n", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
-    ("gemma4_e", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer]),
-    ("qwen3moe", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
-    ("gpt_oss", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
-    ("qwen35moe", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
-    ("jamba", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
-    ("mixtral", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
-    ("deepseek2", &[Layout::AllOnHost, Layout::Half, Layout::OneLayer, Layout::ExpertsOnHost]),
-];
+/// Returns the golden models of this kind that the GPU backend decodes.
+pub(super) fn families(is_meant: impl Fn(&ModelSpec) -> bool) -> Vec<String> {
+    let is_meant = |name: &String| {
+        let file = testdata::file(&format!("arch/{name}.gguf"));
+        let spec = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), Some(super::MAX_MODEL_LEN)).unwrap();
+        is_meant(&spec)
+    };
+    testdata::architectures().into_iter().filter(is_meant).collect()
+}
+
+pub(super) fn has_experts(spec: &ModelSpec) -> bool {
+    spec.layers.iter().any(|layer| layer.ffn.experts().is_some())
+}
+
+/// All mixtures and all models with recurrent states, a dense model, and two with a table of per-layer inputs, of which
+/// one has several hidden streams.
+pub(super) fn check_all_families() {
+    let mixtures = families(has_experts);
+    let others = families(|spec| !has_experts(spec) && spec.state_bytes() > 0);
+    let dense = ["qwen3", "gemma3n", "gemma4_e"].map(str::to_owned);
+    let others = others.into_iter().chain(dense).map(|name| (name, &LAYOUTS[1..]));
+    let all: Vec<_> = mixtures.into_iter().map(|name| (name, &LAYOUTS[..])).chain(others).collect();
+    check_each(&all, |(name, layouts)| check_families(&[(name, layouts)]));
+}
+
+/// Checks each of these, and names all that fail.
+pub(super) fn check_each<T: std::fmt::Debug>(all: &[T], check: impl Fn(&T)) {
+    let fails = |one: &&T| catch_unwind(AssertUnwindSafe(|| check(one))).is_err();
+    let wrong: Vec<_> = all.iter().filter(fails).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
 
 /// Each family and each layout once. `make test-kernels` checks all pairs.
 #[test]
@@ -174,7 +193,7 @@ fn logits_do_not_depend_on_the_place_of_weights() {
     ]);
 }
 
-pub(super) fn check_families(families: &Layouts) {
+pub(super) fn check_families(families: &[(&str, &[Layout])]) {
     let Some(device) = devices::open_faulty("cpu-wave32:up@placed") else { return };
     for (name, layouts) in families {
         check_layouts(&device, &format!("arch/{name}"), layouts);

@@ -16,11 +16,6 @@ const INVALID: i32 = 1;
 /// Threads of the CPU, besides those of other tests.
 const THREADS: Option<usize> = Some(2);
 
-/// Mixtures with and without biases, without gates, with weighted inputs, with shared experts, in a hybrid, and with
-/// latent attention.
-pub(in crate::tests) const FAMILIES: [&str; 8] =
-    ["qwen3moe", "gpt_oss", "qwen35moe", "mixtral", "deepseek2", "llama4", "nemotron_h_moe", "granitemoe"];
-
 /// A family with biases in one layout. `make test-kernels` checks all pairs.
 #[test]
 fn golden_logits_with_experts_on_the_cpu() {

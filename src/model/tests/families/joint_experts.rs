@@ -1,6 +1,7 @@
 //! Experts in the host's memory of which the device computes those in its cache, and the CPU the others: golden logits
 //! while the cache's content changes.
 
+use crate::Error;
 use crate::backend::{Backend, ExpertCacheUse, MemoryLedger};
 use crate::config::{GpuOptions, KvCacheDtype};
 use crate::gguf::GgufFile;
@@ -15,6 +16,11 @@ const INVALID: i32 = 1;
 const THREADS: Option<usize> = Some(2);
 /// The wait that `hipsim_without` disables.
 const STREAM_FOR_EVENT: u32 = 3;
+
+/// Mixtures with and without biases, without gates, with weighted inputs, with shared experts, in a hybrid, and with
+/// latent attention.
+pub(in crate::tests) const FAMILIES: [&str; 8] =
+    ["qwen3moe", "gpt_oss", "qwen35moe", "mixtral", "deepseek2", "llama4", "nemotron_h_moe", "granitemoe"];
 
 type OpenedFaulty = (Device, GpuOptions, Faults);
 
@@ -143,6 +149,21 @@ pub(in crate::tests) fn check_failed_calls(numbers: &[u64]) {
             assert!(errors.all(|error| error < bound), "{call:?} {nth}: other logits");
         }
     }
+}
+
+/// A device that is lost within a step ends the model, whose memory the CPU's call does not use after its end.
+#[test]
+fn a_lost_device_ends_the_model() {
+    const LOST: i32 = 700;
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@gone") else { return };
+    let opened = (device, GpuOptions { graphs: Some(false), ..options }, faults.clone());
+    let tokens = tokens(&testdata::npz("arch/qwen3moe"));
+    let mut model = load(&opened, "qwen3moe", Layout::ExpertsOnHost, 0, Some(1 << 20));
+    let short = &tokens[..5];
+    model.step(&[(short, 0)]).unwrap();
+    faults.fail(Call::WaitEvent, 2, LOST);
+    assert!(matches!(model.step(&[(short, 0)]), Err(Error::EngineDead { .. })));
+    assert!(faults.disarm() || matches!(model.step(&[(short, 0)]), Err(Error::EngineDead { .. })));
 }
 
 /// Mutation test: without the waits of streams for events, nothing runs the CPU's calls in time.
