@@ -35,6 +35,13 @@ def test_every_function_is_compared() -> None:
     assert {name: len(functions) for name, functions in LIBRARIES.items()} == spelt
 
 
+def test_every_type_of_a_function_can_be_compared() -> None:
+    """A type that has no kind is a `KeyError`."""
+    functions = amd_names.FUNCTIONS.values()
+    types = {rust for function in functions for rust in (*function.arguments, function.result)}
+    assert all(map(rust_abi.kinds, types))
+
+
 def test_units_are_those_of_the_table() -> None:
     """Every file of kernels that is no header's, but for the one that AMD GPUs have no kernels of."""
     files = {path.stem for path in (ROOT / "kernels").rglob("*.hip")}

@@ -78,6 +78,7 @@ KINDS = {
     "usize": {"8"},
     "i64": {"8"},
     "u64": {"8", "pointer"},
+    "HostFunction": {"pointer"},
 }
 
 
