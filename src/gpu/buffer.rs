@@ -3,6 +3,7 @@
 
 pub(crate) mod expert_copies;
 mod experts;
+pub(crate) mod packed;
 
 pub(super) use experts::ExpertMatrix;
 pub use experts::{ExpertWork, Experts};

@@ -157,8 +157,8 @@ ExpertCacheOption = Annotated[
     typer.Option(
         parser=byte_count,
         metavar="BYTES",
-        help="Maximum GPU memory for copies of the most used experts in host memory. The GPU computes them, and the CPU "
-        "the others. By default half of the memory left free; 0 turns the cache off.",
+        help="Maximum GPU memory for copies of the most used experts in host memory. The GPU computes them, and the "
+        "CPU the others. By default half of the memory left free; 0 turns the cache off.",
         show_default=False,
     ),
 ]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::expert_copies::{Cached, Uses};
 use super::{Buffer, Matrix, Staged};
 use crate::backend::{ExpertShape, ExpertSpec, WorkShape};
+use crate::buffer::packed::Packed;
 use crate::host_experts::Exchange;
 use crate::launch::args::Format;
-use crate::weights::packed::Packed;
 use crate::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::{Error, Result};
 

@@ -22,11 +22,11 @@ use std::sync::Arc;
 use arrivals::Arrivals;
 use hot::{Change, Hot};
 
-use super::packed::Packed;
 use super::unpack::Unpacker;
 use crate::backend::ExpertCacheUse;
 use crate::buffer::ExpertMatrix;
 use crate::buffer::expert_copies::{Cached, Uses};
+use crate::buffer::packed::Packed;
 use crate::device::arena::aligned;
 use crate::error::readable;
 use crate::launch::args::NOT_CACHED;
@@ -105,7 +105,7 @@ struct CachedLayer {
 
 /// A matrix of all experts of a layer.
 struct Part {
-    /// In the host's memory, each expert's in so many bytes.
+    /// Experts in the host's memory, and the bytes of each.
     tiles: DeviceBuffer,
     stored_bytes: u64,
     packed: Option<Arc<Packed>>,

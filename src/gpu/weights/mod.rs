@@ -2,7 +2,6 @@
 
 pub(crate) mod dense;
 pub(crate) mod expert_cache;
-pub(crate) mod packed;
 pub(crate) mod stacks;
 pub(crate) mod staging;
 pub(crate) mod unpack;

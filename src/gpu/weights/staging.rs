@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use belt::{Belt, Fetch, Taken};
 
-use super::packed::Packed;
 use super::unpack::Unpacker;
 use crate::buffer::Staged;
+use crate::buffer::packed::Packed;
 use crate::{Device, DeviceBuffer, Event, Stream};
 use crate::{Error, Result};
 
@@ -127,7 +127,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Begins a step on this stream, and queues the first copies if so many rows read copies: of experts in the CPU's
+    /// Begins a step on this stream, and queues the first copies if this many rows read any: of experts in the CPU's
     /// layout from `copied_rows` on.
     pub(crate) fn begin(&mut self, stream: &Stream, rows: usize, copied_rows: usize) -> Result<()> {
         let kind = usize::from(rows >= STAGED_ROWS) * PLAIN + usize::from(rows >= copied_rows) * PACKED;

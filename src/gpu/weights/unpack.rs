@@ -3,7 +3,7 @@
 //! A piece of the bytes is copied as it is. `unpack_tiles` restores the file's rows from it, and `repack_<type>` makes
 //! tiles, as in an upload. Both run at the rate of the device's memory, and the bus limits the copy.
 
-use super::packed::Packed;
+use crate::buffer::packed::Packed;
 use crate::buffer::{TILE_ROWS, count};
 use crate::cpu::simd::linear::{Layout, Place, Spans, TILE, element_bytes};
 use crate::device::arena::{ALIGN, aligned};
