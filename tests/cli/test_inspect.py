@@ -147,6 +147,21 @@ def test_inspect_begins_with_a_summary(smollm2_path):
 
 
 @pytest.mark.parametrize(
+    ("tensor", "part"),
+    [("ssm_f_a", "Kimi Delta Attention"), ("indexer.proj", "sparse attention with an indexer"), ("attn_extra", None)],
+)
+def test_inspect_names_the_parts_that_are_missing(model, tmp_path, tensor, part):
+    """Of a file whose architecture is unknown, as far as its tensors tell."""
+    name = f"blk.1.{tensor}.weight"
+    unknown = rewritten(
+        Path(model), tmp_path / "unknown.gguf", renamed="kimi-linear", tensors={name: np.ones((2, 32), np.float32)}
+    )
+    rows = dict(line.split("\t") for line in process("inspect", unknown).stdout.partition("\n\n")[0].splitlines())
+    assert rows["serves"] == "nothing: this version does not run it"
+    assert rows.get("not supported") == (part and f"{part} ({name})")
+
+
+@pytest.mark.parametrize(
     "damage",
     [
         {"tokenizer.ggml.tokens": 5},

@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from rocmforge.reports import DoctorReport, FileReport
 
 # The architecture of image encoders.
 ENCODER = "clip"
+# Parts of models that this version does not have, by the names of their tensors in files of llama.cpp's converters.
+_PARTS = {
+    "Kimi Delta Attention": r"\.ssm_f_a\.",
+    "sparse attention with an indexer": r"\.indexer\.",
+    "hyper-connections": r"\.hc_attn_",
+    "RWKV's time mixing": r"\.time_mix_",
+    "cross-attention of a decoder": r"\.cross_attn_",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,8 @@ class ModelSummary:
     architecture: str
     tasks: tuple[str, ...]
     """Methods of `LLM` that the model serves; none for one that cannot be run."""
+    missing: tuple[str, ...]
+    """Parts of the model that this version does not have, each with a tensor of the file that shows it."""
     projector: str | None
     """The kind of an image encoder's file; `None` for a text model."""
     parameters: int
@@ -55,6 +66,7 @@ class ModelSummary:
             ("name", self.name),
             ("architecture", self.architecture),
             ("serves", self._serves()),
+            ("not supported", ", ".join(self.missing) or None),
             ("parameters", short(self.parameters)),
             ("weights", size(self.tensor_bytes)),
             ("tensor types", types),
@@ -64,6 +76,13 @@ class ModelSummary:
             ("vocabulary", self.vocab_size),
         ]
         return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def _missing(tensors: Iterable[str]) -> tuple[str, ...]:
+    """The parts that this version does not have, as the names of a file's tensors show them."""
+    names = list(tensors)
+    found = ((part, next(filter(re.compile(names_of).search, names), None)) for part, names_of in _PARTS.items())
+    return tuple(f"{part} ({printable(name)})" for part, name in found if name is not None)
 
 
 def summarise(file: Path, report: FileReport) -> ModelSummary:
@@ -96,6 +115,7 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
         tasks=tuple(report["tasks"]),
+        missing=() if report["tasks"] or is_encoder else _missing(sizes),
         projector=next(kinds, "of an unknown kind") if is_encoder else None,
         parameters=sum(math.prod(tensor["shape"]) for tensor in tensors),
         tensor_bytes=total,
