@@ -120,7 +120,7 @@ template <class S> DEV bool find_split(const AttentionArgs& a, Work& w, typename
   return true;
 }
 
-template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work& w) {
+template <class T> DEV Keys<T> keys_of_runs(const AttentionArgs& a, const Work& w) {
   const Seen seen = seen_of(a, w.item);
   // Splits differ by at most one run, and none is empty: the last one ends the context.
   const u32 run = seen.first_run + seen.runs * w.split / w.splits;
@@ -487,7 +487,7 @@ template <class T, u32 D, u32 THREADS> DEV void attention_decode_mma(const Atten
   Work w;
   // The search reads only the step's inputs, so it may run before pdl_wait.
   if (!find_split<S>(a, w, lds.search)) return;
-  const Keys<T> keys = keys_of_split<T>(a, w);
+  const Keys<T> keys = keys_of_runs<T>(a, w);
   const bool ends_context = keys.first < keys.end && w.split == w.splits - 1;
   if (keys.first < keys.end) {         // each warp's first tile, for which it would wait longest
     Keys<T> soon = keys;
