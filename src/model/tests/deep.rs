@@ -57,6 +57,8 @@ fn golden_logits_with_experts_on_both() {
 #[test]
 fn failing_calls_leave_nothing_behind() {
     gpu::check_failing_calls(&[0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144]);
+    placement::check_failed_copies_of_experts(&[0, 1, 2, 3, 5, 8, 13]);
+    placement::check_failed_copies_of_weights(1);
 }
 
 #[test]

@@ -249,9 +249,14 @@ pub(super) fn check_caches(names: &[&str]) {
     }
 }
 
-/// G3: whatever copy of the cache fails, the step can be repeated, and all logits are right.
+/// G3: whatever copy of the cache fails, the step can be repeated, and all logits are right. `make test-kernels` lets
+/// more of them fail.
 #[test]
 fn failed_copies_of_experts_do_not_change_later_steps() {
+    check_failed_copies_of_experts(&[0, 3]);
+}
+
+pub(super) fn check_failed_copies_of_experts(numbers: &[u64]) {
     let Some((device, options, faults)) = devices::open_faulty("cpu-wave64:up@cached") else { return };
     let name = "arch/qwen3moe";
     let tokens = tokens(&testdata::npz(name));
@@ -259,7 +264,7 @@ fn failed_copies_of_experts_do_not_change_later_steps() {
     let mut model = load(&(device, options), name, Layout::ExpertsOnHost, 0).unwrap();
     let (expected, _) = decode(&mut model, &tokens);
     for call in [Call::CopyToDevice, Call::CopyToHost, Call::Record] {
-        for nth in [0, 1, 2, 3, 5, 8, 13] {
+        for &nth in numbers {
             faults.fail(call, nth, INVALID);
             let (logits, failed) = decode(&mut model, &tokens);
             let happened = !faults.disarm();
@@ -270,9 +275,14 @@ fn failed_copies_of_experts_do_not_change_later_steps() {
     }
 }
 
-/// G3: whatever call of a long step fails, the step ends in an error, and the next one has the right logits.
+/// G3: whatever call of a long step fails, the step ends in an error, and the next one has the right logits. At a
+/// commit, every seventh fails.
 #[test]
 fn failed_copies_of_weights_do_not_change_later_steps() {
+    check_failed_copies_of_weights(7);
+}
+
+pub(super) fn check_failed_copies_of_weights(every: usize) {
     let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@staged") else { return };
     let name = "arch/qwen3moe";
     let tokens = tokens(&testdata::npz(name));
@@ -280,7 +290,7 @@ fn failed_copies_of_weights_do_not_change_later_steps() {
     let long = long(&tokens);
     let expected = model.logits(&long, 0);
     for call in [Call::CopyToDevice, Call::Record, Call::WaitEvent, Call::Launch] {
-        for nth in 0.. {
+        for nth in (0..).step_by(every) {
             faults.fail(call, nth, INVALID);
             let outcome = model.step(&[(&long, 0)]);
             if faults.disarm() {
