@@ -151,7 +151,7 @@ def test_inspect_begins_with_a_summary(smollm2_path):
     [("ssm_f_a", "Kimi Delta Attention"), ("indexer.proj", "sparse attention with an indexer"), ("attn_extra", None)],
 )
 def test_inspect_names_the_parts_that_are_missing(model, tmp_path, tensor, part):
-    """Of a file whose architecture is unknown, as far as its tensors tell."""
+    """The tensors of a file with an unknown architecture show them."""
     name = f"blk.1.{tensor}.weight"
     unknown = rewritten(
         Path(model), tmp_path / "unknown.gguf", renamed="kimi-linear", tensors={name: np.ones((2, 32), np.float32)}

@@ -2,8 +2,8 @@
 
 import pytest
 from marked_models import marked
-from parsing_families import chat, each
-from parsing_formats import STRING, tool
+from parsing_cases.families import chat, each
+from parsing_cases.formats import STRING, tool
 from rocmforge import Tokenizer
 from server_process import serving
 

@@ -67,6 +67,7 @@ fn check_layout(opened: &OpenedFaulty, name: &str, layout: Layout) {
         (decode(&mut model, &tokens).0, logits(&mut model, &tokens), model.backend.memory().weights)
     };
     let host = load(opened, name, layout, total, Some(0)).backend.memory().host_weights;
+    let mut cached = false;
     for bytes in [host / 2, host] {
         let mut model = load(opened, name, layout, total, Some(bytes));
         let allocated = device.allocated_bytes();
@@ -85,7 +86,9 @@ fn check_layout(opened: &OpenedFaulty, name: &str, layout: Layout) {
              {copied_bytes} bytes copied",
             options.graphs
         );
-        assert!(hits > 0 && misses > 0 && copied_bytes > 0, "{name} {layout:?} {bytes}");
+        // Half of a small model's experts may leave no room for a slot beside the area in which they are unpacked.
+        cached |= hits + misses > 0;
+        assert!(hits + misses == 0 || hits * misses * copied_bytes > 0, "{name} {layout:?} {bytes}");
         // The prompt as a whole, against transformers, and all steps, against the device alone.
         assert!(distance(&of_several[0], &expected).0 < bound, "{name} {layout:?} {bytes}");
         assert!(largest < 2.0 * bound, "{name} {layout:?} {bytes}: {largest:.2e}");
@@ -95,6 +98,7 @@ fn check_layout(opened: &OpenedFaulty, name: &str, layout: Layout) {
         assert!(median < bound / 8.0, "{name} {layout:?} {bytes}: {median:.2e}");
         assert_eq!(device.allocated_bytes(), allocated, "{name} {layout:?} {bytes}");
     }
+    assert!(cached, "{name} {layout:?}: no room for a slot");
     assert_eq!((device.allocated_bytes(), faults.live()), (0, Live::default()), "{name} {layout:?}");
 }
 

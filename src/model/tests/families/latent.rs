@@ -60,7 +60,7 @@ fn rows_and_groups_are_those_of_the_file() {
 #[test]
 fn files_that_are_not_run_say_why() {
     let error = refusal(&[], Some("blk.0.attn_kv_b.weight"));
-    assert!(error.contains("blk.0.attn_kv_b.weight") && error.contains("convert the model again"), "{error}");
+    assert!(error.contains("blk.0.attn_kv_b.weight") && error.contains("Convert the model again"), "{error}");
     let count = "expert_group_count";
     for (changed, key, problem) in [
         (&[("attention.head_count_kv", 4)][..], "attention.head_count_kv", "is 4, expected 1"),
